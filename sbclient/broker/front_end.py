@@ -3,11 +3,11 @@
 Rules (source: partitioned entities, documented, unless said otherwise):
 
 1. A receive queries all fragments at once and returns the first messages. The front end locks and caches the others,
-   and returns them to later receives through the same front end without a query.
+   and returns them to later receives through the same front end without asking the fragments again.
 2. Receives through another front end do not see cached messages until their locks end.
 3. A cached message that was never returned does not count as delivered (our choice).
 
-A single front end caches nothing: the only effect would be locks without a holder (our choice).
+A single front end caches nothing: the only effect would be locked messages that no receiver has (our choice).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sbclient.broker.fragment import Fragment
 
 
 class FrontEndCache:
-    """The cached messages of one entity, for each front end in the order of their arrival.
+    """The messages of one entity that each front end has locked and cached, in the order in which they were cached.
 
     Attributes:
-        store_queries: how often a fragment was queried.
+        store_queries: the number of queries to fragments so far.
     """
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class FrontEndCache:
         while len(taken) < max_message_count:
             if not cached and not self._query(call, fragments, cached):
                 break
-            fragment, token = cached.popleft()
-            entry = fragment.take_from_cache(token, call.now, delete=delete)
+            fragment, lock_token = cached.popleft()
+            entry = fragment.take_from_cache(lock_token, call.now, delete=delete)
             if entry is not None:
                 taken.append(entry)
         return taken
