@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final
@@ -19,11 +20,11 @@ from sbclient.telemetry.operations import ACCEPTED, REFUSED, result_of
 log = get_logger(__name__)
 
 PING_TIMEOUT_S: Final = 20.0
-"""The service needs up to 15 s to place a message without key on another fragment; a ping waits a little longer."""
+"""The service needs up to 15 s to store a message without a key on another fragment; a ping waits a little longer."""
 
 
 class Pinger:
-    """Pings for one paired client."""
+    """Applies the failover deadlines of one paired client, and pings its failed-over entities."""
 
     def __init__(self, pair: PairState, tasks: OwnedTasks) -> None:
         self._pair = pair
@@ -34,7 +35,7 @@ class Pinger:
         """Run until cancelled: wake at the deadline of each entity, and when an entity changes."""
         pair = self._pair
         deadlines: list[tuple[float, int, PairedEntity]] = []
-        order = count()
+        order = count()  # equal deadlines must not compare the entities
         while not self._tasks.is_closed:
             now = pair.clock.monotonic()
             due = pair.take_changed()
@@ -45,43 +46,41 @@ class Pinger:
                 if deadline is not None:
                     heappush(deadlines, (deadline, next(order), entity))
             wait_s = max(0.0, deadlines[0][0] - now) if deadlines else None
-            try:
+            with suppress(TimeoutError):
                 async with pair.clock.timeout(wait_s):
                     await pair.changed.wait()
-            except TimeoutError:
-                continue
 
     def _advance(self, entity: PairedEntity, now: float) -> float | None:
-        """Apply what is due at an entity; return its next deadline."""
+        """Apply an expired deadline of an entity, or start a due ping; return its next deadline."""
         entity.apply(entity.failover.advance(now))
         if not entity.failover.is_ping_due(now):
             return entity.failover.next_deadline()
-        generation = entity.failover.ping_started()
+        generation = entity.failover.ping_started()  # its result counts only during this failover
         self._tasks.start(self._ping(entity, generation), name=f"ping {entity.path}")
         return None
 
     async def _ping(self, entity: PairedEntity, generation: int) -> None:
         pair = self._pair
         began_at = pair.clock.monotonic()
-        accepted = never_existed = False
+        accepted = is_unknown_entity = False
         try:
-            error = await self._error_of_ping(entity)
+            error = await self._send_ping(entity)
             accepted = error is None
             if accepted:
                 entity.has_sent = pair.is_primary_reached = True
-            never_existed = isinstance(error, MessagingEntityNotFoundError) and not entity.has_sent
+            is_unknown_entity = isinstance(error, MessagingEntityNotFoundError) and not entity.has_sent
             result = {**entity.attributes, **result_of(error), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
             metrics.record(metrics.PING_DURATION, pair.clock.monotonic() - began_at, result)
         finally:
             now = pair.clock.monotonic()
             answered = entity.failover.ping_answered(
-                now, accepted=accepted, generation=generation, never_existed=never_existed
+                now, accepted=accepted, generation=generation, is_unknown_entity=is_unknown_entity
             )
             entity.apply(answered)
             pair.note_change(entity)
 
-    async def _error_of_ping(self, entity: PairedEntity) -> ServiceBusError | None:
-        """Send one ping; return its error, or None if it was accepted."""
+    async def _send_ping(self, entity: PairedEntity) -> ServiceBusError | None:
+        """Send a ping; return its error, or None if it was accepted."""
         link = self._pair.primary.open_sender(entity.path)
         keys = entity.failover.ping_keys
         try:
@@ -111,7 +110,7 @@ class Pinger:
         return None
 
     def _with_session(self, keys: PingKeys) -> PingKeys:
-        """Set a session id: the key, so that the ping reaches the same fragment, or a random id without a key."""
+        """Add a session id: the partition key, so that the ping reaches the same fragment, or else a random id."""
         return keys._replace(session_id=keys.session_id or keys.partition_key or self._new_id())
 
     def _message(self, keys: PingKeys) -> ServiceBusMessage:

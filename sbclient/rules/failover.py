@@ -190,17 +190,17 @@ class EntityFailover:
         return self.generation
 
     def ping_answered(
-        self, now: float, *, accepted: bool, generation: int, never_existed: bool = False
+        self, now: float, *, accepted: bool, generation: int, is_unknown_entity: bool = False
     ) -> Transition | None:
         """Record the result of a ping of that generation, and schedule the next one.
 
         Args:
-            never_existed: whether the primary reported that the entity is missing, and never accepted a message of this
-                client for it. Then its name is misspelled: sends go to the primary, which rejects them.
+            is_unknown_entity: whether the primary reported that the entity is missing, and never accepted a message of
+                this client for it. Then its name is misspelled: sends go to the primary, which rejects them.
         """
         if generation != self.generation or not self.is_failed_over or self.is_forced:
             return None
-        if never_existed:
+        if is_unknown_entity:
             return self._apply(FailoverEvent.ENTITY_MISSING, now)
         self._pings_accepted = self._pings_accepted + 1 if accepted else 0
         if self._pings_accepted >= self._pings_to_recover:

@@ -67,14 +67,14 @@ def test_only_a_deadline_or_an_operator_fails_an_entity_over() -> None:
 def test_a_ping_to_an_entity_that_never_existed_ends_the_failover() -> None:
     subject = entity(pings=3)
     subject.mark_unhealthy(10)
-    transition = subject.ping_answered(11, accepted=False, generation=subject.ping_started(), never_existed=True)
+    transition = subject.ping_answered(11, accepted=False, generation=subject.ping_started(), is_unknown_entity=True)
     assert transition == Transition(FAILED_OVER, HEALTHY, FailoverEvent.ENTITY_MISSING, 11)
 
 
 def test_a_missing_entity_does_not_end_a_forced_failover() -> None:
     subject = entity()
     subject.force(10)
-    assert subject.ping_answered(11, accepted=False, generation=subject.generation, never_existed=True) is None
+    assert subject.ping_answered(11, accepted=False, generation=subject.generation, is_unknown_entity=True) is None
     assert subject.is_failed_over
 
 
