@@ -1,6 +1,8 @@
-"""Options for paired namespaces, syphons and retries, with units, defaults and sources. Values are checked once.
+"""Options for paired namespaces, syphons and retries, with units, defaults and sources.
 
-Sources: "documented" is the page on paired namespaces of the retired .NET client; everything else is our choice.
+Values are checked when the object is created.
+
+Sources: "documented" means the page on paired namespaces of the retired .NET client. Everything else is our choice.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Final, Literal
+from typing import Final, Literal, get_args, get_type_hints
 
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
@@ -23,16 +25,16 @@ _CLIENT_OPTIONS: Final = (
     "timeout",
     "transport",
 )
-"""The options of a client that do not go to its transport."""
+"""The options of a client that its transport does not get; used to suggest a spelling."""
 
 PARTNER_CLOSE_GRACE: Final = timedelta(seconds=5)
-"""How long one client of a pair may be closed before the other is faulted (documented)."""
+"""Time from closing one client of a pair until the other is faulted, unless it is closed too (documented)."""
 
 BACKLOG_HEADROOM_BYTES: Final = 1024
 """The most bytes that the rewrite for a backlog queue may add to a message; it uses about 512."""
 
 MAX_MESSAGES_IN_FLIGHT: Final = 5_000
-"""The upper limit for each backlog queue: more locks than this cannot be renewed in time."""
+"""The upper limit for each backlog queue: the locks of more messages cannot be renewed in time."""
 
 SERVER_BUSY_PAUSE: Final = timedelta(seconds=10)
 """How long a client waits after the service reported that it is busy (documented)."""
@@ -45,30 +47,30 @@ class PairedNamespaceOptions:
     Attributes:
         failover_interval: how long an entity must fail, without any success, before its sends are diverted. 0 to 60
             minutes, default 1 minute (documented); 0 diverts at the first outage error, including that send.
-        ping_primary_interval: pause between two pings of a failed-over entity. 1 second to 30 minutes, default
-            1 minute (documented).
+        ping_primary_interval: pause between two pings of a failed-over entity, with a jitter of ±10 %. 1 second to 30
+            minutes, default 1 minute (documented).
         backlog_queue_count: number of backlog queues in the secondary. At least 1, default 10 (documented).
-        enable_syphon: whether this process also drains the backlog into the primary. Default False for senders; at
-            least one process needs True (documented).
+        enable_syphon: whether this process also drains the backlog into the primary. Default False; at least one
+            process needs True (documented).
         divert_while_suspect: whether sends that fail during the failover interval are diverted at once instead of
             raising. Default False (documented behaviour).
         pings_to_recover: consecutive accepted pings that end a failover. Default 1 (documented behaviour).
         probe: the kind of ping: `"message"`, an empty message with a time to live of 1 s that the broker never delivers
             (documented), or `"link"`, which opens and closes a sender link and sends no message.
-        backlog_time_to_live: how the syphon restores a finite time to live: `"remaining"` restores what is left of it,
-            `"restart"` all of it, as the .NET client did.
-        ordering: `"none"`, as documented, or `"session"`: session-enabled backlog queues keep the order within each
-            session across a failover. Assumes one producer for each session.
-        provision: how missing backlog queues are handled: `"create"` creates them, `"verify"` raises, `"none"` does not
-            check, for identities without the Manage right.
+        backlog_time_to_live: how the syphon restores a finite time to live: `"remaining"`, the default, restores what
+            is left of it, `"restart"` all of it, as the .NET client did.
+        ordering: `"none"`, the default (documented), or `"session"`: session-enabled backlog queues keep the order
+            within each session across a failover. Requires that each session has one producer.
+        provision: how missing backlog queues are handled: `"create"`, the default, creates them, `"verify"` raises an
+            error, `"none"` does not check, for identities without the Manage right.
         primary_name: the first segment of the backlog queues' names; None = the primary's first DNS label.
         reserve_backlog_headroom: whether messages that fit the primary, but do not fit a backlog queue after the
             rewrite, are rejected even while the primary is healthy. Default True: 1 KiB is reserved.
         missing_entity_grace: how long the syphon keeps messages for an entity that does not exist before it
             dead-letters them. Default 24 hours.
         syphon_long_poll: how long the syphon waits at an empty backlog queue. Default 15 minutes (documented).
-        syphon_destinations: patterns of the queues and topics that the syphon may send to, as of a shell (`"orders"`,
-            `"eu/*"`), in any case of letters. It dead-letters a message for another one. None = every one.
+        syphon_destinations: shell patterns of the queues and topics that the syphon may send to (`"orders"`, `"eu/*"`).
+            Case is ignored. The syphon dead-letters messages for other entities. None, the default, allows all.
         is_outage: decides whether an error that remains after the retries is an outage; None = the built-in rule.
 
     Raises:
@@ -93,16 +95,17 @@ class PairedNamespaceOptions:
     is_outage: Callable[[ServiceBusError], bool] | None = None
 
     def __post_init__(self) -> None:
-        _span("failover_interval", self.failover_interval, timedelta(0), timedelta(minutes=60))
-        _span("ping_primary_interval", self.ping_primary_interval, timedelta(seconds=1), timedelta(minutes=30))
-        _span("missing_entity_grace", self.missing_entity_grace, timedelta(0), timedelta(days=3650))
-        _span("syphon_long_poll", self.syphon_long_poll, timedelta(seconds=1), timedelta(hours=24))
-        _count("backlog_queue_count", self.backlog_queue_count)
-        _count("pings_to_recover", self.pings_to_recover)
-        _choice("probe", self.probe, ("message", "link"))
-        _choice("backlog_time_to_live", self.backlog_time_to_live, ("remaining", "restart"))
-        _choice("ordering", self.ordering, ("none", "session"))
-        _choice("provision", self.provision, ("create", "verify", "none"))
+        _check_duration("failover_interval", self.failover_interval, timedelta(0), timedelta(minutes=60))
+        _check_duration(
+            "ping_primary_interval", self.ping_primary_interval, timedelta(seconds=1), timedelta(minutes=30)
+        )
+        _check_duration("missing_entity_grace", self.missing_entity_grace, timedelta(0), timedelta(days=3650))
+        _check_duration("syphon_long_poll", self.syphon_long_poll, timedelta(seconds=1), timedelta(hours=24))
+        _check_count("backlog_queue_count", self.backlog_queue_count)
+        _check_count("pings_to_recover", self.pings_to_recover)
+        hints = get_type_hints(type(self))
+        for name in ("probe", "backlog_time_to_live", "ordering", "provision"):
+            _check_choice(name, getattr(self, name), get_args(hints[name]))
         for name in ("enable_syphon", "divert_while_suspect", "reserve_backlog_headroom"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidOperationError(f"{name} is {getattr(self, name)!r}: it must be True or False")
@@ -129,8 +132,8 @@ class SyphonLimits:
     Attributes:
         max_messages_per_second: rate of sends to the primary, over all entities. More than 0; None, the default, is no
             limit.
-        max_messages_per_second_per_destination: rate of sends to each entity. Messages for other entities that are
-            behind in the same backlog queue wait, too. More than 0; None, the default, is no limit.
+        max_messages_per_second_per_destination: rate of sends to each entity. Messages for other entities wait too if
+            they come after such a message in the same backlog queue. More than 0; None, the default, is no limit.
         max_queues_polled: concurrent receive calls that wait at backlog queues; further queues are polled later. At
             least 1; None, the default, is all queues.
         max_messages_in_flight: messages in flight from each backlog queue. 1 to 5,000, default 100.
@@ -153,9 +156,9 @@ class SyphonLimits:
             if rate is not None and not (is_number(rate) and 0 < rate < math.inf):
                 raise InvalidOperationError(f"{name} is {rate!r}: it must be more than 0, or None for no limit")
         if self.max_queues_polled is not None:
-            _count("max_queues_polled", self.max_queues_polled)
-        _count("max_messages_in_flight", self.max_messages_in_flight, most=MAX_MESSAGES_IN_FLIGHT)
-        _count("max_bytes_in_flight", self.max_bytes_in_flight)
+            _check_count("max_queues_polled", self.max_queues_polled)
+        _check_count("max_messages_in_flight", self.max_messages_in_flight, most=MAX_MESSAGES_IN_FLIGHT)
+        _check_count("max_bytes_in_flight", self.max_bytes_in_flight)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +187,7 @@ class RetryOptions:
             raise InvalidOperationError(f"retry_total is {self.retry_total!r}: it must be a whole number, 0 or more")
         for name in ("retry_backoff_factor", "retry_backoff_max"):
             seconds = getattr(self, name)
-            if not is_number(seconds) or not seconds >= 0:  # negated so that NaN is rejected
+            if not is_number(seconds) or not seconds >= 0:  # `seconds < 0` would accept NaN
                 raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, 0 or more")
         _check_seconds("timeout", self.timeout)
 
@@ -198,7 +201,7 @@ def check_seconds(name: str, seconds: float | None) -> None:
     """Check an optional duration of a call.
 
     Raises:
-        InvalidOperationError: it is no number, or not more than 0, or infinite.
+        InvalidOperationError: it is not a number, not more than 0, or infinite.
     """
     if seconds is not None:
         _check_seconds(name, seconds)
@@ -226,7 +229,7 @@ def unknown_option(name: str, known: Iterable[str]) -> InvalidOperationError:
     return InvalidOperationError(f"{name!r} is not an option of a client: {advice}")
 
 
-def _span(name: str, value: timedelta, least: timedelta, most: timedelta) -> None:
+def _check_duration(name: str, value: timedelta, least: timedelta, most: timedelta) -> None:
     if not isinstance(value, timedelta):
         advice = f", such as timedelta(seconds={value})" if is_number(value) else ""
         raise InvalidOperationError(f"{name} is {value!r}: give a timedelta{advice}")
@@ -234,12 +237,12 @@ def _span(name: str, value: timedelta, least: timedelta, most: timedelta) -> Non
         raise InvalidOperationError(f"{name} is {value}: it must be between {least} and {most}")
 
 
-def _count(name: str, value: int, *, most: int | None = None) -> None:
+def _check_count(name: str, value: int, *, most: int | None = None) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (most is not None and value > most):
         limit = "of at least 1" if most is None else f"from 1 to {most}"
         raise InvalidOperationError(f"{name} is {value!r}: it must be a whole number {limit}")
 
 
-def _choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise InvalidOperationError(f"{name} is {value!r}: it must be one of {', '.join(map(repr, allowed))}")
