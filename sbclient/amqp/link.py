@@ -173,7 +173,8 @@ class Link:
             return
         role = not self.is_sender
         run: list[IncomingDelivery | OutgoingDelivery] = []
-        for delivery in sorted(deliveries, key=_delivery_id):
+        in_order: list[IncomingDelivery | OutgoingDelivery] = sorted(deliveries, key=_delivery_id)
+        for delivery in in_order:
             if delivery.is_settled:
                 continue
             if run and delivery.delivery_id != run[-1].delivery_id + 1:

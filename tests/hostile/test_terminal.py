@@ -84,7 +84,7 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], as_json: bool) 
 
 
 def test_notes_above_the_progress_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    Progress("receiving").note(HOSTILE)
+    Progress("receiving").print_above(HOSTILE)
 
     assert is_harmless(capsys.readouterr().err, lines=1)
 

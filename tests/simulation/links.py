@@ -249,6 +249,11 @@ class WiredReceiver:
 
         return await self._wire.call(work)
 
+    async def settle_together(
+        self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        return []  # each settlement is recorded by itself
+
     async def settle(
         self,
         message: ServiceBusReceivedMessage,

@@ -15,7 +15,7 @@ from sbclient.settings.durations import seconds_of
 from sbclient.settings.table import FLAG, Setting
 from sbclient.worker.dry_run import LOOKED_AT
 from sbclient.worker.http_api import METHODS
-from sbclient.worker.reachability import AGAIN_S
+from sbclient.worker.reachability import UNREACHABLE_PROBE_INTERVAL_S
 from sbclient.worker.settings import SETTINGS, START_UNTIL_EMPTY_S
 
 ROOT: Final = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def test_options_and_variables_that_are_named_exist() -> None:
 def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert f"`--shutdown-timeout`, {SETTINGS['shutdown_timeout'].default:.0f} s, and {EXIT_GRACE_S:.0f} s more" in PAGE
     assert f"up to {LOOKED_AT:,} messages of each backlog queue" in PAGE
-    assert f"every {AGAIN_S:.0f} s after it failed" in " ".join(PAGE.split())
+    assert f"every {UNREACHABLE_PROBE_INTERVAL_S:.0f} s after it failed" in " ".join(PAGE.split())
     assert seconds_of("1 min") == START_UNTIL_EMPTY_S
     assert "cannot be reached within a minute (`--start-timeout`)" in PAGE
 
