@@ -1,9 +1,10 @@
 """One sender or receiver of azure-servicebus, used by one call at a time.
 
-Such an object has one connection. Two coroutines must not use it at the same time. After a cancelled call it keeps the
-request of that call and sends it with the next one. Therefore:
+Such an object has one connection. Two coroutines must not use it at the same time. When a call is cancelled, its
+request stays in the object, and the next call sends it. Therefore:
 
-1. Calls run one at a time, in the order in which they were made. A call that still waits has sent nothing.
+1. Calls run one at a time, in the order in which they were made. A call that waits has sent nothing. An `asyncio.Lock`
+   would do, except that the waiting calls must fail at once when the object is discarded.
 2. A call runs in its own task with a timeout. If its caller is cancelled, or the timeout expires, the object is
    discarded: the task is cancelled, and the object is closed in the background and never used again.
 3. The object is also discarded after an error that may mean that the connection is lost.
@@ -38,11 +39,11 @@ log = get_logger(__name__)
 S = TypeVar("S")
 R = TypeVar("R")
 
-WATCHDOG_S: Final = 0.25
+TIMEOUT_GRACE_S: Final = 0.25
 """Time that an SDK call gets beyond its own timeout, so that its own error, which is more precise, is raised first."""
 
-END_S: Final = 2.0
-"""Timeout for a cancelled SDK call to end."""
+CANCEL_TIMEOUT_S: Final = 2.0
+"""How long to wait for a cancelled SDK call to end."""
 
 CLOSE_S: Final = 4.0
 """Timeout for closing an SDK object, which takes about 1 s."""
@@ -56,7 +57,7 @@ _HARMLESS: Final = (
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
-"""Errors of the service that leave the link usable."""
+"""Errors after which the object can be used again, because its connection is not lost."""
 
 
 class Owner(Protocol):
@@ -89,7 +90,7 @@ class LinkDiscardedError(Exception):
 
 
 class SdkLink(Generic[S]):
-    """One SDK object.
+    """Runs calls on one object of the SDK, one at a time.
 
     Attributes:
         is_open: whether it was opened and not discarded.
@@ -154,7 +155,7 @@ class SdkLink(Generic[S]):
 
     async def _watched(self, task: asyncio.Task[R], doing: str, timeout_s: float, deadline: float) -> R:
         try:
-            late = await self._clock.wait({task}, max(deadline - self._clock.monotonic(), 0.0) + WATCHDOG_S)
+            late = await self._clock.wait({task}, max(deadline - self._clock.monotonic(), 0.0) + TIMEOUT_GRACE_S)
         except asyncio.CancelledError:
             self.discard(task)
             raise
@@ -166,7 +167,7 @@ class SdkLink(Generic[S]):
         return task.result()
 
     def start(self, work: Callable[[S], Awaitable[R]], *, doing: str) -> asyncio.Task[R]:
-        """Start `work` in a task that releases the object at its end; the caller has acquired the object."""
+        """Start `work` in a task. The caller has acquired the object; the task releases it at its end."""
         task = self._tasks.start(self._run(work, doing), name=f"{doing} {self._subject}")
         task.add_done_callback(lambda _: self.release())
         return task
@@ -184,36 +185,36 @@ class SdkLink(Generic[S]):
         if not self._is_in_use:
             self._is_in_use = True
             return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+        acquired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(acquired)
         try:
             async with self._clock.timeout(timeout_s):
-                await self._wait_for(place)
+                await self._wait_for(acquired)
         except TimeoutError:
             raise OperationTimeoutError(
                 f"{doing} {self._subject}: waited {timeout_s:g} s for other calls, nothing was sent"
             ) from None
 
-    async def _wait_for(self, place: asyncio.Future[None]) -> None:
+    async def _wait_for(self, acquired: asyncio.Future[None]) -> None:
         try:
-            await place
+            await acquired
         except asyncio.CancelledError:
-            self._leave(place)
+            self._leave(acquired)
             raise
 
-    def _leave(self, place: asyncio.Future[None]) -> None:
-        """Leave the queue; release the object if it was acquired at the same time."""
-        if place in self._waiting:
-            self._waiting.remove(place)
-        elif place.done() and not place.cancelled() and place.exception() is None:
+    def _leave(self, acquired: asyncio.Future[None]) -> None:
+        """Stop waiting. If the object was acquired for this call in the meantime, release it."""
+        if acquired in self._waiting:
+            self._waiting.remove(acquired)
+        elif acquired.done() and not acquired.cancelled() and acquired.exception() is None:
             self.release()
 
     def release(self) -> None:
-        """Let the next waiting call run."""
+        """Let the next waiting call use the object."""
         while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_result(None)
+            acquired = self._waiting.popleft()
+            if not acquired.done():
+                acquired.set_result(None)
                 return
         self._is_in_use = False
         self._start_idle_timer()
@@ -248,20 +249,24 @@ class SdkLink(Generic[S]):
         self.is_open = False
         self._stop_idle_timer()
         while self._waiting:
-            place = self._waiting.popleft()
-            if not place.done():
-                place.set_exception(LinkDiscardedError(self._subject))
+            acquired = self._waiting.popleft()
+            if not acquired.done():
+                acquired.set_exception(LinkDiscardedError(self._subject))
         if not self._tasks.is_closed:
             self._disposal = self._tasks.start(self._dispose(task), name=f"close {self._subject}")
 
     async def _dispose(self, task: asyncio.Task[Any] | None) -> None:
         if task is not None and not task.done():
             task.cancel()
-            await self._clock.wait({task}, END_S)
+            await self._clock.wait({task}, CANCEL_TIMEOUT_S)
         closing = self._tasks.start(self._close_sdk(), name=f"close {self._subject}")
         late = await self._clock.wait({closing}, CLOSE_S)
-        if late or (task is not None and not task.done()):
-            self._log_not_closed(f"no answer within {CLOSE_S:g} s")
+        is_running = task is not None and not task.done()
+        if late:
+            self._log_not_closed(f"no response within {CLOSE_S:g} s")
+        elif is_running:
+            self._log_not_closed(f"a cancelled call did not end within {CANCEL_TIMEOUT_S:g} s")
+        if late or is_running:
             for each in (closing, task):
                 if each is not None:
                     each.cancel()
@@ -276,10 +281,10 @@ class SdkLink(Generic[S]):
         log.info("sdk.not_closed", "cannot close {subject}: {error}", subject=self._subject, error=error)
 
     async def close(self) -> None:
-        """Discard the object and wait until it is closed, at most 6 s."""
+        """Discard the object and wait until it is closed, at most `CANCEL_TIMEOUT_S` + `CLOSE_S`."""
         self.discard()
         if self._disposal is not None:
-            await self._clock.wait({self._disposal}, END_S + CLOSE_S)
+            await self._clock.wait({self._disposal}, CANCEL_TIMEOUT_S + CLOSE_S)
 
     def _start_idle_timer(self) -> None:
         if self._idle_s is not None and not self.is_gone:

@@ -24,7 +24,7 @@ from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
 from sbclient.transport.sdk.administration import SdkAdministration
 from sbclient.transport.sdk.errors import Place, translated
-from sbclient.transport.sdk.link import END_S
+from sbclient.transport.sdk.link import CANCEL_TIMEOUT_S
 from sbclient.transport.sdk.receiver import SdkReceiver
 from sbclient.transport.sdk.sender import SdkSender, SdkTransaction
 
@@ -176,7 +176,7 @@ class SdkTransport(Transport):
         self._is_closed = True
         await asyncio.gather(*(link.close() for link in list(self._links)))
         with suppress(TimeoutError):
-            async with self.clock.timeout(END_S):
+            async with self.clock.timeout(CANCEL_TIMEOUT_S):
                 await self._administration.close()
         await self.tasks.close()
 

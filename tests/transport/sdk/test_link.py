@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from azure.servicebus import exceptions as sdk_errors
 from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusConnectionError
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.sdk.link import CLOSE_S, END_S, WATCHDOG_S, LinkDiscardedError, SdkLink
+from sbclient.transport.sdk.link import CANCEL_TIMEOUT_S, CLOSE_S, TIMEOUT_GRACE_S, LinkDiscardedError, SdkLink
 from tests.transport.sdk.sdk_double import SdkDouble
 
 
@@ -115,7 +116,7 @@ async def test_a_call_without_an_answer_discards_the_object(
     began = clock.monotonic()
     with pytest.raises(OperationTimeoutError, match="result is unknown"):
         await call(link, timeout_s=3.0)
-    assert clock.monotonic() - began == pytest.approx(3.0 + WATCHDOG_S)
+    assert clock.monotonic() - began == pytest.approx(3.0 + TIMEOUT_GRACE_S)
     assert link.is_gone
     with pytest.raises(LinkDiscardedError):
         await call(link)
@@ -202,7 +203,7 @@ async def test_closing_waits_for_a_limited_time(link: SdkLink[SdkDouble], sdk: S
     sdk.on_close = hang
     began = clock.monotonic()
     await link.close()
-    assert clock.monotonic() - began <= END_S + CLOSE_S
+    assert clock.monotonic() - began <= CANCEL_TIMEOUT_S + CLOSE_S
 
 
 async def test_the_object_is_prepared_once_after_opening(
@@ -217,3 +218,20 @@ async def test_the_object_is_prepared_once_after_opening(
     await call(link)
     await call(link)
     assert prepared == [1]
+
+
+async def test_a_cancelled_call_that_does_not_end_is_logged_with_its_timeout(
+    link: SdkLink[SdkDouble], sdk: SdkDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ignore_cancellation(_: Any) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60.0)
+        await asyncio.sleep(60.0)
+
+    sdk.on_call = ignore_cancellation
+    with caplog.at_level("INFO", logger="sbclient"):
+        with pytest.raises(OperationTimeoutError):
+            await call(link, timeout_s=3.0)
+        await link.close()
+    (record,) = caplog.records
+    assert f"did not end within {CANCEL_TIMEOUT_S:g} s" in record.getMessage()
