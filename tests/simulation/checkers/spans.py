@@ -134,7 +134,7 @@ def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) ->
             for one in _refused_after(attempts, grace_s):
                 for uid in one.uids:
                     holds = [each for each in world.history.handed if each.client == client and each.uid == uid]
-                    is_lost = all(each.locked_at_most <= one.end + LOST_WITHIN_S for each in holds)
+                    is_lost = all(each.locked_until <= one.end + LOST_WITHIN_S for each in holds)
                     is_over = dead.get(client, one.end + 1e9) <= one.end + SETTLED_WITHIN_S
                     tried = any(at >= one.end - GRAIN_S for at in given_up[client, uid])
                     if not (tried or is_lost or is_over):
