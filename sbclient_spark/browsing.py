@@ -1,8 +1,9 @@
-"""Peeks ranges of sequence numbers, and finds where the messages of each fragment begin and end.
+"""Peeks ranges of sequence numbers, and finds the first and the last message of each fragment.
 
-The upper 16 bits of a sequence number are the fragment of a partitioned entity, 0 on any other. A peek from a number
-returns the next message of that fragment; behind the last one it continues in any other fragment. A peek from 1 may
-start in any fragment, so message 1 of fragment 0 of a partitioned entity is found only by browsing everything.
+The upper 16 bits of a sequence number are the fragment of a partitioned entity, and 0 for other entities. A peek from a
+number returns the next messages of the fragment of that number. After the last one it continues in another fragment,
+whichever that is. A peek from 1 may start in any fragment. Message 1 of fragment 0 of a partitioned entity can
+therefore only be found by browsing the whole entity.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sbclient_spark.read_options import SubQueueWord
 
 PAGE: Final = 250
 FRAGMENTS: Final = 16
-"""The usual number of fragments; further ones are found by browsing."""
+"""The usual number of fragments. If there are more, `extents` finds them."""
 
 FRAGMENT_BITS: Final = 48
 
@@ -33,7 +34,7 @@ Pages: TypeAlias = AsyncGenerator[list[ServiceBusReceivedMessage], None]
 
 
 class Extent(NamedTuple):
-    """The messages of one fragment: the lowest number present, and the number behind the highest one."""
+    """The sequence numbers of the messages of one fragment: the lowest, and the highest plus 1."""
 
     first: int
     end: int
@@ -44,13 +45,16 @@ def fragment_of(number: int) -> int:
     return number >> FRAGMENT_BITS
 
 
-def first_of(fragment: int) -> int:
+def first_number_of(fragment: int) -> int:
     """Return the lowest sequence number of a fragment."""
     return max(fragment << FRAGMENT_BITS, 1)
 
 
-def divided(ranges: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int]]:
-    """Divide ranges of numbers, whose end is exclusive, into at least `count` ranges of similar width, if possible."""
+def split_ranges(ranges: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """Split ranges of numbers, whose end is exclusive, into about `count` ranges of similar width.
+
+    There are at least `count` ranges if there are as many numbers, and fewer than `2 * count + len(ranges)`.
+    """
     width = max(sum(end - first for first, end in ranges) // max(count, 1), 1)
     found: list[tuple[int, int]] = []
     for first, end in ranges:
@@ -61,22 +65,22 @@ def divided(ranges: Sequence[tuple[int, int]], count: int) -> list[tuple[int, in
 
 
 def open_receiver(
-    client: ServiceBusClient, path: str, word: SubQueueWord = "none", session_id: str | None = None
+    client: ServiceBusClient, path: str, sub_queue: SubQueueWord = "none", session_id: str | None = None
 ) -> ServiceBusReceiver:
     """Return a receiver of a queue or, given `topic/Subscriptions/name` in any case of letters, of a subscription."""
-    sub_queue = {
+    chosen = {
         "none": None,
         "deadletter": ServiceBusSubQueue.DEAD_LETTER,
         "transferDeadletter": ServiceBusSubQueue.TRANSFER_DEAD_LETTER,
-    }[word]
+    }[sub_queue]
     if (names := split_subscription(path)) is not None:
         topic, subscription = names
-        return client.get_subscription_receiver(topic, subscription, sub_queue=sub_queue, session_id=session_id)
-    return client.get_queue_receiver(path, sub_queue=sub_queue, session_id=session_id)
+        return client.get_subscription_receiver(topic, subscription, sub_queue=chosen, session_id=session_id)
+    return client.get_queue_receiver(path, sub_queue=chosen, session_id=session_id)
 
 
 class EntityFacts(NamedTuple):
-    """What is known about a queue or subscription; None = unknown, for want of a right or in an outage.
+    """Properties of a queue or subscription; None = unknown, because a right is missing or the service is unavailable.
 
     Attributes:
         created: the time of its creation in ISO 8601.
@@ -123,26 +127,30 @@ async def entity_facts(client: ServiceBusClient, path: str, *, with_creation: bo
 
 
 async def browse(receiver: ServiceBusReceiver, first: int, last: int | None = None) -> Pages:
-    """Yield the messages of a range of numbers in pages, some of which may be empty.
+    """Yield the messages whose sequence numbers are in a range, in pages, some of which may be empty.
 
     Args:
         first, last: inclusive; `last` None = to the end of the entity.
     """
     number = max(first, 1)
-    was_seen = number > 1  # from 1, the service may start in any fragment: the range ends after it was seen
+    reached_range = number > 1  # a peek from 1 may start in another fragment: do not stop before the range
     while page := await receiver.peek_messages(PAGE, sequence_number=number):
-        if last is not None and was_seen and fragment_of(page[0].sequence_number) != fragment_of(last):
+        if last is not None and reached_range and fragment_of(page[0].sequence_number) != fragment_of(last):
             return
         number = page[-1].sequence_number + 1
-        wanted = [one for one in page if first <= one.sequence_number and (last is None or one.sequence_number <= last)]
-        was_seen = was_seen or bool(wanted)
+        wanted = [
+            message
+            for message in page
+            if first <= message.sequence_number and (last is None or message.sequence_number <= last)
+        ]
+        reached_range = reached_range or bool(wanted)
         yield wanted
-        if last is not None and number > last and was_seen:
+        if last is not None and number > last and reached_range:
             return
 
 
 async def ahead(sources: Iterable[Pages], at_once: int = 1) -> Pages:
-    """Yield the pages of several sources, each of which fetches its next page while the caller handles the last one.
+    """Yield the pages of several sources. Each source fetches its next page while the caller handles the current one.
 
     Args:
         sources: the pages of each source remain in order.
@@ -177,52 +185,55 @@ async def ahead(sources: Iterable[Pages], at_once: int = 1) -> Pages:
 
 async def extents(
     receiver: ServiceBusReceiver,
-    begins: Mapping[int, int],
+    start_by_fragment: Mapping[int, int],
     *,
     is_partitioned: bool | None,
-    lowest: int = 1,
-    most: int | None = None,
+    default_start: int = 1,
+    max_width: int | None = None,
 ) -> dict[int, Extent]:
     """Return the extents of all fragments that have messages.
 
     The number of peeks grows with the logarithm of the number of messages.
 
     Args:
-        begins: the number from which each fragment is looked at.
+        start_by_fragment: the number from which to search each fragment.
         is_partitioned: whether there may be several fragments; None = unknown.
-        lowest: the number for all other fragments.
-        most: look no further than this many numbers behind the first message of a fragment.
+        default_start: the number from which to search all other fragments.
+        max_width: the largest width of an extent; later messages are left out. None = no limit.
     """
     found: dict[int, Extent] = {}
     seen: set[int] = set()
-    fragments = {0, *begins} if is_partitioned is False else {*range(FRAGMENTS + 1), *begins}
+    usual = 1 if is_partitioned is False else FRAGMENTS + 1  # one more, to notice that there are further fragments
+    fragments = {*range(usual), *start_by_fragment}
     while fragments:
         fragment = min(fragments)
         seen.add(fragment)
-        begin = max(begins.get(fragment, lowest), first_of(fragment))
-        message = await _next(receiver, max(begin, 2))
+        start = max(start_by_fragment.get(fragment, default_start), first_number_of(fragment))
+        message = await _next(receiver, max(start, 2))
         here = None if message is None else fragment_of(message.sequence_number)
-        if begin == 1 and await _may_have_message_1(receiver, others_follow=here == 0):
-            found[0] = Extent(1, await _end(receiver, 1, most) if here == 0 else 2)
+        if start == 1 and await _may_have_message_1(receiver, others_follow=here == 0):
+            found[0] = Extent(1, await _end(receiver, 1, max_width) if here == 0 else 2)
         elif message is not None and here == fragment:
-            found[fragment] = Extent(message.sequence_number, await _end(receiver, message.sequence_number, most))
-        fragments |= {fragment + 1} if fragment > FRAGMENTS - 1 and fragment in found else set()
-        fragments |= {here} if here is not None else set()  # one that was not known
+            found[fragment] = Extent(message.sequence_number, await _end(receiver, message.sequence_number, max_width))
+        if fragment >= FRAGMENTS and fragment in found:
+            fragments.add(fragment + 1)
+        if here is not None:
+            fragments.add(here)  # may be beyond the usual fragments
         fragments -= seen
     return found
 
 
 async def _next(receiver: ServiceBusReceiver, number: int) -> ServiceBusReceivedMessage | None:
-    """Return the first message from a number on; it may be in a later fragment."""
+    """Return the first message from a number on; it may be in another fragment."""
     page = await receiver.peek_messages(1, sequence_number=number)
     return page[0] if page else None
 
 
 async def _may_have_message_1(receiver: ServiceBusReceiver, *, others_follow: bool) -> bool:
-    """Whether message 1 of fragment 0 is there.
+    """Return whether message 1 of fragment 0 exists.
 
     Args:
-        others_follow: whether the fragment has other messages; then the answer may be wrongly True.
+        others_follow: whether the fragment has other messages; if so, the result may be True by mistake.
     """
     oldest = await _next(receiver, 1)
     if oldest is None or oldest.sequence_number == 1:
@@ -235,33 +246,33 @@ async def _may_have_message_1(receiver: ServiceBusReceiver, *, others_follow: bo
     return False
 
 
-async def _end(receiver: ServiceBusReceiver, first: int, most: int | None) -> int:
-    """Return the number behind the last message of a fragment, or `first` + `most` if that is less.
+async def _end(receiver: ServiceBusReceiver, first: int, max_width: int | None) -> int:
+    """Return the number after the last message of a fragment, or `first + max_width` if that is less.
 
     Args:
         first: the number of a message.
     """
     fragment = fragment_of(first)
 
-    async def at_least(number: int) -> int | None:
+    async def next_number(number: int) -> int | None:
         message = await _next(receiver, number)
         is_here = message is not None and fragment_of(message.sequence_number) == fragment
         return message.sequence_number if message is not None and is_here else None
 
     low, high, step = first, None, 1
-    if most is not None:
-        high = first + most
-        if await at_least(high) is not None:
+    if max_width is not None:
+        high = first + max_width
+        if await next_number(high) is not None:
             return high
     while high is None:
-        number = await at_least(low + step)
+        number = await next_number(low + step)
         if number is None:
             high = low + step
         else:
             low, step = number, 2 * step
     while high - low > 1:
         middle = (low + high) // 2
-        number = await at_least(middle)
+        number = await next_number(middle)
         if number is None:
             high = middle
         else:

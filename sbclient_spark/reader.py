@@ -35,10 +35,10 @@ from sbclient_spark.browsing import (
     Pages,
     ahead,
     browse,
-    divided,
     entity_facts,
     extents,
     open_receiver,
+    split_ranges,
 )
 from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.credentials import connection_string_of
@@ -185,7 +185,7 @@ def _ranges(shape: Shape, min_partitions: int | None, paths: int) -> list[tuple[
     """Return ranges of sequence numbers, inclusive, for the tasks of one queue; None = to the end."""
     if shape.extents and min_partitions is not None:
         parts = -(-min_partitions // paths)
-        ranges = divided([(extent.first, extent.end) for _, extent in sorted(shape.extents.items())], parts)
+        ranges = split_ranges([(extent.first, extent.end) for _, extent in sorted(shape.extents.items())], parts)
         return [(low, end - 1) for low, end in ranges]
     if not shape.has_fragments:
         return [(0, None)]
@@ -227,7 +227,7 @@ async def _shapes(options: ReadOptions) -> dict[str, Shape]:
             if is_divisible and options.min_partitions is not None:
                 receiver = open_receiver(client, path)
                 lowest = max(options.from_sequence_number, 1)
-                ranges = await extents(receiver, {}, is_partitioned=facts.is_partitioned, lowest=lowest)
+                ranges = await extents(receiver, {}, is_partitioned=facts.is_partitioned, default_start=lowest)
                 await receiver.close()
             found[path] = Shape(is_divisible and bool(facts.is_partitioned), ranges)
     return found

@@ -30,12 +30,12 @@ from sbclient_spark.browsing import (
     Extent,
     ahead,
     browse,
-    divided,
     entity_facts,
     extents,
-    first_of,
+    first_number_of,
     fragment_of,
     open_receiver,
+    split_ranges,
 )
 from sbclient_spark.read_columns import checked_columns, record_batch
 from sbclient_spark.read_options import LATEST, ReadOptions
@@ -262,7 +262,9 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         receiver = open_receiver(client, path)
         is_partitioned = self._is_partitioned[path]
         try:
-            return await extents(receiver, begins, is_partitioned=is_partitioned, lowest=max(lowest, 1), most=most)
+            return await extents(
+                receiver, begins, is_partitioned=is_partitioned, default_start=max(lowest, 1), max_width=most
+            )
         finally:
             await receiver.close()
 
@@ -358,7 +360,7 @@ class PeekStreamReader(ServiceBusStreamReader):
             if before.created != queue.created and None not in (before.created, queue.created):
                 starts = {}
             for fragment, high in queue.next.items():
-                low = starts.get(fragment, first_of(fragment))
+                low = starts.get(fragment, first_number_of(fragment))
                 if low == 1 or fragment not in starts:
                     unknown.add((path, low))  # messages before the first one were never part of the stream
                 if low < high:
@@ -368,7 +370,7 @@ class PeekStreamReader(ServiceBusStreamReader):
         return [
             StreamPartition(path, low, high - 1, counts_leading=(path, low) not in unknown)
             for (path, _), whole in ranges.items()
-            for low, high in divided([whole], round((whole[1] - whole[0]) / width))
+            for low, high in split_ranges([whole], round((whole[1] - whole[0]) / width))
         ]
 
 
