@@ -233,7 +233,7 @@ def join(*parts: Any) -> pa.Array:
 
 
 def sized(raw: pa.Array, form: tuple[pa.Array, bytes]) -> pa.Array:
-    """Return bytes behind their size, in the 8-bit or the 32-bit form; null stays null."""
+    """Return bytes after their size, in the 8-bit or the 32-bit form; null stays null."""
     short, wide = form
     size = pc.binary_length(raw)
     if (pc.max(size).as_py() or 0) < 256:

@@ -1,6 +1,6 @@
 """Decode AMQP values, with limits on memory and nesting against hostile peers.
 
-Every decoder takes (buffer, position after the constructor, depth) and returns (value, position behind it). Sizes and
+Every decoder takes (buffer, position after the constructor, depth) and returns (value, position after it). Sizes and
 counts are compared with the available bytes before anything is allocated. Two tables of decoders are made from one
 definition: `PLAIN` gives Python's own classes, for what is only read; `TYPED` gives those of `amqp.types` wherever the
 plain value would be written as another type, for what has to be written again. `PLAIN` is for the protocol itself, and
@@ -80,7 +80,7 @@ def decode_value(raw: bytes, *, typed: bool = False) -> Any:
 
 
 def decode_at(raw: bytes, position: int, *, typed: bool = False) -> tuple[Any, int]:
-    """The value whose constructor is at `position`, and the position behind it.
+    """The value whose constructor is at `position`, and the position after it.
 
     Raises:
         WireError: with amqp:decode-error.
@@ -104,7 +104,7 @@ def malformed(error: Exception, position: int) -> WireError:
 
 
 def skip_value(raw: bytes, position: int, depth: int = 0) -> int:
-    """The position behind the value whose constructor is at `position`; nothing of it is decoded.
+    """The position after the value whose constructor is at `position`; nothing of it is decoded.
 
     Raises:
         WireError: the bytes end before the value does, or it is nested too deeply.
@@ -131,7 +131,7 @@ def skip_value(raw: bytes, position: int, depth: int = 0) -> int:
 
 
 _WIDTHS: Final = (-9, -9, -9, -9, 0, 1, 2, 4, 8, 16, -1, -4, -1, -4, -1, -4)
-"""Bytes behind a constructor by its upper half; -1 and -4: a size of that many bytes comes first; -9: none such."""
+"""Bytes after a constructor by its upper half; -1 and -4: a size of that many bytes comes first; -9: none such."""
 
 
 def _unknown(buffer: bytes, position: int, depth: int) -> tuple[Any, int]:

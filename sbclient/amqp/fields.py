@@ -1,6 +1,6 @@
 """The typed fields that performatives and other composite values are made of, and how such values are read and written.
 
-A composite is a list behind a numeric descriptor. Its class is a named tuple; its `Layout` says for each field which
+A composite is a list after a numeric descriptor. Its class is a named tuple; its `Layout` says for each field which
 format codes are allowed, how it is written, and what an absent one means. Trailing nulls are left out, except where a
 layout says `keep_nulls`: the SDK reads the three fields of an error by position, and hangs where one is missing.
 
@@ -123,7 +123,7 @@ def encode_composite(value: Any) -> bytes:
 
 
 def decode_composite(raw: bytes, position: int, depth: int = 0) -> tuple[Any, int]:
-    """The composite whose descriptor begins at `position`, and the position behind it.
+    """The composite whose descriptor begins at `position`, and the position after it.
 
     Raises:
         WireError: with amqp:decode-error for bytes that are no composite known here, amqp:invalid-field for one whose
@@ -135,7 +135,7 @@ def decode_composite(raw: bytes, position: int, depth: int = 0) -> tuple[Any, in
 
 
 def layout_at(raw: bytes, position: int) -> tuple[Layout, int]:
-    """The layout that the descriptor at `position` names, and the position of the list behind it."""
+    """The layout that the descriptor at `position` names, and the position of the list after it."""
     if raw[position : position + 2] == b"\x00\x53" and len(raw) > position + 2:
         descriptor: Any = raw[position + 2]
         position += 3
@@ -150,7 +150,7 @@ def layout_at(raw: bytes, position: int) -> tuple[Layout, int]:
 
 
 def decode_fields(layout: Layout, raw: bytes, position: int, depth: int = 0) -> tuple[list[Any], int]:
-    """The values of all fields from the list at `position`, absent ones by their defaults, and the position behind."""
+    """The values of all fields of the list at `position`, absent ones by their defaults, and the position after it."""
     try:
         position, stop, count = list_bounds(raw, position)
         if count > len(layout.fields):

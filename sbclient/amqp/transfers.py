@@ -23,7 +23,7 @@ _DISPOSITION: Final = LAYOUTS[Disposition]
 _MAX_TAILS: Final = 512
 _MAX_TAIL_BYTES: Final = 24
 _tails: dict[tuple[int, bytes], tuple[Any, ...]] = {}
-"""The fields behind the tag by (number of fields, bytes): only what holds no state, and never more than a few."""
+"""The fields after the tag by (number of fields, bytes): only what holds no state, and never more than a few."""
 
 _ends: dict[tuple[int, int, bytes], tuple[bool, tuple[Any, ...]]] = {}
 """The same for what follows `last` in a disposition, by (number of fields, role, bytes), with the role."""
@@ -92,7 +92,7 @@ def _slow_transfer(raw: bytes, position: int) -> tuple[Transfer, int]:
 
 
 def read_disposition(raw: bytes, position: int) -> tuple[Disposition, int]:
-    """The disposition whose list begins at `position`, and the position behind it.
+    """The disposition whose list begins at `position`, and the position after it.
 
     Raises:
         WireError: as `fields.decode_fields`.

@@ -5,7 +5,7 @@ Rules (source: partitioned entities, documented, unless said otherwise):
 1. A receive queries every fragment and takes messages from any of them. It skips fragments with a fault.
 2. A request for a session, a lock or a sequence number goes to one fragment.
 3. Peek returns the oldest messages of one fragment, at most 256 KB: of the fragment that answers first (here: a random
-   one). Further calls, each from the number behind the last one, return the messages of the other fragments, each once.
+   one). Further calls, each from the number after the last one, return the messages of the other fragments, each once.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class PeekCursor:
     def order(self, from_number: int, reachable: list[int], random: Random) -> list[int]:
         """The indexes of the fragments to query, in order.
 
-        A number below that of any message restarts at a random fragment. The number behind the last returned message
+        A number below that of any message restarts at a random fragment. The number after the last returned message
         continues there. Any other number starts at the fragment that it belongs to.
         """
         if not reachable:
@@ -309,7 +309,7 @@ class PeekCursor:
 class SharedPeekCursor(PeekCursor):
     """The positions of readers that cannot be distinguished, so that those that peek in turns each get every message.
 
-    All that begin at the start visit the fragments in one order. A sequence number behind a returned message continues
+    All that begin at the start visit the fragments in one order. A sequence number after a returned message continues
     in the order of that reader; any other number starts at its fragment, as for a single reader.
     """
 

@@ -131,7 +131,7 @@ class Fragment(Storage):
     # ------------------------------------------------------------------ recovery
 
     def stored_between(self, number: int, last: int | None = None) -> Iterator[Entry]:
-        """The messages behind a sequence number, up to the last one, in order, without applying timed changes."""
+        """The messages after a sequence number, up to the last one, in order, without applying timed changes."""
         return (self._entries[each] for each in self._entries.irange(minimum=number + 1, maximum=last))
 
     def states(self) -> list[SessionState]:

@@ -108,7 +108,7 @@ class Connections:
         host: of the audiences.
         is_cross_entity: whether transactions may include several entities.
         clock: the only source of time.
-        tasks: owns what runs on behind a call.
+        tasks: owns the tasks that outlive a call.
         deadlines: expires calls.
     """
 

@@ -43,7 +43,7 @@ class Tokens:
         source: gives out tokens.
         host: of the audiences.
         clock: the only source of time.
-        tasks: owns what runs on behind a call.
+        tasks: owns the tasks that outlive a call.
         deadlines: expires requests.
     """
 

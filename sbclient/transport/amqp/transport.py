@@ -163,7 +163,7 @@ class AmqpTransport(Transport):
 
     Attributes:
         clock: the only source of time.
-        tasks: owns what runs on behind a call.
+        tasks: owns the tasks that outlive a call.
         deadlines: expires calls.
     """
 
