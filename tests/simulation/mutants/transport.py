@@ -217,8 +217,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "too much credit is granted",
         "inbox.py",
-        "                link.grant(count)\n",
-        "                link.grant(count + 1)\n",
+        "                link.grant(max(count, link.credit))\n",
+        "                link.grant(max(count, link.credit) + 1)\n",
     ),
     # -- settling --------------------------------------------------------------------------------------------------
     _mutant(
