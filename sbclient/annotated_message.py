@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
@@ -31,8 +31,8 @@ ATTRIBUTES_BY_ANNOTATION: Final = {
 """The attribute of a received message for each annotation. Source: the AMQP guide of Service Bus."""
 
 
-class AmqpMessageBodyType(Enum):
-    """How the body is encoded in AMQP 1.0."""
+class AmqpMessageBodyType(StrEnum):
+    """How the body is encoded in AMQP 1.0. A member equals the one of `azure.servicebus.amqp`."""
 
     DATA = "data"
     SEQUENCE = "sequence"
@@ -71,10 +71,10 @@ class AmqpMessageProperties:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmqpAnnotatedMessage:
-    """The sections of a received message. Changing them does not change the message.
+    """The sections of a received message. Changing them does not change the message. It can be sent.
 
     Attributes:
-        body: an iterator over the data sections, a list of sequences, or a value, depending on `body_type`.
+        content: the body as it is stored: bytes or a tuple of bytes, a list of sequences, or a value.
         annotations: of the message, by name; timestamps as `datetime`.
     """
 
@@ -84,5 +84,12 @@ class AmqpAnnotatedMessage:
     annotations: Mapping[str, Any] = field(repr=False)
     delivery_annotations: Mapping[str, Any] = field(default_factory=dict, repr=False)
     application_properties: Mapping[str, Any] = field(repr=False)
-    body: Any = field(repr=False)
+    content: Any = field(repr=False)
     body_type: AmqpMessageBodyType
+
+    @property
+    def body(self) -> Any:
+        """An iterator over the data sections, a list of sequences, or a value, depending on `body_type`."""
+        if self.body_type is not AmqpMessageBodyType.DATA:
+            return self.content
+        return iter((self.content,) if isinstance(self.content, bytes) else self.content)

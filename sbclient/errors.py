@@ -92,6 +92,10 @@ class ServiceBusError(AzureError):
         message: the error text.
         status_code: the HTTP status of the class, None if it has none.
         inner_exception: the error that caused this one, None if there is none.
+
+    Args:
+        message: the error text; None = a general one of the class.
+        error: the cause.
     """
 
     is_outage: ClassVar[bool] = False
@@ -100,12 +104,15 @@ class ServiceBusError(AzureError):
     is_in_doubt: bool = False
     _status: ClassVar[int | None] = None
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str | None = None, *, error: BaseException | None = None) -> None:
+        if message is None:
+            message = (type(self).__doc__ or type(self).__name__).splitlines()[0]
         super().__init__(message)
         # The base class keeps the error that is being handled, whose text and frames may show a body or a key.
         self.exc_type = self.exc_value = self.exc_traceback = None
         self.exc_msg = message
         self.status_code: int | None = self._status
+        self.inner_exception = error
 
     @property
     def inner_exception(self) -> BaseException | None:
@@ -276,3 +283,6 @@ class ScheduleUnavailableError(ServiceBusError):
 
 class MessageAlreadySettled(ValueError):
     """This receiver has already settled the message."""
+
+    def __init__(self, message: str | None = None, *, action: str = "settle") -> None:
+        super().__init__(message or f"cannot {action} the message: it is already settled, or deleted")

@@ -536,7 +536,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
             ),
             annotations={name: value for name, value in noted.items() if value is not None},
             application_properties=dict(self.application_properties),
-            body=self.body,
+            content=self._body,
             body_type=self.body_type,
         )
 

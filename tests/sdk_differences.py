@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import azure.servicebus as sdk
+import azure.servicebus.amqp as sdk_amqp
 import azure.servicebus.exceptions as sdk_exceptions
 import azure.servicebus.management as sdk_management
 from azure.servicebus import aio
@@ -21,6 +22,7 @@ from azure.servicebus.aio import management
 
 import sbclient
 import sbclient.aio.management
+import sbclient.annotated_message
 import sbclient.exceptions
 import sbclient.management
 
@@ -34,6 +36,7 @@ MODULES: Final = [
     (sdk_exceptions, sbclient.exceptions),
     (sdk_management, sbclient.management),
     (management, sbclient.aio.management),
+    (sdk_amqp, sbclient.annotated_message),
 ]
 
 CLASSES: Final = [

@@ -22,6 +22,7 @@ from azure.core.exceptions import (
     ServiceRequestError,
     ServiceResponseTimeoutError,
 )
+from azure.servicebus.amqp import AmqpMessageBodyType
 
 import sbclient
 from sbclient import administration
@@ -87,6 +88,31 @@ def test_a_connection_string_reads_as_in_the_sdk() -> None:
             if isinstance(getattr(sdk.ServiceBusConnectionStringProperties, name), property):
                 assert getattr(ours, name) == getattr(theirs, name), name
     assert "k=" not in repr(ours)
+
+
+@pytest.mark.parametrize("member", sbclient.AmqpMessageBodyType)
+def test_a_body_type_equals_the_one_of_the_sdk(member: sbclient.AmqpMessageBodyType) -> None:
+    theirs: object = AmqpMessageBodyType[member.name]
+    assert member == theirs
+    assert theirs == member
+    assert hash(member) == hash(theirs)
+
+
+@pytest.mark.parametrize("name", sdk_differences.error_names())
+def test_an_error_is_created_as_in_the_sdk(name: str) -> None:
+    theirs, kind = getattr(sdk_exceptions, name), getattr(sbclient, name)
+    if "message" not in inspect.signature(theirs).parameters:  # the SDK requires a message there
+        assert str(kind())
+        assert str(theirs(message="text"))
+    assert str(kind(message="text")) == "text"
+    if issubclass(kind, sbclient.ServiceBusError):
+        cause = OSError("gone")
+        assert kind(message="text", error=cause).inner_exception is cause
+
+
+def test_an_error_without_a_text_says_what_its_class_means() -> None:
+    assert str(pickle.loads(pickle.dumps(sbclient.SessionLockLostError()))).startswith("The lock on the session")
+    assert str(sbclient.MessageAlreadySettled(action="complete")).startswith("cannot complete the message")
 
 
 @pytest.mark.parametrize("name", sdk_differences.error_names())

@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any, Final, overload
 
 from sbclient.amqp import EncodedBatch
+from sbclient.annotated_message import AmqpAnnotatedMessage
 from sbclient.delivery import SenderLimits
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys, ordering_key
 from sbclient.rules.ping import check_not_ping
 from sbclient.rules.size import batch_size, encoded_size
-from sbclient.transport.sdk.message import from_sdk, is_sdk_message
+from sbclient.transport.sdk.message import from_annotated, from_sdk, is_sdk_message
 
 ALIAS_BYTES: Final = 160
 """The bytes that sealing for a backlog queue adds to a message, without the path of the destination."""
@@ -95,7 +96,7 @@ def largest_size(transfer: Sequence[Outgoing]) -> int:
 
 def is_message(candidate: object) -> bool:
     """Return whether an object is one message: of this package, of azure-servicebus, or a mapping of attributes."""
-    return isinstance(candidate, ServiceBusMessage | Mapping) or is_sdk_message(candidate)
+    return isinstance(candidate, ServiceBusMessage | Mapping | AmqpAnnotatedMessage) or is_sdk_message(candidate)
 
 
 def outgoing_copies(given: Any, new_id: NewId, schedule_time_utc: datetime | None = None) -> list[Outgoing]:
@@ -103,7 +104,9 @@ def outgoing_copies(given: Any, new_id: NewId, schedule_time_utc: datetime | Non
     if is_message(given):
         return [outgoing_copy(given, new_id, schedule_time_utc)]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise TypeError(f"cannot send a {type(given).__name__}: pass a message, a batch of this sender or a list")
+        raise TypeError(
+            f"cannot send an object of type {type(given).__name__}: pass a message, a batch of this sender or a list"
+        )
     return [outgoing_copy(message, new_id, schedule_time_utc) for message in given]
 
 
@@ -127,8 +130,12 @@ def outgoing_copy(message: Any, new_id: NewId, schedule_time_utc: datetime | Non
             copy.message_id = new_id()
             if hasattr(message, "message_id"):  # an annotated message may have no place for an id
                 message.message_id = copy.message_id
+    elif isinstance(message, AmqpAnnotatedMessage):
+        copy = from_annotated(message)
+        if copy.message_id is None:
+            copy.message_id = new_id()
     else:
-        raise TypeError(f"cannot send a {type(message).__name__}: pass a ServiceBusMessage")
+        raise TypeError(f"cannot send an object of type {type(message).__name__}: pass a ServiceBusMessage")
     if schedule_time_utc is not None:
         copy.scheduled_enqueue_time_utc = schedule_time_utc
     if copy._partition_key is not None:  # a call costs as much as the check

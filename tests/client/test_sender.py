@@ -111,6 +111,29 @@ async def test_a_received_message_can_be_sent(pair: MemoryPair, client: ServiceB
     assert (str(again), again.message_id, again.application_properties) == ("on", "m", {"a": "b"})
 
 
+async def test_the_sections_of_a_received_message_can_be_sent_more_than_once(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
+        sent = ServiceBusMessage(
+            [b"o", b"n"],
+            message_id="m",
+            session_id="s",
+            subject="x",
+            time_to_live=timedelta(hours=1),
+            application_properties={"a": 1},
+        )
+        await sender.send_messages(sent)
+        (message,) = await receiver.receive_messages()
+        raw = message.raw_amqp_message
+        await sender.send_messages(raw)
+        await sender.send_messages([raw])
+        await receiver.complete_message(message)
+    for again in await taken(pair):
+        assert (str(again), again.message_id, again.session_id, again.subject) == ("on", "m", "s", "x")
+        assert (again.time_to_live, again.application_properties) == (timedelta(hours=1), {"a": 1})
+
+
 async def test_a_message_gets_an_id_and_keeps_it(pair: MemoryPair, client: ServiceBusClient) -> None:
     message, theirs = ServiceBusMessage("a"), sdk.ServiceBusMessage("b")
     async with client.get_queue_sender(QUEUE) as sender:

@@ -302,7 +302,11 @@ async def test_the_sections_of_a_received_message_can_be_read(kind: NamespaceKin
         await sender.send_messages(sent)
         (message,) = await receiver.receive_messages(max_wait_time=kind.patience_s)
         await receiver.complete_message(message)
-    raw = message.raw_amqp_message
+        raw = message.raw_amqp_message
+        await sender.send_messages(raw)
+        (again,) = await receiver.receive_messages(max_wait_time=kind.patience_s)
+        await receiver.complete_message(again)
+    assert (str(again), again.message_id, again.time_to_live) == ("x", "m", ttl)
     assert (raw.properties.message_id, raw.properties.subject, raw.properties.group_id) == ("m", "s", None)
     assert (raw.header.time_to_live, raw.header.delivery_count) == (3_600_000, 0)
     assert raw.annotations["x-opt-sequence-number"] == message.sequence_number

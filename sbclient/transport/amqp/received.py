@@ -99,7 +99,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
             annotations=sections.message_annotations,
             delivery_annotations=sections.delivery_annotations,
             application_properties=dict(self.application_properties),
-            body=self.body,
+            content=self._body,
             body_type=self.body_type,
         )
 

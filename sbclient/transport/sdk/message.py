@@ -11,10 +11,12 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
+from sbclient import annotated_message
 from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, chunks_of
@@ -57,7 +59,19 @@ def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBu
     if not is_sdk_message(message):
         raise TypeError(f"{type(message).__name__} is not a message of azure-servicebus")
     raw: Any = getattr(message, "raw_amqp_message", message)
-    fields: dict[str, Any] = dict(raw.properties or {})
+    return _content_of(raw, dict(raw.properties or {}))
+
+
+def from_annotated(message: annotated_message.AmqpAnnotatedMessage) -> ServiceBusMessage:
+    """Return a message with the content of a received one; what `from_sdk` drops is dropped here too.
+
+    Raises:
+        InvalidOperationError, TypeError: as `from_sdk` raises them.
+    """
+    return _content_of(message, asdict(message.properties))
+
+
+def _content_of(raw: Any, fields: dict[str, Any]) -> ServiceBusMessage:
     annotations = {_text("an annotation", key): value for key, value in (raw.annotations or {}).items()}
     ours = ServiceBusMessage(
         None,
