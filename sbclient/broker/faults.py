@@ -15,13 +15,14 @@ error"; the rest is our choice):
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from random import Random
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from sbclient.errors import (
+    InvalidOperationError,
     ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusInternalError,
@@ -64,27 +65,55 @@ class Fault:
     """One fault.
 
     Attributes:
-        kind: the effect.
+        kind: the effect, or its value such as "down".
         entity_path: the entity; None = the whole namespace. The path of an entity includes its sub-queues, the path of
             a topic includes its subscriptions.
-        fragments: the fragments of the entity; None = the entity itself.
-        operations: the affected operations; None = all.
-        probability: of an effect on each request.
+        fragments: the indexes of the affected fragments of the entity; None = the entity itself.
+        operations: the affected operations, or their values such as "send"; None = all.
+        probability: of an effect on each request, above 0, up to 1.
         count: the number of effects after which the fault ends; None = no limit.
-        until_at: the time at which the fault ends, in seconds of the broker's clock.
-        latency_s: of SLOW.
-        error: the class that ERROR raises.
+        until_at: the time at which the fault ends, in seconds since 1970-01-01 UTC of the broker's clock.
+        latency_s: seconds, of SLOW.
+        error: the class that ERROR raises, or an error with the text.
+
+    Raises:
+        InvalidOperationError: a value is not one of these.
     """
 
     kind: FaultKind
     entity_path: str | None = None
-    fragments: Sequence[int] | None = None
-    operations: Sequence[Operation] | None = None
+    fragments: Collection[int] | None = None
+    operations: Collection[Operation] | None = None
     probability: float = 1.0
     count: int | None = None
     until_at: float = math.inf
     latency_s: float = 1.0
-    error: type[ServiceBusError] = ServiceBusInternalError
+    error: type[ServiceBusError] | ServiceBusError = ServiceBusInternalError
+
+    def __post_init__(self) -> None:
+        self.kind = _member(FaultKind, "kind", self.kind)
+        if not isinstance(self.entity_path, str | None) or self.entity_path == "":
+            raise _refused("entity_path", self.entity_path, "a path such as 'orders', or None for the whole namespace")
+        if self.operations is not None:
+            values = ", ".join(Operation)
+            given = _entries("operations", self.operations, f"a list with some of {values}")
+            self.operations = [_member(Operation, "operations", each) for each in given]
+        if self.fragments is not None:
+            advice = "a list of indexes from 0, such as [3]"
+            for index in _entries("fragments", self.fragments, advice):
+                if not _is_number(index, int) or index < 0:
+                    raise _refused("fragments", index, advice)
+        if not _is_number(self.probability) or not 0 < self.probability <= 1:
+            raise _refused("probability", self.probability, "more than 0 and up to 1")
+        if self.count is not None and (not _is_number(self.count, int) or self.count < 1):
+            raise _refused("count", self.count, "1 or more, or None for no limit")
+        if not _is_number(self.until_at) or math.isnan(self.until_at):
+            raise _refused("until_at", self.until_at, "seconds since 1970, as the timestamp() of an aware datetime")
+        if not _is_number(self.latency_s) or not 0 <= self.latency_s < math.inf:
+            raise _refused("latency_s", self.latency_s, "0 or more seconds")
+        kind = self.error if isinstance(self.error, type) else type(self.error)
+        if not issubclass(kind, ServiceBusError):
+            raise _refused("error", self.error, "a ServiceBusError of sbclient")
 
     def error_at(self, place: str, call: Call) -> ServiceBusError | NoAnswer:
         """The error for a request that the fault stops."""
@@ -95,10 +124,37 @@ class Fault:
         if self.kind is FaultKind.BUSY:
             return ServiceBusServerBusyError(f"{place} is too busy: wait 10 seconds and try again")
         if self.kind is FaultKind.ERROR:
-            return self.error(f"{place} returns the injected error")
+            if isinstance(self.error, type):
+                return self.error(f"{place} returns the injected error")
+            return type(self.error)(str(self.error))  # a new one for each request
         if self.entity_path is None:
             return ServiceBusConnectionError(f"{place} refuses the connection: it is down")
         return ServiceBusInternalError(f"{place} has an internal error: it is down")
+
+
+E = TypeVar("E", bound=Enum)
+
+
+def _member(kind: type[E], name: str, value: Any) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        values = ", ".join(str(each.value) for each in kind)
+        raise _refused(name, value, f"one of {values}") from None
+
+
+def _entries(name: str, value: Any, advice: str) -> Collection[Any]:
+    if isinstance(value, str) or not isinstance(value, Collection) or not value:
+        raise _refused(name, value, advice)
+    return value
+
+
+def _is_number(value: Any, kind: type = float) -> bool:
+    return isinstance(value, (int, kind)) and not isinstance(value, bool)
+
+
+def _refused(name: str, value: Any, advice: str) -> InvalidOperationError:
+    return InvalidOperationError(f"{name} of a fault is {value!r:.80}: give {advice}")
 
 
 class NoAnswer(Exception):

@@ -73,6 +73,12 @@ class WireFault:
     is_healed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        try:
+            self.kind = WireFaultKind(self.kind)
+        except ValueError:
+            raise InvalidOperationError(
+                f"kind of a fault is {self.kind!r}: give one of {', '.join(WireFaultKind)}"
+            ) from None
         if self.entity_path is not None and self.kind in OF_CONNECTIONS:
             raise InvalidOperationError(
                 f"{self.kind} affects connections, not {self.entity_path!r}: leave out the entity"

@@ -26,10 +26,18 @@ from sbclient.broker.session import SessionLock
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
 from sbclient.entities import QueueProperties, TopicProperties
-from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusError,
+)
 from sbclient.hosting.wait_queues import Awaited, Waiter, WaitQueues
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import canonical
+from sbclient.telemetry.log import get_logger
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -142,7 +150,20 @@ class BrokerHost:
     # ------------------------------------------------------------------ faults
 
     def inject(self, fault: Fault) -> Fault:
-        """Inject a fault and return it, for `heal`. Waiting receivers are affected at once."""
+        """Inject a fault and return it, for `heal`. Waiting receivers are affected at once.
+
+        A fault of an entity that does not exist is logged as a warning, since its path may be misspelt.
+        """
+        if fault.entity_path is not None:
+            try:
+                self.namespace.directory.find(fault.entity_path)
+            except MessagingEntityNotFoundError:
+                log.warning(
+                    "fault.entity_missing",
+                    "{path} does not exist in {namespace}; the fault takes effect when it is created",
+                    path=fault.entity_path,
+                    namespace=self.namespace.name,
+                )
         self.namespace.faults.inject(fault)
         self._waiting.wake_all()
         return fault

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 import pytest
 
 from sbclient.broker.faults import Call, Fault, FaultKind, Faults, NoAnswer, Operation
 from sbclient.errors import (
+    InvalidOperationError,
     MessagingEntityDisabledError,
     ServiceBusConnectionError,
     ServiceBusError,
@@ -206,3 +209,48 @@ def test_b087_server_busy_is_transient_and_not_an_outage() -> None:
     assert ServiceBusServerBusyError.is_transient
     assert not ServiceBusServerBusyError.is_outage
     assert "10 seconds" in str(Fault(FaultKind.BUSY).error_at("q", Call(Operation.SEND, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "advice"),
+    [
+        ("kind", "dwon", "one of down, hang, busy"),
+        ("entity_path", "", "a path"),
+        ("entity_path", ["orders"], "a path"),
+        ("operations", ["sendd"], "one of open, send"),
+        ("operations", "send", "a list with some of open, send"),
+        ("operations", [], "a list"),
+        ("fragments", 3, "a list of indexes"),
+        ("fragments", [-1], "a list of indexes"),
+        ("fragments", ["3"], "a list of indexes"),
+        ("probability", 2, "more than 0 and up to 1"),
+        ("probability", 0, "more than 0 and up to 1"),
+        ("count", 0, "1 or more"),
+        ("count", 1.5, "1 or more"),
+        ("until_at", datetime(2030, 1, 1, tzinfo=UTC), "seconds since 1970"),
+        ("until_at", math.nan, "seconds since 1970"),
+        ("latency_s", -1, "0 or more seconds"),
+        ("latency_s", math.inf, "0 or more seconds"),
+        ("error", ValueError, "a ServiceBusError"),
+        ("error", "busy", "a ServiceBusError"),
+    ],
+)
+def test_a_fault_without_effect_or_meaning_is_refused(name: str, value: Any, advice: str) -> None:
+    with pytest.raises(InvalidOperationError, match=f"^{name} of a fault is .*: give {advice}"):
+        Fault(**{"kind": FaultKind.DOWN, name: value})
+
+
+def test_values_stand_for_kinds_and_operations() -> None:
+    fault = Fault("hang", operations=["send", Operation.PEEK])  # type: ignore[arg-type, list-item]  # as without mypy
+    assert (fault.kind, fault.operations) == (FaultKind.HANG, [Operation.SEND, Operation.PEEK])
+
+
+def test_an_error_with_a_text_is_raised_anew_for_each_request(broker: Driver) -> None:
+    broker.queue()
+    broker.down("q", kind=FaultKind.ERROR, error=ServiceBusServerBusyError("later"))
+    raised = []
+    for _ in range(2):
+        with pytest.raises(ServiceBusServerBusyError, match=r"^later$") as caught:
+            broker.receive()
+        raised.append(caught.value)
+    assert raised[0] is not raised[1]

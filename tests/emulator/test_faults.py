@@ -116,3 +116,9 @@ def test_faults_of_connections_reject_an_entity(kind: WireFaultKind) -> None:
 def test_values_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidOperationError):
         WireFault(WireFaultKind.LATENCY, **wrong)  # type: ignore[arg-type]  # what a caller without types may do
+
+
+def test_a_kind_may_be_given_by_its_value_and_a_misspelt_one_is_refused() -> None:
+    assert WireFault("reset").kind is WireFaultKind.RESET  # type: ignore[arg-type]  # what a caller without types may do
+    with pytest.raises(InvalidOperationError, match="kind of a fault is 'rezet': give one of refuse, reset"):
+        WireFault("rezet")  # type: ignore[arg-type]  # the same

@@ -321,6 +321,16 @@ async def test_waits_fail_when_the_namespace_goes_down(running: Running) -> None
     assert elapsed() == 2
 
 
+async def test_a_fault_of_an_entity_that_does_not_exist_is_logged(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in ("q", "Q/$DeadLetterQueue", "qq"):
+        running.host.inject(Fault(FaultKind.DOWN, path))
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "qq does not exist in contoso; the fault takes effect when it is created")
+    ]
+
+
 async def test_a_receive_from_a_hanging_entity_waits_until_it_is_healed(running: Running) -> None:
     await running.send(message("a"))
     fault = running.host.inject(Fault(FaultKind.HANG, "q"))

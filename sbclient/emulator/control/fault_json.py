@@ -87,8 +87,8 @@ def write_fault(fault: AnyFault, now: float) -> dict[str, Any]:
         fields["duration_s"] = round(fault.until_at - now, 3)
     for name in _EXTRAS.get(kind, ()):
         value = getattr(fault, name)
-        if isinstance(value, type):
-            fields[name] = value.__name__
+        if name == "error":
+            fields[name] = (value if isinstance(value, type) else type(value)).__name__
         elif value is not None:
             fields[name] = list(value) if name in ("fragments", "operations") else value
     return {name: value for name, value in fields.items() if value is not None}

@@ -33,6 +33,11 @@ def test_error_is_named_by_its_class() -> None:
     assert fault.operations == [Operation.SEND]
 
 
+def test_an_error_with_a_text_is_written_as_its_class() -> None:
+    fault = Fault(FaultKind.ERROR, error=MessagingEntityDisabledError("closed for the night"))
+    assert write_fault(fault, NOW)["error"] == "MessagingEntityDisabledError"
+
+
 def test_quota_is_the_error_of_a_full_entity() -> None:
     fault = read_fault({"kind": "quota", "entity": "orders"}, NOW)
     assert isinstance(fault, Fault)
