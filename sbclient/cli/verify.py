@@ -136,7 +136,7 @@ def verify(
     if as_json:
         print_json(_shown(connection.namespace, rows, remaining))
     else:
-        _print(rows, names)
+        print_rows(rows, names)
     if remaining or any(row.result is Result.DIFFERENT for row in rows):
         raise typer.Exit(Exit.INCOMPLETE)
 
@@ -257,7 +257,8 @@ class Entities:
                 self.remaining.append(name)
 
 
-def _print(rows: Sequence[Row], transports: Sequence[str]) -> None:
+def print_rows(rows: Sequence[Row], transports: Sequence[str]) -> None:
+    """Print a table of the checks, then the details of differences and the reasons of checks that did not run."""
     from rich.table import Table
     from rich.text import Text
 
@@ -280,7 +281,8 @@ def _print(rows: Sequence[Row], transports: Sequence[str]) -> None:
         else:
             missing = {each.observed: name for name, each in row.observations.items() if each.seconds is None}
             for reason, name in missing.items():
-                print_line(f"\n{row.check.name} was not checked over {name}: {reason}")
+                print_line("")
+                print_line(f"{row.check.name} was not checked over {name}: {reason}")
 
 
 def _shown(namespace: str, rows: Sequence[Row], remaining: Sequence[str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
 from sbclient.cli.conformance import CHECKS
-from sbclient.cli.verify import PREFIX
+from sbclient.cli.verify import PREFIX, Observation, Row, print_rows
 from tests.cli.calling import call
 from tests.cli.test_commands_page import SECTIONS, shape, shapes_in
 from tests.contract.conftest import EmulatorThread
@@ -69,6 +69,11 @@ def test_a_difference_is_shown_with_status_1(emulated: EmulatorThread) -> None:
     assert result.exit_code == Exit.INCOMPLETE, result.output
     assert re.findall(r"^(.+?)  +[\d.]+ s  different", result.stdout, re.M) == ["renew a lock", "session with state"]
     assert "renew a lock: expected extended\n  amqp: MessageLockLostError: " in result.stdout
+
+
+def test_a_check_that_did_not_run_is_named_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([Row(CHECKS[0], {"sdk": Observation("there is no such operation", None, True)})], ["sdk"])
+    assert capsys.readouterr().out.endswith("\n\nsend was not checked over sdk: there is no such operation\n")
 
 
 @pytest.mark.real_time
