@@ -22,6 +22,7 @@ from sbclient.cli.common import (
     print_line,
     required_secondary,
     run,
+    seconds,
 )
 from sbclient.cli.progress import Progress
 from sbclient.clock import Clock
@@ -69,10 +70,15 @@ def show(
     sessions: Sessions = False,
     limit: Limit = LIMIT,
     sample: Annotated[
-        float, typer.Option(min=0, help="Seconds between two surveys that estimate the time to drain; 0 = one survey.")
+        float,
+        typer.Option(
+            parser=seconds(),
+            metavar="DURATION",
+            help="Time between two surveys that estimate the time to drain; 0 = one survey.",
+        ),
     ] = 2.0,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Repeat each --sample seconds until interrupted.")
+        bool, typer.Option("--watch", "-w", help="Repeat with --sample between surveys until interrupted.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

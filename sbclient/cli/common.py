@@ -37,6 +37,7 @@ from sbclient.errors import (
 )
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
+from sbclient.settings.durations import seconds_of
 from sbclient.telemetry.log import printable, printable_json
 from sbclient.transport.base import Administration
 from sbclient.transport.choice import open_transport
@@ -92,6 +93,25 @@ Secondary = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON on stdout and errors as JSON on stderr.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def seconds(least: float = 0.0) -> Callable[[Any], float]:
+    """Return the parser of an option that takes a duration: `15`, `15s`, `2h` or `PT15S`, as seconds.
+
+    Args:
+        least: the smallest value in seconds.
+    """
+
+    def parsed(text: Any) -> float:  # Typer also passes the default of the option, a number
+        try:
+            value = seconds_of(str(text))
+        except InvalidOperationError as error:
+            raise typer.BadParameter(error.message) from error
+        if value < least:
+            raise typer.BadParameter(f"{text!r} is too short: give at least {least:g} seconds")
+        return value
+
+    return parsed
 
 
 class OutputClosed(BrokenPipeError):

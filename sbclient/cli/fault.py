@@ -12,7 +12,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import typer
 
 from sbclient.broker.faults import Operation
-from sbclient.cli.common import AsJson, Primary, print_json, print_line, print_note, run
+from sbclient.cli.common import AsJson, Primary, print_json, print_line, print_note, run, seconds
 from sbclient.cli.completion import queues, topics
 from sbclient.clock import Clock
 from sbclient.emulator.control.fault_json import ERROR_NAMES, KINDS
@@ -78,8 +78,13 @@ def add(
     ] = None,
     probability: Annotated[float | None, typer.Option(help="Of each occurrence, above 0 up to 1. Default: 1.")] = None,
     count: Annotated[int | None, typer.Option(help="Occurrences after which it ends. Default: no limit.")] = None,
-    duration: Annotated[float | None, typer.Option(help="Seconds after which it ends. Default: no limit.")] = None,
-    latency: Annotated[float | None, typer.Option(help="Seconds, for slow and latency.")] = None,
+    duration: Annotated[
+        float | None,
+        typer.Option(parser=seconds(), metavar="DURATION", help="Time after which it ends. Default: no limit."),
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(parser=seconds(), metavar="DURATION", help="Delay, for slow and latency.")
+    ] = None,
     error: Annotated[
         str | None, typer.Option(autocompletion=lambda: list(ERROR_NAMES), help="Class of the error, for error.")
     ] = None,
@@ -93,7 +98,7 @@ def add(
     """Add a fault and print it with its number. A fault for an entity that does not exist waits for it, with a warning.
 
     \b
-    Example: sbclient fault add down --entity orders --duration 30
+    Example: sbclient fault add down --entity orders --duration 30s
     Example: sbclient fault add error --entity orders --error ServiceBusServerBusyError --count 3
     Example: sbclient fault add latency --latency 0.2 --http-port 5300
     """

@@ -19,6 +19,7 @@ from sbclient.cli.common import (
     print_note,
     resuming_line,
     run,
+    seconds,
 )
 from sbclient.cli.progress import Progress
 from sbclient.cli.reception import Form, Reception, Settle
@@ -41,7 +42,9 @@ def receive(
         typer.Option(metavar="N", help="Receive this deferred message. Repeatable."),
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Largest number of messages. Default: no limit.")] = None,
-    wait: Annotated[float, typer.Option(min=0.1, help="End after this many seconds without a message.")] = 5.0,
+    wait: Annotated[
+        float, typer.Option(parser=seconds(0.1), metavar="DURATION", help="End after this time without a message.")
+    ] = 5.0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until interrupted.")] = False,
     settle: Annotated[Settle, typer.Option(help="How to settle each message after printing.")] = Settle.COMPLETE,
     reason: Annotated[str | None, typer.Option(help="Dead-letter reason, with --settle dead-letter.")] = None,

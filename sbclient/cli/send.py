@@ -28,6 +28,7 @@ from sbclient.cli.common import (
     print_note,
     resuming_line,
     run,
+    seconds,
 )
 from sbclient.cli.completion import attributes, queues, topics
 from sbclient.cli.failed_file import FailedFile
@@ -177,7 +178,10 @@ def send(
         bool,
         typer.Option("--divert-anyway", help="Send to the backlog even if the primary does not answer from the start."),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for each message, including a diversion.")] = 60.0,
+    timeout: Annotated[
+        float,
+        typer.Option(parser=seconds(0.1), metavar="DURATION", help="Time for each message, including a diversion."),
+    ] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Send each line, JSON object or CSV row as a message. With a secondary, an outage diverts messages to its backlog.

@@ -82,11 +82,20 @@ def test_other_namespace_is_reached_by_the_http_port(emulator: Emulator) -> None
     assert listed(emulator) == []
 
 
+@pytest.mark.parametrize("duration", ["15s", "PT15S", "15", "0.25m"])
+def test_duration_has_a_unit_or_is_in_seconds(emulator: Emulator, duration: str) -> None:
+    added = json.loads(fault(emulator, "add", "down", "--duration", duration, "--json").stdout)
+    assert 14 < added["duration_s"] <= 15
+    slow = json.loads(fault(emulator, "add", "slow", "--latency", "200ms", "--json").stdout)
+    assert slow["latency_s"] == 0.2
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
         (["add", "dwon"], 2, "kind of a fault is 'dwon': give one of down"),
         (["add", "down", "--latency", "1"], 2, "a fault of kind down has no 'latency_s'"),
+        (["add", "down", "--duration", "soon"], 2, "'soon' is not a duration"),
         (["remove"], 2, "give the number of a fault, or --all"),
         (["remove", "99"], 5, "fault '99' does not exist"),
     ],

@@ -40,6 +40,12 @@ def numbered(count: int, **kwargs: Any) -> list[ServiceBusMessage]:
     return [ServiceBusMessage(str(number), **kwargs) for number in range(count)]
 
 
+def test_wait_is_a_duration() -> None:
+    on(PRIMARY, lambda client: client.administration.create_queue("q"))
+    call("receive", "--queue", "q", "--wait", "100ms")
+    assert "give at least 0.1 seconds" in call("receive", "--queue", "q", "--wait", "50 ms", status=2).stderr
+
+
 def test_receive_completes_printed_messages() -> None:
     make("q", *numbered(250))
     assert received("--queue", "q", "--count", "3") == ["0", "1", "2"]
