@@ -74,5 +74,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
+        if value.keys() == {"type", "sql_expression"}:
+            return str(value["sql_expression"])
         return " ".join(str(each) if name == "type" else f"{name}={each!r}" for name, each in value.items())
     return "" if value is None else str(value)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import takewhile
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -27,10 +28,34 @@ COMMANDS: Final = {
 HELP_OPTIONS: Final = ["--help", "-h"]
 
 
+_EXTRA: Final = re.compile(r"Got unexpected extra argument.* \((?P<first>\S+?)(?: .*)?\)")
+
+
+class _Program(typer.core.TyperGroup):
+    """The root of all commands, which makes the usage errors of Typer say what to do."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if hasattr(error, "format_message"):  # Typer does not export the class of its usage errors
+                _explain(error)
+            raise
+
+
+def _explain(error: Any) -> None:
+    error.message = error.message.removeprefix("Value error, ")
+    extra = _EXTRA.fullmatch(error.message)
+    options = {parameter.name for parameter in error.ctx.command.params} if error.ctx is not None else set()
+    if extra is not None and {"queue", "topic"} <= options:
+        error.message = f"unexpected argument {extra['first']!r}: a queue is given as --queue {extra['first']}"
+
+
 def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     """Return the app, with only the command that the arguments name, or with all commands."""
     app = typer.Typer(
         name="sbclient",
+        cls=_Program,
         help="Paired namespaces for Azure Service Bus: failover, backlog, syphon and a local broker.",
         epilog="Example: sbclient demo",
         no_args_is_help=True,

@@ -365,9 +365,13 @@ def first_cause(error: BaseException) -> BaseException:
 _TRACKING: Final = re.compile(r"SubCode=\d+\. |\.? TrackingId:[^,]*, SystemTracker:[^,]*, Timestamp:\S+")
 """What the service adds to the text of an error for its own support."""
 
+_ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
+"""What Python puts before the text of an error of the system."""
+
 
 def print_error(command: str, text: str, kind: str, status: int, *, as_json: bool) -> None:
     """Print an error on one line of stderr; `as_json` prints it as JSON, with the tracking id of the service."""
+    text = _ERRNO.sub("", text)
     if as_json:
         error = {"command": command, "type": kind, "message": text, "exit_status": int(status)}
         typer.echo(printable_json({"error": error}), err=True)

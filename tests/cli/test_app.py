@@ -28,7 +28,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
 )
 from sbclient.testing import served
-from tests.cli.calling import PRIMARY, SECONDARY, run_line
+from tests.cli.calling import PRIMARY, SECONDARY, call, run_line
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
@@ -339,6 +339,20 @@ def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert run.stdout.splitlines() == ["complete -o default -F _sbclient_completion sbclient", "backlog"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["peek", "orders"], "unexpected argument 'orders': a queue is given as --queue orders"),
+        (["send", "orders", "more"], "unexpected argument 'orders': a queue is given as --queue orders"),
+        (["admin", "list", "queues"], "'kind': 'queues' is not one of 'queue', 'topic', 'subscription', 'rule'."),
+        (["receive", "--settle", "x"], "'--settle': 'x' is not one of 'complete', "),
+        (["send", "--queue", "q", "--input", "missing.csv"], "sbclient send: No such file or directory: 'missing.csv'"),
+    ],
+)
+def test_an_error_of_the_arguments_says_what_to_do(arguments: list[str], text: str) -> None:
+    assert text in call(*arguments, status=2).stderr
 
 
 @pytest.mark.parametrize(("as_json", "is_shown"), [(False, False), (True, True)])
