@@ -22,7 +22,8 @@ from sbclient.cli.common import (
     reported_errors,
     run,
 )
-from sbclient.cli.completion import entities, settings
+from sbclient.cli.completion import entities, queues, settings, topics
+from sbclient.cli.control import Control, HttpPort, NamespaceName
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties
 from sbclient.entity_settings import described, with_settings
 from sbclient.errors import InvalidOperationError, MessagingEntityAlreadyExistsError
@@ -198,6 +199,44 @@ def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False,
         raise typer.Exit(Exit.INCOMPLETE)
     run("admin delete", _with_administration(primary, work), as_json=as_json)
     _print(f"deleted {kind} {'/'.join(names)}", {"deleted": "/".join(names), "kind": str(kind)}, as_json)
+
+
+def _purgeable(ctx: typer.Context, incomplete: str) -> list[str]:
+    return [*queues(ctx, incomplete), *topics(ctx, incomplete)]
+
+
+@admin.command(short_help="Remove the messages of an emulator.")
+def purge(
+    primary: Primary,
+    entity: Annotated[
+        str | None,
+        typer.Argument(metavar="[ENTITY]", autocompletion=_purgeable, help="Path of a queue, topic or subscription."),
+    ] = None,
+    is_all: Annotated[bool, typer.Option("--all", help="Purge all entities.")] = False,
+    yes: Yes = False,
+    http_port: HttpPort = None,
+    namespace: NamespaceName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove all messages of one entity or of all, dead letters and locked messages too; asks first.
+
+    Entities and their settings stay. A topic is purged with its subscriptions. Only for namespaces of an emulator.
+
+    \b
+    Example: sbclient admin purge orders
+    Example: sbclient admin purge prices/subscriptions/eu --yes
+    Example: sbclient admin purge --all --yes
+    """
+    with reported_errors("admin purge", as_json=as_json):
+        if (entity is None) is not is_all:
+            raise InvalidOperationError("give the path of an entity, or --all")
+    where = "all entities" if entity is None else entity
+    if not is_confirmed("admin purge", f"Remove all messages of {where}?", yes=yes, as_json=as_json):
+        raise typer.Exit(Exit.INCOMPLETE)
+    work = Control(primary, http_port, namespace).call("POST", "purge", {} if entity is None else {"entity": entity})
+    answer = run("admin purge", work, as_json=as_json)
+    count = answer["purged"]
+    _print(f"removed {count:,} message{'s' * (count != 1)} of {where}", answer, as_json)
 
 
 def _print(text: str, value: dict[str, Any], as_json: bool) -> None:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from typing import Annotated, Any, Final
-from urllib.error import HTTPError
-from urllib.parse import quote
-from urllib.request import ProxyHandler, Request, build_opener
+from typing import Annotated, Any
 
 import typer
 
 from sbclient.broker.faults import Operation
 from sbclient.cli.common import AsJson, Primary, print_json, print_line, print_note, run, seconds
 from sbclient.cli.completion import queues, topics
-from sbclient.clock import Clock
+from sbclient.cli.control import Control, HttpPort, NamespaceName
 from sbclient.emulator.control.fault_json import ERROR_NAMES, KINDS
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
-    ServiceBusAuthorizationError,
-    ServiceBusConnectionError,
-    ServiceBusError,
 )
-from sbclient.rules.connection_string import parse_connection_string
-from sbclient.rules.shared_access_signature import sign
-
-DEFAULT_PORT: Final = 5672
-ANSWER_S: Final = 10.0
-TOKEN_S: Final = 300.0
 
 fault = typer.Typer(
     help="Add, list and remove the faults of an emulator.",
@@ -36,18 +22,6 @@ fault = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-HttpPort = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=65_535,
-        help="HTTP port of the emulator, which no fault affects, such as 5300. Default: the port of the namespace.",
-    ),
-]
-NamespaceName = Annotated[
-    str | None, typer.Option("--namespace", metavar="NAME", help="Namespace, with --http-port. Default: the first one.")
-]
 
 
 def _entities(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -118,14 +92,15 @@ def add(
     described = {name: value for name, value in fields.items() if value is not None}
 
     async def work() -> dict[str, Any]:
-        control = _Control(primary, http_port, namespace)
+        control = Control(primary, http_port, namespace)
         if entity is not None:
             try:
                 await control.call("GET", "state", entity=entity)
             except MessagingEntityNotFoundError:
                 print_note(f"warning: {entity} does not exist; the fault takes effect when it is created")
         body: Any = described if seed is None else {"seed": seed, "faults": [described]}
-        return (await control.call("POST", "faults", body))[-1]
+        added: dict[str, Any] = (await control.call("POST", "faults", body))["faults"][-1]
+        return added
 
     _print(run("fault add", work(), as_json=as_json), as_json=as_json)
 
@@ -140,8 +115,8 @@ def list_(
     Example: sbclient fault list
     Example: sbclient fault list --json --http-port 5300 --namespace contoso-backup
     """
-    found = run("fault list", _Control(primary, http_port, namespace).call("GET", "faults"), as_json=as_json)
-    for each in found:
+    found = run("fault list", Control(primary, http_port, namespace).call("GET", "faults"), as_json=as_json)
+    for each in found["faults"]:
         _print(each, as_json=as_json)
 
 
@@ -161,13 +136,13 @@ def remove(
     Example: sbclient fault remove --all --http-port 5300
     """
 
-    async def work() -> list[dict[str, Any]]:
+    async def work() -> dict[str, Any]:
         if (number is None) is not is_all:
             raise InvalidOperationError("give the number of a fault, or --all")
         what = "faults" if number is None else f"faults/{number}"
-        return await _Control(primary, http_port, namespace).call("DELETE", what)
+        return await Control(primary, http_port, namespace).call("DELETE", what)
 
-    for each in run("fault remove", work(), as_json=as_json):
+    for each in run("fault remove", work(), as_json=as_json)["faults"]:
         _print(each, as_json=as_json)
 
 
@@ -180,68 +155,3 @@ def _print(described: dict[str, Any], *, as_json: bool) -> None:
         f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}" for name, value in facts.items()
     ]
     print_line("  ".join([f"{described['id']}", described["kind"], *texts]))
-
-
-class _Control:
-    """The control API of an emulator.
-
-    Args:
-        connection_string: of the namespace.
-        http_port: of the emulator; None = the port of the namespace.
-        namespace: its name, for `http_port`.
-    """
-
-    def __init__(self, connection_string: str, http_port: int | None, namespace: str | None) -> None:
-        self._connection_string = connection_string
-        self._http_port = http_port
-        self._namespace = namespace
-
-    async def call(self, method: str, what: str, body: Any = None, **query: str) -> list[dict[str, Any]]:
-        """Send a request, and return the faults of the answer, if it has any.
-
-        Raises:
-            InvalidOperationError: the namespace is not one of an emulator, or the request is not valid.
-            MessagingEntityNotFoundError: the entity or the fault does not exist.
-            ServiceBusAuthorizationError: the key is not that of the namespace, or lacks Manage.
-            ServiceBusConnectionError: the emulator does not answer.
-        """
-        connection = parse_connection_string(self._connection_string)
-        if connection.is_memory or not connection.use_development_emulator or not connection.key:
-            raise InvalidOperationError(
-                "only an emulator has faults: give its connection string, with UseDevelopmentEmulator=true and a key"
-            )
-        host = f"[{connection.host}]" if ":" in connection.host else connection.host
-        origin = f"http://{host}:{self._http_port or connection.port or DEFAULT_PORT}"
-        if self._namespace is not None:
-            query["namespace"] = self._namespace
-        asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
-        token = sign(origin, connection.key_name or "", connection.key, Clock().now() + TOKEN_S)
-        data = None if body is None else json.dumps(body).encode()
-        request = Request(f"{origin}/$control/{what}?{asked}", data, {"Authorization": token}, method=method)
-        answer = await asyncio.to_thread(_answer_to, request)
-        faults: list[dict[str, Any]] = answer.get("faults", [])
-        return faults
-
-
-def _answer_to(request: Request) -> dict[str, Any]:
-    try:
-        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as response:
-            answer: dict[str, Any] = json.load(response)
-            return answer
-    except HTTPError as error:
-        raise _error_of(error) from error
-    except OSError as error:
-        raise ServiceBusConnectionError(
-            f"the emulator at {request.host} does not answer ({getattr(error, 'reason', error)}): start it, or if one "
-            "of its faults is the reason, add --http-port with its HTTP port"
-        ) from error
-
-
-def _error_of(error: HTTPError) -> ServiceBusError:
-    try:
-        text = str(json.load(error)["error"])
-    except (ValueError, LookupError, TypeError):
-        return ServiceBusConnectionError(f"status {error.code} is not an answer of an emulator: check the address")
-    if error.code == 401:
-        return ServiceBusAuthorizationError(text)
-    return (MessagingEntityNotFoundError if error.code == 404 else InvalidOperationError)(text)

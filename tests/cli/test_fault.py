@@ -117,4 +117,4 @@ def test_refused_connection_names_the_http_port(emulator: Emulator) -> None:
 def test_only_emulators_have_faults(namespace: str) -> None:
     result = CliRunner().invoke(make_app(), ["fault", "list", "--primary", namespace])
     assert result.exit_code == 2
-    assert "only an emulator has faults" in result.stderr
+    assert "only an emulator can do this" in result.stderr

@@ -1,0 +1,102 @@
+"""The control API of an emulator, as commands call it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any, Final
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import ProxyHandler, Request, build_opener
+
+import typer
+
+from sbclient.clock import Clock
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthorizationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
+from sbclient.rules.connection_string import parse_connection_string
+from sbclient.rules.shared_access_signature import sign
+
+DEFAULT_PORT: Final = 5672
+ANSWER_S: Final = 10.0
+TOKEN_S: Final = 300.0
+
+HttpPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=65_535,
+        help="HTTP port of the emulator, which no fault affects, such as 5300. Default: the port of the namespace.",
+    ),
+]
+NamespaceName = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="Namespace, with --http-port. Default: the first one.")
+]
+
+
+class Control:
+    """The control API of an emulator.
+
+    Args:
+        connection_string: of the namespace.
+        http_port: of the emulator; None = the port of the namespace.
+        namespace: its name, for `http_port`.
+    """
+
+    def __init__(self, connection_string: str, http_port: int | None, namespace: str | None) -> None:
+        self._connection_string = connection_string
+        self._http_port = http_port
+        self._namespace = namespace
+
+    async def call(self, method: str, what: str, body: Any = None, **query: str) -> dict[str, Any]:
+        """Send a request, and return the answer.
+
+        Raises:
+            InvalidOperationError: the namespace is not one of an emulator, or the request is not valid.
+            MessagingEntityNotFoundError: the entity or another object of the request does not exist.
+            ServiceBusAuthorizationError: the key is not that of the namespace, or lacks Manage.
+            ServiceBusConnectionError: the emulator does not answer.
+        """
+        connection = parse_connection_string(self._connection_string)
+        if connection.is_memory or not connection.use_development_emulator or not connection.key:
+            raise InvalidOperationError(
+                "only an emulator can do this: give its connection string, with UseDevelopmentEmulator=true and a key"
+            )
+        host = f"[{connection.host}]" if ":" in connection.host else connection.host
+        origin = f"http://{host}:{self._http_port or connection.port or DEFAULT_PORT}"
+        if self._namespace is not None:
+            query["namespace"] = self._namespace
+        asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
+        token = sign(origin, connection.key_name or "", connection.key, Clock().now() + TOKEN_S)
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(f"{origin}/$control/{what}?{asked}", data, {"Authorization": token}, method=method)
+        return await asyncio.to_thread(_answer_to, request)
+
+
+def _answer_to(request: Request) -> dict[str, Any]:
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as response:
+            answer: dict[str, Any] = json.load(response)
+            return answer
+    except HTTPError as error:
+        raise _error_of(error) from error
+    except OSError as error:
+        raise ServiceBusConnectionError(
+            f"the emulator at {request.host} does not answer ({getattr(error, 'reason', error)}): start it, or if one "
+            "of its faults is the reason, add --http-port with its HTTP port"
+        ) from error
+
+
+def _error_of(error: HTTPError) -> ServiceBusError:
+    try:
+        text = str(json.load(error)["error"])
+    except (ValueError, LookupError, TypeError):
+        return ServiceBusConnectionError(f"status {error.code} is not an answer of an emulator: check the address")
+    if error.code == 401:
+        return ServiceBusAuthorizationError(text)
+    return (MessagingEntityNotFoundError if error.code == 404 else InvalidOperationError)(text)
