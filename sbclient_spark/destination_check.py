@@ -99,7 +99,10 @@ def _check_duplicates(options: WriteOptions, facts: DestinationFacts, makes_rand
     if makes_random_ids:
         problem = "messageIdMode is 'random', so a repeated row is a second message: use another mode"
     elif facts.detects_duplicates is None:
-        problem = f"duplicate detection of {path!r} is unknown: grant Manage, or set requireDuplicateDetection to 'off'"
+        problem = (
+            f"duplicate detection of {path!r} is unknown, because the primary did not answer or refuses the right "
+            "Manage: grant Manage, or set requireDuplicateDetection to 'off'"
+        )
     elif not facts.detects_duplicates:
         problem = (
             f"{path!r} does not detect duplicates, so a repeated row is delivered twice: create it with "
@@ -123,7 +126,7 @@ def _check_duplicates(options: WriteOptions, facts: DestinationFacts, makes_rand
 
 
 def _look_once(options: WriteOptions) -> DestinationFacts:
-    """Return the facts from the cache or the service."""
+    """Return the facts from the cache or the service. If the service does not answer, an older answer holds."""
     clock = Clock()
     key = (options.connection, (options.entity_path or "").casefold())
     known = _answers.get(key)
@@ -131,6 +134,8 @@ def _look_once(options: WriteOptions) -> DestinationFacts:
         return known[1]
     clients = worker_clients()
     facts = clients.run(look_at(options, clients.clock))
+    if facts is UNKNOWN and known is not None:
+        facts = known[1]
     _answers[key] = (clock.now(), facts)
     return facts
 

@@ -10,7 +10,7 @@ import pytest
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.testing import Fault, FaultKind, VirtualClock
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
-from sbclient_spark.destination_check import DestinationFacts, check_destination, look_at
+from sbclient_spark.destination_check import CACHE_S, UNKNOWN, DestinationFacts, check_destination, look_at
 from sbclient_spark.worker_clients import open_client
 from sbclient_spark.write_options import WriteOptions, write_options
 
@@ -128,3 +128,19 @@ async def test_a_destination_whose_secret_only_the_executors_know_is_not_checked
     given = write_options({**secret, "queue": "orders"})
     assert await look_at(given, clock) == DestinationFacts()
     assert [vars(record)["event_name"] for record in caplog.records] == ["destination.not_checked"]
+
+
+async def test_an_older_answer_holds_while_the_service_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
+) -> None:
+    module = "sbclient_spark.destination_check"
+    answers = [UNKNOWN, GOOD, UNKNOWN]
+    monkeypatch.setattr(f"{module}._answers", {})
+    monkeypatch.setattr(f"{module}.Clock", lambda: clock)
+    monkeypatch.setattr(f"{module}.worker_clients", lambda: SimpleNamespace(clock=clock, run=lambda answer: answer))
+    monkeypatch.setattr(f"{module}.look_at", lambda *_: answers.pop(0))
+    found = []
+    while answers:
+        found.append(check_destination(options(), has_sessions=False, makes_random_ids=False))
+        await clock.sleep(CACHE_S + 1)
+    assert found == [UNKNOWN, GOOD, GOOD]
