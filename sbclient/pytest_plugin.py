@@ -1,6 +1,6 @@
 """Pytest fixtures for programs that use Service Bus. pytest finds them if `sbclient` is installed.
 
-    servicebus_namespace      a namespace of the bundled broker: `.client()`, `.inject(fault)`, `.heal()`, `.host`
+    servicebus_namespace      a namespace of the bundled broker: `.client()`, `.inject(fault)`, `.heal()`
     servicebus_pair           two of them: `.client(options)`, `.unpaired_client()`, `.primary`, `.secondary`
     servicebus_emulator       the broker as a server, for programs with another client: `.connection_string`
     servicebus_emulator_pair  two namespaces of one server: `.primary` and `.secondary` are connection strings
@@ -117,11 +117,11 @@ def _broker_options(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def servicebus_namespace(request: pytest.FixtureRequest) -> Iterator[MemoryNamespace]:
-    """A fresh namespace inside this process: `.client()`, `.inject(fault)`, `.heal()`."""
+    """A fresh namespace inside this process: `.client()`, `.create_queue()`, `.inject(fault)`, `.heal()`."""
     from sbclient.testing import memory_namespace
 
     namespace = memory_namespace(seed=_seed(request), **_broker_options(request))
-    with _checked(request, namespace.host):
+    with _checked(request, namespace):
         yield namespace
 
 

@@ -2,40 +2,106 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
-from sbclient.broker.faults import Fault
+from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
+from sbclient.entities import (
+    EntityAddress,
+    EntityKind,
+    EntityProperties,
+    QueueProperties,
+    SubscriptionProperties,
+    TopicProperties,
+)
 from sbclient.hosting.host import BrokerHost
 from sbclient.options import PairedNamespaceOptions
-from sbclient.transport.memory.transport import MemoryTransport
+from sbclient.transport.memory.transport import MemoryTransport, share_memory_host
 
 
-class MemoryNamespace:
-    """A separate namespace, and clients for it.
+class MemoryNamespace(BrokerHost):
+    """A separate namespace of the bundled broker, and clients for it.
+
+    `inject(Fault(FaultKind.DOWN))` is an outage, `heal()` its end.
+
+    Args:
+        random: of all random choices of the broker and of its clients; the others are those of `BrokerHost`.
 
     Attributes:
-        host: the broker; its `namespace` has the state.
+        namespace: the state of the broker.
+        clock: of the broker and its clients.
     """
 
-    def __init__(self, host: BrokerHost, random: Random) -> None:
-        self.host = host
-        self._random = random
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        profile: Profile = STD_2021,
+        front_end_count: int = 1,
+    ) -> None:
+        self._seeds = random or Random()
+        super().__init__(
+            name,
+            clock=clock,
+            random=Random(self._seeds.getrandbits(64)),
+            profile=profile,
+            front_end_count=front_end_count,
+        )
+        self._connection_string: str | None = None
 
     def client(self, **kwargs: Any) -> ServiceBusClient:
         """A client; `kwargs` as for `ServiceBusClient`."""
-        return ServiceBusClient(transport=MemoryTransport(self.host), **_made(self.host.clock, self._random, kwargs))
+        return ServiceBusClient(transport=MemoryTransport(self), **_made(self.clock, self._seeds, kwargs))
 
-    def inject(self, fault: Fault) -> Fault:
-        """Activate a fault; returns it."""
-        return self.host.inject(fault)
+    @property
+    def connection_string(self) -> str:
+        """`memory://…`, for clients of this process that a program creates itself. No other namespace has it."""
+        if self._connection_string is None:
+            self._connection_string = share_memory_host(self)
+        return self._connection_string
 
-    def heal(self, fault: Fault | None = None) -> None:
-        """Heal one fault, or all of them."""
-        self.host.heal(fault)
+    def now(self) -> datetime:
+        """The time of the namespace, UTC; virtual in virtual time, where `datetime.now()` is not."""
+        return datetime.fromtimestamp(self.clock.now(), UTC)
+
+    def create_queue(self, name: str, *, legacy_partitioned: bool = False, **settings: Any) -> None:
+        """Create a queue, also outside an event loop.
+
+        Args:
+            legacy_partitioned: create it partitioned, as if it existed before the profile that does not allow that.
+            settings: as for `create_queue` of the administration client: `requires_session=True`, …
+
+        Raises:
+            MessagingEntityAlreadyExistsError: the queue exists.
+            InvalidOperationError: a setting is out of its range.
+        """
+        self._create_top_level(EntityKind.QUEUE, QueueProperties(name, **settings), legacy_partitioned)
+
+    def create_topic(self, name: str, *, legacy_partitioned: bool = False, **settings: Any) -> None:
+        """Create a topic; see `create_queue`."""
+        self._create_top_level(EntityKind.TOPIC, TopicProperties(name, **settings), legacy_partitioned)
+
+    def create_subscription(self, topic: str, name: str, **settings: Any) -> None:
+        """Create a subscription of a topic; see `create_queue`."""
+        address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))
+        self._create(address, SubscriptionProperties(name, **settings))
+
+    def _create_top_level(
+        self, kind: EntityKind, properties: QueueProperties | TopicProperties, is_legacy: bool
+    ) -> None:
+        if is_legacy:
+            self.create_legacy_partitioned(properties)
+        else:
+            self._create(EntityAddress(kind, (properties.name,)), properties)
+
+    def _create(self, address: EntityAddress, properties: EntityProperties) -> None:
+        self.namespace.management.create(Call(Operation.MANAGE, self.clock.now()), address, properties)
 
 
 def memory_namespace(
@@ -47,27 +113,20 @@ def memory_namespace(
     name: str = "contoso",
 ) -> MemoryNamespace:
     """A fresh namespace; arguments as for `memory_pair`."""
-    random = Random(seed)
-    host = BrokerHost(
-        name,
-        clock=clock or Clock(),
-        random=Random(random.getrandbits(64)),
-        profile=profile_of(profile),
-        front_end_count=front_end_count,
+    return MemoryNamespace(
+        name, clock=clock, random=Random(seed), profile=profile_of(profile), front_end_count=front_end_count
     )
-    return MemoryNamespace(host, random)
 
 
 class MemoryPair:
     """Two separate namespaces of the bundled broker, and clients for them.
 
     Attributes:
-        primary, secondary: the brokers; `primary.inject(Fault(FaultKind.DOWN))` is an outage, `primary.heal()` its
-            end. Their `namespace` has the state.
+        primary, secondary: `primary.inject(Fault(FaultKind.DOWN))` is an outage, `primary.heal()` its end.
         clock, random: those of the brokers and their clients.
     """
 
-    def __init__(self, primary: BrokerHost, secondary: BrokerHost, clock: Clock, random: Random) -> None:
+    def __init__(self, primary: MemoryNamespace, secondary: MemoryNamespace, clock: Clock, random: Random) -> None:
         self.primary = primary
         self.secondary = secondary
         self.clock = clock
@@ -89,10 +148,11 @@ class MemoryPair:
 
     def unpaired_client(self, *, secondary: bool = False, **kwargs: Any) -> ServiceBusClient:
         """A client without pairing for the primary, or for the secondary."""
-        return ServiceBusClient(
-            transport=MemoryTransport(self.secondary if secondary else self.primary),
-            **_made(self.clock, self.random, kwargs),
-        )
+        return (self.secondary if secondary else self.primary).client(**kwargs)
+
+    def now(self) -> datetime:
+        """The time of both namespaces, UTC; virtual in virtual time, where `datetime.now()` is not."""
+        return self.primary.now()
 
 
 def memory_pair(
@@ -115,10 +175,10 @@ def memory_pair(
     random = Random(seed)
     used = clock or Clock()
     primary, secondary = (
-        BrokerHost(
+        MemoryNamespace(
             name,
             clock=used,
-            random=Random(random.getrandbits(64)),
+            random=random,
             profile=profile_of(profile),
             front_end_count=front_end_count,
         )

@@ -25,12 +25,11 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusServerBusyError,
 )
-from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.telemetry import metrics
-from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.testing import Fault, FaultKind, MemoryNamespace, MemoryPair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts
 from tests.measured import values
 
@@ -93,8 +92,8 @@ async def test_queues_are_provisioned_when_the_secondary_answers(
 
 
 async def test_messages_must_fit_the_backlog_as_soon_as_its_queues_are_provisioned(clock: VirtualClock) -> None:
-    primary = BrokerHost("contoso", clock=clock, random=Random(1), profile=PREM_2021)
-    secondary = BrokerHost("contoso-backup", clock=clock, random=Random(1), profile=STD_2021)
+    primary = MemoryNamespace("contoso", clock=clock, random=Random(1), profile=PREM_2021)
+    secondary = MemoryNamespace("contoso-backup", clock=clock, random=Random(1), profile=STD_2021)
     pair = MemoryPair(primary, secondary, clock, Random(1))
     await make_queue(pair)
     pair.secondary.inject(Fault(FaultKind.DOWN))

@@ -6,6 +6,7 @@ that is reached whenever the look goes on from one to another, must be shown, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -31,7 +32,7 @@ class Browser:
         paths: what there is to look through: each with its namespace.
     """
 
-    def __init__(self, history: History, random: Random, paths: list[tuple[BrokerHost, str]]) -> None:
+    def __init__(self, history: History, random: Random, paths: Sequence[tuple[BrokerHost, str]]) -> None:
         self._history = history
         self._random = random
         self._paths = paths

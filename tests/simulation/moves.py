@@ -26,7 +26,7 @@ from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import ServiceBusError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.testing import MemoryPair, VirtualLoop
+from sbclient.testing import MemoryNamespace, MemoryPair, VirtualLoop
 from sbclient.transport.amqp.transport import AmqpTransport
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.simulation.census import uids_in
@@ -80,7 +80,7 @@ async def _run(seed: int, moves: Moves) -> None:
     share = random.choice((0.02, 0.1))
     incidents.append(Incident(kind="cuts", what="cuts", at_s=0.0, span_s=plan.traffic_s, probability=share))
     plan = replace(plan, lanes=(), deaths=(), incidents=tuple(incidents))
-    host, other = (BrokerHost(name, clock=clock, random=Random(random.getrandbits(64))) for name in ("one", "two"))
+    host, other = (MemoryNamespace(name, clock=clock, random=random) for name in ("one", "two"))
     network = Network(host, line, Random(random.getrandbits(64)))
     operator = Operator(plan, MemoryPair(host, other, clock, random), History(clock), {"primary": network})
     call = Call(Operation.MANAGE, clock.now())

@@ -16,11 +16,10 @@ from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.errors import MessageNotFoundError, OperationTimeoutError
-from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessageState
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.failover import FailoverState
-from sbclient.testing import MemoryPair
+from sbclient.testing import MemoryNamespace, MemoryPair
 from tests.simulation.browser import Browser
 from tests.simulation.census import stored
 from tests.simulation.consumer import AUDIT, SUBSCRIPTION, Consumer, delivery_path
@@ -61,10 +60,10 @@ class World:
         random = Random(f"world {plan.seed}")
         self.clock = clock
         hosts = [
-            BrokerHost(
+            MemoryNamespace(
                 name,
                 clock=clock,
-                random=Random(random.getrandbits(64)),
+                random=random,
                 profile=plan.profile,
                 front_end_count=plan.front_ends,
             )

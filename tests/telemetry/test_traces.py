@@ -18,12 +18,11 @@ from sbclient.broker.profile import PREM_2021
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError
-from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.size import encoded_size
 from sbclient.telemetry import tracing
-from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.testing import Fault, FaultKind, MemoryNamespace, MemoryPair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, dead_letters, make_queue, options, taken
 from tests.traced import parent_of, tree
 
@@ -363,8 +362,8 @@ async def test_batch_reserves_space_for_contexts(pair: MemoryPair, span_exporter
 async def test_a_message_that_the_primary_accepts_only_without_context_is_forwarded(
     clock: VirtualClock, span_exporter: InMemorySpanExporter
 ) -> None:
-    primary = BrokerHost("contoso", clock=clock, random=Random(1))
-    secondary = BrokerHost("contoso-backup", clock=clock, random=Random(2), profile=PREM_2021)
+    primary = MemoryNamespace("contoso", clock=clock, random=Random(1))
+    secondary = MemoryNamespace("contoso-backup", clock=clock, random=Random(2), profile=PREM_2021)
     pair = MemoryPair(primary, secondary, clock, Random(3))
     await make_queue(pair)
     async with pair.client(PairedNamespaceOptions(reserve_backlog_headroom=False)) as client:

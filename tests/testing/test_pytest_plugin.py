@@ -362,7 +362,7 @@ def test_a_marker_configures_the_broker_of_every_fixture(stranger: pytest.Pytest
         def test_configured(name, request):
             made = request.getfixturevalue(f"servicebus_{name}")
             made = getattr(made, "emulator", made)
-            host = made.context().host if isinstance(made, Emulator) else getattr(made, "host", None) or made.secondary
+            host = made.context().host if isinstance(made, Emulator) else getattr(made, "secondary", made)
             assert {host.connect() for _ in range(100)} == {0, 1, 2}
             assert host.namespace.profile.name == "prem-2017"
 

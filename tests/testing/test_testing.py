@@ -5,13 +5,24 @@ import socket
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sbclient import ServiceBusMessage
 from sbclient.client.client import ServiceBusClient
-from sbclient.errors import InvalidOperationError
-from sbclient.testing import DeadlockError, VirtualClock, VirtualLoop, memory_namespace, memory_pair, run_virtual
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.testing import (
+    DeadlockError,
+    Fault,
+    FaultKind,
+    MemoryNamespace,
+    VirtualClock,
+    VirtualLoop,
+    memory_namespace,
+    memory_pair,
+    run_virtual,
+)
 
 YEAR_S = 366 * 86400.0
 
@@ -433,3 +444,76 @@ def test_a_namespace_has_a_front_end_and_an_existing_profile() -> None:
         memory_pair(front_end_count=0)
     with pytest.raises(InvalidOperationError, match="prem-2016"):
         memory_namespace(profile="prem-2016")
+
+
+async def send(connection_string: str) -> None:
+    async with (
+        ServiceBusClient.from_connection_string(connection_string, retry_total=0) as client,
+        client.get_queue_sender("orders") as sender,
+    ):
+        await sender.send_messages(ServiceBusMessage("an order"))
+
+
+async def count(namespace: MemoryNamespace) -> int:
+    async with namespace.client() as client:
+        return len(await client.get_queue_receiver("orders").peek_messages(10))
+
+
+def test_a_fault_affects_clients_that_a_program_creates_from_the_connection_string() -> None:
+    async def main() -> None:
+        one, other = memory_namespace(), memory_namespace()
+        assert one.connection_string == one.connection_string != other.connection_string
+        for namespace in (one, other):
+            namespace.create_queue("orders")
+        one.inject(Fault(FaultKind.DOWN))
+        with pytest.raises(ServiceBusConnectionError):
+            await send(one.connection_string)
+        await send(other.connection_string)
+        one.heal()
+        assert (await count(one), await count(other)) == (0, 1)
+
+    run_virtual(main())
+
+
+def test_a_pair_is_reached_by_the_connection_strings_of_its_namespaces() -> None:
+    async def main() -> None:
+        pair = memory_pair()
+        pair.primary.create_queue("orders")
+        async with ServiceBusClient.from_connection_string(
+            pair.primary.connection_string, secondary=pair.secondary.connection_string
+        ) as client:
+            client.pair.force_failover("orders")
+            async with client.get_queue_sender("orders") as sender:
+                await sender.send_messages(ServiceBusMessage("an order"))
+            assert (await client.run_syphon(until="empty")).drained == 1
+        assert await count(pair.primary) == 1
+
+    run_virtual(main())
+
+
+def test_the_time_of_a_namespace_is_virtual_in_virtual_time() -> None:
+    async def main() -> None:
+        namespace, pair = memory_namespace(), memory_pair()
+        before = namespace.now()
+        assert abs(before - datetime.now(UTC)) < timedelta(minutes=1)
+        await asyncio.sleep(7200)
+        assert namespace.now() - before == pytest.approx(timedelta(hours=2), abs=timedelta(milliseconds=1))
+        assert pair.now() - namespace.now() < timedelta(seconds=1)
+
+    run_virtual(main())
+
+
+def test_entities_are_created_without_an_event_loop() -> None:
+    namespace = memory_namespace(profile="prem-2021")
+    namespace.create_queue("orders", requires_session=True)
+    namespace.create_queue("old", legacy_partitioned=True)
+    namespace.create_topic("prices")
+    namespace.create_subscription("prices", "eu", max_delivery_count=3)
+
+    async def main() -> None:
+        async with namespace.client() as client:
+            assert (await client.administration.get_queue("orders")).requires_session
+            assert (await client.administration.get_queue("old")).enable_partitioning
+            assert (await client.administration.get_subscription("prices", "eu")).max_delivery_count == 3
+
+    run_virtual(main())

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import count
 from random import Random
+from weakref import WeakValueDictionary
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import STD_2021, Profile, profile_of
@@ -23,6 +25,8 @@ from sbclient.transport.memory.receiver import MemoryReceiver
 from sbclient.transport.memory.sender import MemorySender
 
 _hosts: dict[str, BrokerHost] = {}
+_shared: WeakValueDictionary[str, BrokerHost] = WeakValueDictionary()
+_numbers = count(1)
 
 
 def memory_host(
@@ -41,7 +45,7 @@ def memory_host(
             `profile` may be a name.
     """
     key = _key(name)
-    host = _hosts.get(key)
+    host = _hosts.get(key) or _shared.get(key)
     if host is None:
         bare = name.strip().removeprefix(SCHEME).rstrip("/")
         host = _hosts[key] = BrokerHost(
@@ -53,6 +57,16 @@ def memory_host(
 def drop_memory_host(name: str) -> None:
     """Forget the namespace of that name, if there is one. Open transports keep using it."""
     _hosts.pop(_key(name), None)
+    _shared.pop(_key(name), None)
+
+
+def share_memory_host(host: BrokerHost) -> str:
+    """Make a namespace available to all clients of this process for as long as it exists; returns `memory://…`."""
+    key = f"{_key(host.namespace.name)}-{next(_numbers)}"
+    while key in _hosts:
+        key = f"{_key(host.namespace.name)}-{next(_numbers)}"
+    _shared[key] = host
+    return SCHEME + key
 
 
 def _key(name: str) -> str:
