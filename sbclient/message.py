@@ -30,6 +30,9 @@ MAX_ID_LENGTH = 128
 
 _INT64 = range(-(2**63), 2**63)
 
+_IDS = frozenset({"message_id", "correlation_id"})
+"""The attributes that AMQP and azure-servicebus also allow to be a number or a UUID."""
+
 
 class ServiceBusMessageState(IntEnum):
     """The state of a message in its queue. The numbers are those of the `x-opt-message-state` annotation."""
@@ -54,15 +57,11 @@ def _encodable(name: str, value: str) -> str:
     return value
 
 
-def _message_id(value: str | UUID | None) -> str | None:
-    return _short_id("message_id", str(value) if isinstance(value, UUID) else value)
-
-
-def _short_id(name: str, value: str | None) -> str | None:
+def _short_id(name: str, value: str | bytes | int | UUID | None) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+        value = _as_text(name, value)
     if len(value) > MAX_ID_LENGTH:
         raise InvalidOperationError(
             f"{name} has {len(value)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
@@ -70,12 +69,22 @@ def _short_id(name: str, value: str | None) -> str | None:
     return _encodable(name, value)
 
 
-def _text(name: str, value: str | None) -> str | None:
+def _text(name: str, value: str | bytes | int | UUID | None) -> str | None:
     if value is None:
         return None
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
-    return _encodable(name, value)
+    return _encodable(name, value if isinstance(value, str) else _as_text(name, value))
+
+
+def _as_text(name: str, value: object) -> str:
+    """Return what azure-servicebus takes for a text, as its attributes or the service show it."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:  # not chained: its text shows the value
+            raise InvalidOperationError(f"{name} holds bytes that are not UTF-8: give a str, such as base64") from None
+    if name in _IDS and isinstance(value, int | UUID):
+        return str(value)
+    raise TypeError(f"{name} must be a str, not {type(value).__name__}")
 
 
 def _utc(value: datetime | None) -> datetime | None:
@@ -87,11 +96,18 @@ def _utc(value: datetime | None) -> datetime | None:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def _time_to_live(value: timedelta | None) -> timedelta | None:
+def _time_to_live(value: timedelta | float | None) -> timedelta | None:
     if value is None:
         return None
     if not isinstance(value, timedelta):
-        raise TypeError(f"time_to_live must be a timedelta, not {type(value).__name__}")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"time_to_live must be a timedelta or seconds, not {type(value).__name__}")
+        try:
+            value = timedelta(seconds=value)
+        except (OverflowError, ValueError) as error:
+            raise InvalidOperationError(
+                f"time_to_live is {value!r:.40}: give a timedelta, or None for no limit"
+            ) from error
     if value < timedelta(0):
         raise InvalidOperationError(f"time_to_live {value} is negative: give a positive duration, or None for no limit")
     return value
@@ -155,17 +171,19 @@ class ServiceBusMessage:
             or None.
         session_id: at most 128 characters; required by session entities, where it is the partition key. An empty one
             counts as none.
-        message_id: at most 128 characters, or a UUID; None = the first send sets a UUID.
+        message_id: at most 128 characters; a UUID or a number becomes text. None = the first send sets a UUID.
         scheduled_enqueue_time_utc: when the message becomes visible; a naive value is UTC.
-        time_to_live: time after which the message expires; None = the entity's default.
+        time_to_live: time after which the message expires, a timedelta or seconds; None = the entity's default.
         content_type: a MIME type; `application/vnd.ms-servicebus-ping` is reserved.
-        correlation_id: free text.
+        correlation_id: free text; a UUID or a number becomes text.
         subject: free text; the label of the message in Service Bus.
         partition_key: at most 128 characters; must equal `session_id` if both are set.
         to: free text.
         reply_to: free text.
         reply_to_session_id: at most 128 characters.
         encoding: the encoding of a body that is text.
+
+    Texts may be UTF-8 bytes, as in azure-servicebus.
 
     Raises:
         InvalidOperationError: an id is too long, the time to live is negative, or a text cannot be encoded.
@@ -195,11 +213,11 @@ class ServiceBusMessage:
         *,
         application_properties: Mapping[str | bytes, Any] | Mapping[str, Any] | None = None,
         session_id: str | None = None,
-        message_id: str | UUID | None = None,
+        message_id: str | int | UUID | None = None,
         scheduled_enqueue_time_utc: datetime | None = None,
-        time_to_live: timedelta | None = None,
+        time_to_live: timedelta | float | None = None,
         content_type: str | None = None,
-        correlation_id: str | None = None,
+        correlation_id: str | int | UUID | None = None,
         subject: str | None = None,
         partition_key: str | None = None,
         to: str | None = None,
@@ -214,7 +232,7 @@ class ServiceBusMessage:
             self.application_properties = application_properties
         # Most values are None; calling the checks for them would double the cost of creating a message.
         self._session_id = None if session_id is None else _short_id("session_id", session_id) or None
-        self._message_id = None if message_id is None else _message_id(message_id)
+        self._message_id = None if message_id is None else _short_id("message_id", message_id)
         self._scheduled_enqueue_time_utc = _utc(scheduled_enqueue_time_utc)
         self._time_to_live = _time_to_live(time_to_live)
         self._content_type = None if content_type is None else _text("content_type", content_type)
@@ -286,8 +304,8 @@ class ServiceBusMessage:
         return self._message_id
 
     @message_id.setter
-    def message_id(self, value: str | UUID | None) -> None:
-        self._message_id = _message_id(value)
+    def message_id(self, value: str | int | UUID | None) -> None:
+        self._message_id = _short_id("message_id", value)
 
     @property
     def scheduled_enqueue_time_utc(self) -> datetime | None:
@@ -304,7 +322,7 @@ class ServiceBusMessage:
         return self._time_to_live
 
     @time_to_live.setter
-    def time_to_live(self, value: timedelta | None) -> None:
+    def time_to_live(self, value: timedelta | float | None) -> None:
         self._time_to_live = _time_to_live(value)
 
     @property
@@ -322,7 +340,7 @@ class ServiceBusMessage:
         return self._correlation_id
 
     @correlation_id.setter
-    def correlation_id(self, value: str | None) -> None:
+    def correlation_id(self, value: str | int | UUID | None) -> None:
         self._correlation_id = _text("correlation_id", value)
 
     @property

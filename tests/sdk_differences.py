@@ -12,6 +12,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import azure.servicebus as sdk
 import azure.servicebus.amqp as sdk_amqp
@@ -56,6 +57,7 @@ REASONS: Final = {
     "*(client_identifier=) is missing": "names one AMQP link; links are shared and replaced here",
     "*(socket_timeout=) is missing": "one AMQP link has no socket of its own; `timeout` of a call limits it",
     "*.message is missing": "deprecated in azure-servicebus",
+    "ServiceBusMessage(partition_key='a', session_id='b') *": "the send raises it, since both can be set later",
     "ServiceBusMessage.raw_amqp_message is missing": "received messages have it; `AmqpAnnotatedMessage` can be sent",
     "ServiceBusReceivedMessage.from_bytes is missing": "receivers create received messages",
     "ServiceBusSender(*=) is missing": "a client creates its senders",
@@ -63,6 +65,9 @@ REASONS: Final = {
     "ServiceBusSession(*=) is missing": "a receiver creates its session",
     "ServiceBusMessage('a').application_properties is {}": "a dict that can be changed; azure-servicebus has None",
     "ServiceBusMessage('a').message_id is None": "the first send sets it; azure-servicebus sets it at once",
+    "ServiceBusMessage(application_properties={'a': *}) *": "AMQP has simple types only there; send JSON text",
+    "ServiceBusMessage(nope=1) raises TypeError": "a misspelled argument; azure-servicebus ignores it, in mappings too",
+    "ServiceBusMessage(subject=5) raises TypeError": "azure-servicebus sends a map instead of a text",
     "str() of * is the value": "the text of a member is its value, as the service writes it",
     "ApiVersion is missing": "the default of the installed azure-servicebus, or `api_version=` as text",
     "MessageCountDetails is missing": "the counts are attributes of the runtime properties",
@@ -74,7 +79,7 @@ REASONS: Final = {
 
 def differences() -> set[str]:
     """Return the differences, one sentence each."""
-    return {*_modules(), *_classes(), *_messages(), *_texts(), *_bases()}
+    return {*_modules(), *_classes(), *_messages(), *_values(), *_texts(), *_bases()}
 
 
 def reason_of(difference: str) -> str | None:
@@ -136,6 +141,37 @@ def _messages() -> Iterator[str]:
         expected, found = getattr(theirs, name), getattr(ours, name)
         if name not in ("body", "body_type") and not callable(expected) and expected != found:
             yield f"ServiceBusMessage('a').{name} is {found!r}"
+
+
+VALUES: Final[list[dict[str, Any]]] = [
+    {"time_to_live": 5},
+    *({name: value} for name in ("message_id", "correlation_id") for value in (5, b"a", UUID(int=7))),
+    *({name: b"a"} for name in ("content_type", "partition_key", "reply_to", "session_id", "subject", "to")),
+    {"application_properties": {b"a": b"b"}},
+    {"application_properties": {"a": [1]}},
+    {"application_properties": {"a": {"b": 1}}},
+    {"partition_key": "a", "session_id": "b"},
+    {"nope": 1},
+    {"subject": 5},
+]
+"""Arguments that azure-servicebus accepts or refuses whatever its type hints say."""
+
+
+def _values() -> Iterator[str]:
+    """Compare which values a message accepts."""
+    for arguments in VALUES:
+        theirs, ours = (_refusal(kind, arguments) for kind in (sdk.ServiceBusMessage, sbclient.ServiceBusMessage))
+        if (theirs is None) is not (ours is None):
+            shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+            yield f"ServiceBusMessage({shown}) " + (f"raises {ours}" if ours else f"is accepted, {theirs} there")
+
+
+def _refusal(kind: type, arguments: dict[str, Any]) -> str | None:
+    try:
+        kind("a", **arguments)
+    except (TypeError, ValueError) as error:
+        return type(error).__name__
+    return None
 
 
 def _texts() -> Iterator[str]:

@@ -114,10 +114,26 @@ def test_texts_are_text_or_none(name: str) -> None:
     assert getattr(message, name) == empty
     assert getattr(message.copy(), name) == empty
     assert getattr(saying(name, ""), name) == empty
-    for wrong in (1, b"a"):
-        with pytest.raises(TypeError) as caught:
-            setattr(message, name, wrong)
-        assert name in str(caught.value)
+    with pytest.raises(TypeError) as caught:
+        setattr(message, name, 1.5)
+    assert name in str(caught.value)
+    setattr(message, name, "Größe".encode())
+    assert getattr(message, name) == "Größe"
+    with pytest.raises(InvalidOperationError) as caught_bytes:
+        setattr(message, name, b"\xff")
+    assert name in str(caught_bytes.value)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_only_ids_may_be_numbers_or_uuids(name: str) -> None:
+    message = ServiceBusMessage(None)
+    for value in (5, UUID(int=7)):
+        if name in ("message_id", "correlation_id"):
+            setattr(message, name, value)
+            assert getattr(message, name) == getattr(saying(name, value), name) == str(value)
+        else:
+            with pytest.raises(TypeError):
+                setattr(message, name, value)
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -154,8 +170,14 @@ def test_time_to_live_is_a_duration_that_is_not_negative() -> None:
         assert ServiceBusMessage(None, time_to_live=life).time_to_live == life
     with pytest.raises(InvalidOperationError):
         ServiceBusMessage(None, time_to_live=timedelta(microseconds=-1))
-    with pytest.raises(TypeError):
-        saying("time_to_live", 60)
+    assert saying("time_to_live", 60).time_to_live == timedelta(minutes=1)
+    assert saying("time_to_live", 0.5).time_to_live == timedelta(milliseconds=500)
+    for wrong in (float("nan"), float("inf"), 10**400, -1):
+        with pytest.raises(InvalidOperationError):
+            saying("time_to_live", wrong)
+    for wrong_type in ("60", True):
+        with pytest.raises(TypeError):
+            saying("time_to_live", wrong_type)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from sbclient.rules.connection_string import ConnectionString, parse_connection_
 from sbclient.rules.entity_path import (
     check_entity_path,
     dead_letter_path,
+    split_sub_queue,
     subscription_path,
     transfer_dead_letter_path,
 )
@@ -325,6 +326,7 @@ class ServiceBusClient:
         """Create a receiver for a queue.
 
         Args:
+            queue_name: its path, or that of its sub-queue: `orders/$DeadLetterQueue`.
             session_id: a session id, or `NEXT_AVAILABLE_SESSION`; None = not a session receiver.
             sub_queue: receive dead letters, or transfer dead letters, instead.
             receive_mode: whether messages are locked until they are settled, or deleted on receipt.
@@ -333,6 +335,7 @@ class ServiceBusClient:
             auto_lock_renewer: renews the locks of received messages.
             prefetch_count: the number of messages that may be fetched, and locked, in advance. 0 to 50,000.
         """
+        queue_name, sub_queue = _split(queue_name, sub_queue)
         return self._receiver(
             self._checked(queue_name, EntityKind.QUEUE),
             sub_queue,
@@ -356,6 +359,7 @@ class ServiceBusClient:
         prefetch_count: int = 0,
     ) -> ServiceBusReceiver:
         """Create a receiver for a subscription; see `get_queue_receiver`."""
+        subscription_name, sub_queue = _split(subscription_name, sub_queue)
         return self._receiver(
             self._subscription(topic_name, subscription_name),
             sub_queue,
@@ -474,6 +478,11 @@ class ServiceBusClient:
         )
         for session in sessions:
             yield session
+
+
+def _split(name: str, sub_queue: ServiceBusSubQueue | str | None) -> tuple[str, ServiceBusSubQueue | str | None]:
+    """Return the name of an entity and its sub-queue, which may also be given as the end of the name."""
+    return split_sub_queue(name) if sub_queue is None and isinstance(name, str) else (name, sub_queue)
 
 
 def _sub_queue_path(path: str, sub_queue: ServiceBusSubQueue | str | None) -> str:

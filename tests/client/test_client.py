@@ -160,6 +160,14 @@ async def test_sub_queues_can_be_received_from(pair: MemoryPair, client: Service
     assert dead.entity_path == f"{QUEUE}/$DeadLetterQueue"
     transfer = client.get_queue_receiver(QUEUE, sub_queue="transferdeadletter")
     assert transfer.entity_path == f"{QUEUE}/$Transfer/$DeadLetterQueue"
+    for path in (dead.entity_path, transfer.entity_path):
+        assert client.get_queue_receiver(path).entity_path == path
+        with pytest.raises(InvalidOperationError):
+            client.get_queue_receiver(path, sub_queue="deadletter")
+        with pytest.raises(InvalidOperationError):
+            client.get_queue_sender(path)
+    path = "prices/Subscriptions/eu/$DeadLetterQueue"
+    assert client.get_subscription_receiver("prices", "eu/$deadletterqueue").entity_path == path
 
 
 # -- closing -----------------------------------------------------------------------------------------------------------
