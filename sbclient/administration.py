@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -68,6 +68,7 @@ __all__ = [
 QueueRuntimeProperties = TopicRuntimeProperties = SubscriptionRuntimeProperties = RuntimeProperties
 """Three classes in azure-servicebus, one here. Counts that do not apply to a kind of entity are 0."""
 
+T = TypeVar("T")
 P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties, RuleProperties)
 
 
@@ -141,6 +142,7 @@ class ServiceBusAdministrationClient:
                 )
             transport = _open(None, sdk_options, fully_qualified_namespace, credential)
         self._transport = transport
+        self._answered: Callable[[], None] = lambda: None
 
     @classmethod
     def from_connection_string(cls, conn_str: str, **sdk_options: Any) -> Self:
@@ -168,7 +170,7 @@ class ServiceBusAdministrationClient:
 
     async def get_namespace_properties(self) -> NamespaceProperties:
         """Return name and tier of the namespace."""
-        return await self._transport.administration.namespace()
+        return await self._ask(self._transport.administration.namespace())
 
     # -- queues --------------------------------------------------------------------------------------------------
 
@@ -343,12 +345,14 @@ class ServiceBusAdministrationClient:
         """Create a rule. Without a filter it matches every message.
 
         Args:
+            filter: a filter of this package, not a text; None = every message.
+            action: changes the copies of matching messages; None = none.
             transaction: of the same client: the rule is created with its commit, and what is returned is its
                 description as given. Not for partitioned topics, nor with `transport="sdk"`.
         """
-        filter = filter or TrueRuleFilter()
+        filter = TrueRuleFilter() if filter is None else filter
         if transaction is not None:
-            rule = RuleProperties(rule_name, filter, action)
+            rule = _with_values(RuleProperties(rule_name, filter, action))
             await self._in(transaction, (topic_name, subscription_name, rule_name), rule)
             return rule
         return await self._create(RuleProperties, (topic_name, subscription_name, rule_name), locals())
@@ -389,9 +393,8 @@ class ServiceBusAdministrationClient:
         settings = {each.name: arguments[each.name] for each in fields(described) if each.name in arguments}
         properties = _with_values(_with_rights(described(names[-1], **settings)))
         address = _address(kind_of(properties), names)
-        return _of(
-            described, await self._transport.administration.create(address, _with_values(_with_rights(properties)))
-        )
+        made = await self._ask(self._transport.administration.create(address, _with_values(_with_rights(properties))))
+        return _of(described, made)
 
     async def _in(self, transaction: RuleTransaction, names: tuple[str, ...], rule: RuleProperties | None) -> None:
         """Create or, with None, delete a rule in a transaction."""
@@ -408,7 +411,7 @@ class ServiceBusAdministrationClient:
                 await link.create_rule(address, rule, timeout_s=TIMEOUT_S)
 
     async def _get(self, described: type[P], kind: EntityKind, *names: str) -> P:
-        return _of(described, await self._transport.administration.get(_address(kind, names)))
+        return _of(described, await self._ask(self._transport.administration.get(_address(kind, names))))
 
     async def _update(
         self,
@@ -430,17 +433,22 @@ class ServiceBusAdministrationClient:
         except TypeError as error:
             raise InvalidOperationError(f"{error}: {described.__name__} has no such attribute") from error
         address = _address(kind, (*parents, wanted.name))
-        await self._transport.administration.update(address, _with_values(_with_rights(wanted)))
+        await self._ask(self._transport.administration.update(address, _with_values(_with_rights(wanted))))
 
     async def _delete(self, kind: EntityKind, *names: str) -> None:
-        await self._transport.administration.delete(_address(kind, names))
+        await self._ask(self._transport.administration.delete(_address(kind, names)))
 
     async def _runtime(self, kind: EntityKind, *names: str) -> RuntimeProperties:
-        return await self._transport.administration.runtime(_address(kind, names))
+        return await self._ask(self._transport.administration.runtime(_address(kind, names)))
 
     async def _list(self, described: type[P], kind: EntityKind, *parents: str) -> AsyncIterator[P]:
-        for properties in await self._transport.administration.list(kind, parents):
+        for properties in await self._ask(self._transport.administration.list(kind, parents)):
             yield _of(described, properties)
+
+    async def _ask(self, request: Awaitable[T]) -> T:
+        answer = await request
+        self._answered()
+        return answer
 
 
 def _address(kind: EntityKind, names: tuple[str, ...]) -> EntityAddress:
@@ -480,8 +488,10 @@ def _with_values(properties: P) -> P:
     """Return the description with ISO 8601 texts, such as `PT1M`, as timedeltas, and `"Active"` as `EntityStatus`.
 
     Raises:
-        InvalidOperationError: there is no such status, or the text is no duration.
+        InvalidOperationError: there is no such status, the text is no duration, or a rule has no filter or action.
     """
+    if isinstance(properties, RuleProperties):
+        _check_rule(properties)
     given = {each.name: properties[each.name] for each in fields(properties) if "timedelta" in str(each.type)}
     read: dict[str, Any] = {name: read_duration(value) for name, value in given.items() if isinstance(value, str)}
     status = getattr(properties, "status", None)
@@ -493,6 +503,18 @@ def _with_values(properties: P) -> P:
                 f"the status of {properties.name!r} is {status!r}: give one of {', '.join(EntityStatus)}"
             ) from error
     return replace(properties, **read)
+
+
+def _check_rule(rule: RuleProperties) -> None:
+    if not isinstance(rule.filter, RuleFilter):
+        raise InvalidOperationError(_not_a("filter", rule.filter, "SqlRuleFilter"))
+    if not isinstance(rule.action, SqlRuleAction | None):
+        raise InvalidOperationError(_not_a("action", rule.action, "SqlRuleAction"))
+
+
+def _not_a(name: str, given: object, wanted: str) -> str:
+    shown = repr(given) if isinstance(given, str) else "..."
+    return f"{name} is a {type(given).__name__}: give {wanted}({shown:.80}) of sbclient.management"
 
 
 def _of(described: type[P], properties: EntityProperties) -> P:

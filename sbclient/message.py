@@ -42,6 +42,9 @@ class ServiceBusMessageState(IntEnum):
     SCHEDULED = 2
 
 
+_SHOWN = ("message_id", "session_id", "partition_key", "subject", "correlation_id", "content_type")
+_SHOWN_RECEIVED = (*_SHOWN, "sequence_number", "enqueued_time_utc", "delivery_count")
+
 Body: TypeAlias = bytes | tuple[bytes, ...] | Any
 
 
@@ -273,10 +276,15 @@ class ServiceBusMessage:
         return bytes(self).decode(errors="backslashreplace")
 
     def __repr__(self) -> str:
-        """Return ids, keys and subject, never the body: a repr may end up in logs."""
-        shown = ((name, getattr(self, name)) for name in ("message_id", "session_id", "partition_key", "subject"))
-        fields = ", ".join(f"{name}={value!r}" for name, value in shown if value is not None)
-        return f"{type(self).__name__}({fields})"
+        """Return ids, keys, subject and names of properties, never the body or values: a repr may end up in logs."""
+        return self._shown(type(self).__name__, _SHOWN)
+
+    def _shown(self, name: str, attributes: Iterable[str]) -> str:
+        values = ((each, getattr(self, each)) for each in attributes)
+        fields = [f"{each}={value!r}" for each, value in values if value is not None]
+        if self._application_properties:
+            fields.append(f"application_properties={{{', '.join(map(repr, self._application_properties))}}}")
+        return f"{name}({', '.join(fields)})"
 
     @property
     def application_properties(self) -> dict[str, PropertyValue]:
@@ -512,6 +520,9 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         received.dead_letter_source = dead_letter_source
         received.is_settled = False
         return received
+
+    def __repr__(self) -> str:
+        return self._shown(ServiceBusReceivedMessage.__name__, _SHOWN_RECEIVED)  # transports have subclasses
 
     @property
     def auto_renew_error(self) -> Exception | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import azure.servicebus.management as sdk
 import pytest
 
 from sbclient.administration import EntityStatus, ServiceBusAdministrationClient
@@ -88,6 +89,23 @@ async def test_attributes_that_do_not_exist_are_refused(administration: ServiceB
     for properties, changes in ((await administration.get_queue(QUEUE), {"colour": 1}), ({"name": QUEUE, "x": 1}, {})):
         with pytest.raises(InvalidOperationError):
             await administration.update_queue(properties, **changes)
+
+
+async def test_a_rule_needs_a_filter_and_an_action_of_this_package(
+    administration: ServiceBusAdministrationClient,
+) -> None:
+    await administration.create_topic("prices")
+    await administration.create_subscription("prices", "eu")
+    wrong: Any
+    for wrong in ("a > 1", sdk.SqlRuleFilter("a > 1")):
+        with pytest.raises(InvalidOperationError, match="give SqlRuleFilter"):
+            await administration.create_rule("prices", "eu", "r", filter=wrong)
+    for wrong in ("SET a = 1", SqlRuleFilter("a > 1")):
+        with pytest.raises(InvalidOperationError, match="give SqlRuleAction"):
+            await administration.create_rule("prices", "eu", "r", action=wrong)
+    rule = await administration.get_rule("prices", "eu", "$Default")
+    with pytest.raises(InvalidOperationError, match="give SqlRuleFilter"):
+        await administration.update_rule("prices", "eu", rule, filter="a > 1")
 
 
 async def test_the_namespace_describes_itself(administration: ServiceBusAdministrationClient) -> None:

@@ -87,9 +87,22 @@ def test_text_is_read_back_and_broken_text_is_shown_escaped() -> None:
     assert str(ServiceBusMessage(b"\xff!")) == "\\xff!"
 
 
-def test_a_repr_names_the_keys_and_never_the_body() -> None:
+def test_a_repr_names_the_keys_and_never_the_body_or_a_value() -> None:
     message = ServiceBusMessage("SECRET", session_id="s", message_id="m", application_properties={"a": "SECRET"})
-    assert repr(message) == "ServiceBusMessage(message_id='m', session_id='s')"
+    assert repr(message) == "ServiceBusMessage(message_id='m', session_id='s', application_properties={'a'})"
+    assert repr(ServiceBusMessage("SECRET")) == "ServiceBusMessage()"
+
+
+def test_a_received_message_names_its_place_in_the_queue() -> None:
+    class OfTransport(ServiceBusReceivedMessage):
+        __slots__ = ()
+
+    content = ServiceBusMessage("SECRET", message_id="m", subject="x")
+    received = OfTransport.of(content, sequence_number=7, enqueued_time_utc=MOMENT, delivery_count=1)
+    assert repr(received) == (
+        f"ServiceBusReceivedMessage(message_id='m', subject='x', sequence_number=7, enqueued_time_utc={MOMENT!r}, "
+        "delivery_count=1)"
+    )
 
 
 @pytest.mark.parametrize("name", IDS)

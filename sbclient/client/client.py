@@ -288,7 +288,9 @@ class ServiceBusClient:
     def administration(self) -> ServiceBusAdministrationClient:
         """The administration client of the primary namespace."""
         self._core.check()
-        return ServiceBusAdministrationClient(transport=self._core.primary)
+        administration = ServiceBusAdministrationClient(transport=self._core.primary)
+        administration._answered = self._core.primary_answered
+        return administration
 
     def get_queue_sender(self, queue_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
         """Create a sender for a queue.

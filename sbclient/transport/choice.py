@@ -15,6 +15,12 @@ NAMES: Final = ("amqp", "sdk")
 DEFAULT: Final = "amqp"
 """The default transport for a namespace on the network."""
 
+_OFF_BY_DEFAULT: Final = ("logging_enable", "uamqp_transport")
+"""Options of azure-servicebus that are refused, but whose default may be given."""
+
+_OF_TLS: Final = ("connection_verify", "ssl_context")
+"""Options without an effect on a namespace in this process, so that a program can be tested there unchanged."""
+
 
 def open_transport(
     connection: ConnectionString | None,
@@ -43,7 +49,12 @@ def open_transport(
     """
     if transport not in (None, *NAMES):
         raise InvalidOperationError(f"transport is {transport!r:.80}: give 'amqp', 'sdk', or an object with the port")
+    for name in _OFF_BY_DEFAULT:
+        if sdk_options.get(name) is False:
+            del sdk_options[name]
     if connection is not None and connection.is_memory:
+        for name in _OF_TLS:
+            sdk_options.pop(name, None)
         if sdk_options:
             from sbclient.transport.amqp.transport import OPTIONS as AMQP_OPTIONS
             from sbclient.transport.sdk.transport import OPTIONS as SDK_OPTIONS

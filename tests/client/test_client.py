@@ -155,6 +155,15 @@ async def test_invalid_entity_names_are_rejected(client: ServiceBusClient) -> No
         client.get_queue_receiver(QUEUE, sub_queue="cellar")
 
 
+def test_options_of_azure_servicebus_without_an_effect_are_ignored() -> None:
+    given: dict[str, Any]
+    for given in ({"logging_enable": False, "uamqp_transport": False}, {"connection_verify": "ca.pem"}):
+        ServiceBusClient.from_connection_string("memory://one", **given)
+    with pytest.raises(InvalidOperationError, match="logging_enable"):
+        ServiceBusClient.from_connection_string("memory://one", logging_enable=True)
+    drop_memory_host("one")
+
+
 async def test_sub_queues_can_be_received_from(pair: MemoryPair, client: ServiceBusClient) -> None:
     dead = client.get_queue_receiver(QUEUE, sub_queue=ServiceBusSubQueue.DEAD_LETTER)
     assert dead.entity_path == f"{QUEUE}/$DeadLetterQueue"

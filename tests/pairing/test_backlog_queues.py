@@ -268,7 +268,7 @@ async def test_the_first_diversion_warns_if_the_primary_was_never_reached(
     assert "check its host name" in caplog.text
 
 
-@pytest.mark.parametrize("use", ["send", "receive", "peek", "rejected send", "hanging send"])
+@pytest.mark.parametrize("use", ["send", "receive", "peek", "rejected send", "hanging send", "administration"])
 async def test_any_answer_shows_that_the_primary_was_reached(pair: MemoryPair, clock: VirtualClock, use: str) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         assert client.pair.status().never_reached
@@ -285,6 +285,8 @@ async def test_any_answer_shows_that_the_primary_was_reached(pair: MemoryPair, c
             case "hanging send":
                 pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
                 await sender.send_messages(ServiceBusMessage("a"))
+            case "administration":
+                await client.administration.get_queue(QUEUE)
         assert not client.pair.status().never_reached
         pair.primary.inject(Fault(FaultKind.DOWN))
         await sender.send_messages(ServiceBusMessage("a"))
