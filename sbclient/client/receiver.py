@@ -144,9 +144,9 @@ class ServiceBusReceiver:
         return self._is_closed
 
     @property
-    def session(self) -> ServiceBusSession | None:
-        """The session of a session receiver; None for other receivers."""
-        return self._session
+    def session(self) -> ServiceBusSession:
+        """The session of a session receiver. Other receivers have None, which the type hides, as in the SDK."""
+        return self._session  # type: ignore[return-value]
 
     async def __aenter__(self) -> Self:
         await self._open()
