@@ -7,8 +7,9 @@
 
 An async test with one of the first two runs in virtual time, whether pytest-asyncio, anyio or no other plugin would run
 it. It runs in real time with the ini option `servicebus_time = real`, with one of the last two fixtures, or with an
-async fixture. A test fails if it leaves locked messages or backlog messages in its namespaces, unless it has the marker
-`servicebus_leftovers`. The marker `servicebus_broker(profile="prem-2017", front_end_count=2)` configures the broker.
+async fixture. A test that passes fails after all if it leaves locked messages or backlog messages in its namespaces,
+unless it has the marker `servicebus_leftovers`. The marker `servicebus_broker(profile="prem-2017", front_end_count=2)`
+configures the broker.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 IN_MEMORY: Final = frozenset(("servicebus_namespace", "servicebus_pair"))
 SERVED: Final = frozenset(("servicebus_emulator", "servicebus_emulator_pair"))
 FIXTURES: Final = IN_MEMORY | SERVED
+
+_HAS_FAILED: Final = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,6 +71,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         return (yield)
     finally:
         pyfuncitem.obj = found
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Note whether a test, or its set-up, has failed before its fixtures end."""
+    if call.when != "teardown":
+        item.stash[_HAS_FAILED] = call.excinfo is not None
 
 
 def _coroutine_function(item: pytest.Function) -> Callable[..., Any] | None:
@@ -158,14 +168,14 @@ def servicebus_emulator_pair(request: pytest.FixtureRequest) -> Iterator[ServedP
 
 @contextmanager
 def _checked(request: pytest.FixtureRequest, *hosts: BrokerHost) -> Iterator[None]:
-    """Fail the test if it leaves messages in the namespaces."""
+    """Fail the test if it leaves messages in the namespaces, unless it has failed anyway."""
     from sbclient.testing.leftovers import Receipts, leftovers
 
     receipts = Receipts()
     for host in hosts:
         host.on_received = receipts
     yield
-    if request.node.get_closest_marker("servicebus_leftovers"):
+    if request.node.stash.get(_HAS_FAILED, False) or request.node.get_closest_marker("servicebus_leftovers"):
         return
     found = [line for host in hosts for line in leftovers(host, receipts)]
     if found:

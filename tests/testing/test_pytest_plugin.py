@@ -95,6 +95,37 @@ def test_leftover_messages_fail_the_test_unless_allowed(stranger: pytest.Pyteste
     assert "holds 1 message that no syphon has drained" in out
 
 
+def test_a_test_that_has_failed_is_not_reported_again_for_what_it_leaves(stranger: pytest.Pytester) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        import pytest
+        from sbclient import ServiceBusMessage
+
+        async def take(namespace):
+            namespace.create_queue("orders")
+            async with namespace.client() as client:
+                await client.get_queue_sender("orders").send_messages(ServiceBusMessage("an order"))
+                await client.get_queue_receiver("orders").receive_messages()
+
+        async def test_fails(servicebus_namespace):
+            await take(servicebus_namespace)
+            assert False
+
+        @pytest.mark.xfail
+        async def test_is_expected_to_fail(servicebus_namespace):
+            await take(servicebus_namespace)
+            assert False
+
+        async def test_passes(servicebus_namespace):
+            await take(servicebus_namespace)
+        """,
+        *ALONE,
+    )
+    assert outcomes == {"failed": 1, "xfailed": 1, "passed": 1, "errors": 1}, out
+    assert "ERROR at teardown of test_passes" in out
+
+
 def test_the_emulator_serves_the_bare_sdk(stranger: pytest.Pytester) -> None:
     outcomes, out = results(
         stranger,
