@@ -6,10 +6,10 @@
     servicebus_emulator_pair  two namespaces of one server: `.primary` and `.secondary` are connection strings
 
 An async test with one of the first two runs in virtual time, whether pytest-asyncio, anyio or no other plugin would run
-it. It runs in real time with the ini option `servicebus_time = real`, with one of the last two fixtures, or with an
-async fixture. A test that passes fails after all if it leaves locked messages or backlog messages in its namespaces,
-unless it has the marker `servicebus_leftovers`. The marker `servicebus_broker(profile="prem-2017", front_end_count=2)`
-configures the broker.
+it. It runs in real time with the ini option `servicebus_time = real`, with one of the last two fixtures, or, with a
+warning, with an async fixture. A test that passes fails after all if it leaves locked messages or backlog messages in
+its namespaces, unless it has the marker `servicebus_leftovers`. The marker
+`servicebus_broker(profile="prem-2017", front_end_count=2)` configures the broker.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 IN_MEMORY: Final = frozenset(("servicebus_namespace", "servicebus_pair"))
 SERVED: Final = frozenset(("servicebus_emulator", "servicebus_emulator_pair"))
 FIXTURES: Final = IN_MEMORY | SERVED
+
+REAL_TIME: Final = (
+    "{test} runs in real time, because its fixture {fixture!r} is async: use an ordinary fixture, put "
+    "@sbclient.testing.in_virtual_time above the test, or set servicebus_time = real for all tests"
+)
 
 _HAS_FAILED: Final = pytest.StashKey[bool]()
 
@@ -91,9 +96,13 @@ def _coroutine_function(item: pytest.Function) -> Callable[..., Any] | None:
 def _runs_in_virtual_time(item: pytest.Function) -> bool:
     if item.config.getini("servicebus_time") == "real" or SERVED.intersection(item.fixturenames):
         return False
-    used = [each.func for name in item.fixturenames for each in item._fixtureinfo.name2fixturedefs.get(name, ())]
-    fixtures = [inspect.unwrap(each) for each in used]
-    return not any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in fixtures)
+    for name in item.fixturenames:
+        for fixture in item._fixtureinfo.name2fixturedefs.get(name, ()):
+            function = inspect.unwrap(fixture.func)
+            if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+                item.warn(pytest.PytestWarning(REAL_TIME.format(test=item.name, fixture=name)))
+                return False
+    return True
 
 
 def _synchronous(test: Callable[..., Any], *, is_virtual: bool) -> Callable[..., None]:
