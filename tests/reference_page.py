@@ -1,0 +1,180 @@
+"""Writes docs/reference.md from the docstrings of the public names: `python -m tests.reference_page`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from sbclient.broker.profile import Profile
+
+PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
+MODULES: Final = {
+    "sbclient": "The client, messages, options, the state of a pair, and errors.",
+    "sbclient.pairing.status": "What `client.pair` returns.",
+    "sbclient.backlog": "The backlog in the secondary namespace.",
+    "sbclient.administration": 'Entities and their settings, also by key: `queue["lock_duration"]`.',
+    "sbclient.testing": "Namespaces, faults and virtual time for tests.",
+    "sbclient.clock": "The time of clients and namespaces.",
+    "sbclient.emulator": "The broker for clients in other processes.",
+    "sbclient.prometheus": "Metrics for Prometheus.",
+}
+HEAD: Final = """# Reference
+
+The classes and functions of each module, in alphabetical order. `python -m tests.reference_page` writes this page from
+their docstrings.
+"""
+SECTION: Final = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
+ENTRY: Final = re.compile(r"    (\S[^:]*): (.*)")
+WIDE: Final = 110
+
+
+class _Raw(str):
+    """A part of a signature that is shown as it is, without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def page() -> str:
+    """Return the text of the page."""
+    seen: dict[Any, str] = {}
+    parts = [HEAD]
+    for module_name, about in MODULES.items():
+        parts.append(f"## {module_name}\n\n{about}\n")
+        for name, value in public_names(module_name):
+            if not inspect.isclass(value) and not inspect.isfunction(value):
+                parts.append(f"### `{name} = {_value(value)!r}`\n")
+            elif value not in seen:
+                seen[value] = name
+                parts.append(_class(name, value) if inspect.isclass(value) else _callable("###", name, value))
+            elif name != seen[value]:
+                parts.append(f"### {name}\n\nAnother name of `{seen[value]}`.\n")
+    return "\n".join(parts)
+
+
+def public_names(module_name: str) -> list[tuple[str, Any]]:
+    """Return the names in `__all__` of a module, or without one those that it defines."""
+    module = import_module(module_name)
+    defined = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
+    names = getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
+    return [(name, getattr(module, name)) for name in sorted(names, key=str.lower)]
+
+
+@cache
+def _listed() -> set[str]:
+    return {name for module_name in MODULES for name, _ in public_names(module_name)}
+
+
+def _class(name: str, value: type) -> str:
+    is_enum = issubclass(value, Enum)
+    bases = [base.__name__ for base in value.__bases__ if issubclass(base, Exception) or base.__name__ in _listed()]
+    parts = [f"### {name}\n"]
+    if is_dataclass(value) or not (is_enum or issubclass(value, Exception)):
+        parts.append(_signature(name, value))
+    if bases:
+        parts.append(f"Derives from {', '.join(f'`{base}`' for base in bases)}.\n")
+    parts.append(_text(value.__dict__.get("__doc__")))
+    if issubclass(value, Enum):
+        parts.append("".join(f"* `{each.name} = {each.value!r}`\n" for each in value))
+    for member_name, member in _members(value):
+        if isinstance(member, property):
+            parts.append(f"#### {name}.{member_name}\n\n{_text(member.__doc__)}")
+        else:
+            parts.append(_callable("####", f"{name}.{member_name}", getattr(value, member_name)))
+    return "\n".join(filter(None, parts))
+
+
+def _members(value: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties of a class and of its private bases, by name."""
+    owners = [value, *(base for base in value.__mro__[1:] if base.__name__.startswith("_"))]
+    found = {name: member for owner in reversed(owners) for name, member in vars(owner).items()}
+    for name in sorted(found):
+        if not name.startswith("_") and (
+            isinstance(found[name], property | classmethod | staticmethod) or inspect.isfunction(found[name])
+        ):
+            yield name, found[name]
+
+
+def _callable(level: str, name: str, value: Any) -> str:
+    is_async = "async " if inspect.iscoroutinefunction(value) else ""
+    return f"{level} {name}\n\n{_signature(is_async + name.rpartition('.')[2], value)}\n{_text(value.__doc__)}"
+
+
+def _signature(name: str, value: Any) -> str:
+    """Return a block with a signature, which has one parameter per line if it is long."""
+    signature = inspect.signature(value)
+    found = [
+        each.replace(annotation=_written(each.annotation), default=_value(each.default))
+        for each in signature.parameters.values()
+        if each.name != "self" and not each.name.startswith("_")
+    ]
+    shown = signature.replace(parameters=found, return_annotation=_written(signature.return_annotation))
+    text = f"{name}{shown}".removesuffix(" -> None")
+    if len(text) > WIDE:
+        arrow = text.rpartition(") -> ")[2] if ") -> " in text else ""
+        lines = [f"    {each}," for each in _parameters(shown)]
+        text = "\n".join([f"{name}(", *lines, ")" + (f" -> {arrow}" if arrow else "")])
+    return f"```py\n{text}\n```\n"
+
+
+def _parameters(signature: inspect.Signature) -> Iterator[str]:
+    is_keyword_only = False
+    for each in signature.parameters.values():
+        if each.kind is each.VAR_POSITIONAL:
+            is_keyword_only = True
+        elif each.kind is each.KEYWORD_ONLY and not is_keyword_only:
+            is_keyword_only = True
+            yield "*"
+        yield str(each)
+
+
+def _written(annotation: Any) -> Any:
+    return _Raw(annotation) if isinstance(annotation, str) else annotation
+
+
+def _value(value: Any) -> Any:
+    """Return what a signature shows of a default or constant: names of classes and members, the name of a profile."""
+    if isinstance(value, Enum):
+        return _Raw(f"{type(value).__name__}.{value.name}")
+    if inspect.isclass(value) and value is not inspect.Parameter.empty:
+        return _Raw(value.__name__)
+    return value.name if isinstance(value, Profile) else value
+
+
+def _text(docstring: str | None) -> str:
+    """Return a docstring with its sections as lists."""
+    lines: list[str] = []
+    is_list = False
+    for line in inspect.cleandoc(docstring or "").splitlines():
+        entry = ENTRY.fullmatch(line)
+        if SECTION.fullmatch(line):
+            is_list = True
+            lines += [line, ""]
+        elif is_list and entry is not None:
+            lines.append(f"* `{entry[1]}`: {entry[2]}")
+        elif is_list and line.startswith("    ") and lines[-1] == "":
+            lines.append(f"* {line.strip()}")
+        elif is_list and line.startswith("    "):
+            lines[-1] += f" {line.strip()}"
+        else:
+            is_list = is_list and not line
+            lines.append(line)
+    return "\n".join(lines).strip() + "\n" if lines else ""
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
