@@ -94,6 +94,8 @@ async def test_verify_leaves_nothing_in_a_namespace(tmp_path: Path) -> None:
         assert shape(printed) == shape(shapes_in("verify")[0])
         async with namespace.client() as client:
             assert await temporary_queues(client) == []
+            slow = {"kind": "slow", "operations": ["send"], "latency_s": 2}  # so that the run is not over too soon
+            await namespace.control("POST", "faults", slow)
             run.start(command, environment)
             async with asyncio.timeout(END_S):
                 while not await temporary_queues(client):

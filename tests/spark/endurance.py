@@ -116,6 +116,17 @@ class Account:
         self.sessions = len(latest)
 
 
+def busiest(processes: Iterable[int]) -> int:
+    """Return the process that used most processor time for a while: a worker without a task uses none."""
+
+    def used_ns(process: int) -> int:
+        return sum(int(thread.read_text().split()[0]) for thread in Path(f"/proc/{process}/task").glob("*/schedstat"))
+
+    before = {process: used_ns(process) for process in processes}
+    time.sleep(2 * LOOK_S)
+    return max(before, key=lambda process: used_ns(process) - before[process])
+
+
 @dataclass
 class FaultSchedule:
     """Injects faults into a job at given shares of its progress; they are healed on exit."""
@@ -143,7 +154,7 @@ class FaultSchedule:
     def _run(self) -> None:
         try:
             if self.kills and self._seen(lambda: self.pair.count(self.queue), KILLED_AT):
-                os.kill(min(self.pair.senders()), signal.SIGKILL)
+                os.kill(busiest(self.pair.senders()), signal.SIGKILL)
                 self.account.killed += 1
             if self._seen(lambda: self.pair.count(self.queue), CUT_AT):
                 self.pair.cut()
