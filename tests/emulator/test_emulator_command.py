@@ -195,7 +195,7 @@ def test_without_a_certificate_directory_it_serves_and_prints_advice(start: Star
     assert said["certificate"] is None
     assert health(said["http_port"])["status"] == "healthy"
     process.send_signal(signal.SIGTERM)
-    error = json.loads(process.communicate(timeout=10)[1])["error"]
+    error = json.loads(process.communicate(timeout=30)[1])["error"]
     assert "XDG_CACHE_HOME" in error["message"]
     assert (error["exit_status"], process.returncode) == (0, 0)
     process = start(*arguments, XDG_CACHE_HOME=str(tmp_path / "file"))
@@ -233,7 +233,7 @@ def test_needs_little_memory_and_loads_nothing_that_it_does_not_need(start: Star
 
 class TestMistakes:
     def refused(self, process: subprocess.Popen[str]) -> str:
-        out, text = process.communicate(timeout=10)
+        out, text = process.communicate(timeout=30)
         assert (process.returncode, out) == (2, "")
         return text
 
