@@ -20,7 +20,7 @@ from sbclient.annotated_message import (
     AmqpMessageProperties,
 )
 from sbclient.annotated_message import AmqpMessageBodyType as AmqpMessageBodyType
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 
 PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | UUID | Decimal | None
 """The types of an application property. `bytes` are sent as text, as in the SDK (`str(bytes, "utf-8")`)."""
@@ -282,8 +282,13 @@ class ServiceBusMessage:
     def _shown(self, name: str, attributes: Iterable[str]) -> str:
         values = ((each, getattr(self, each)) for each in attributes)
         fields = [f"{each}={value!r}" for each, value in values if value is not None]
-        if self._application_properties:
-            fields.append(f"application_properties={{{', '.join(map(repr, self._application_properties))}}}")
+        try:
+            properties = self._application_properties  # of a received message they may be decoded only now
+        except ServiceBusError:
+            fields.append("application_properties=unreadable")
+        else:
+            if properties:
+                fields.append(f"application_properties={{{', '.join(map(repr, properties))}}}")
         return f"{name}({', '.join(fields)})"
 
     @property

@@ -32,6 +32,7 @@ from sbclient.amqp.types import (
     UShort,
 )
 from sbclient.annotated_message import AmqpMessageHeader
+from sbclient.errors import ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.envelope import seal, unseal
 from sbclient.transport.amqp.received import AmqpReceivedMessage
@@ -159,3 +160,12 @@ def test_a_received_message_shows_every_section() -> None:
     assert (raw.body, raw.body_type) == ([1, "x"], AmqpMessageBodyType.VALUE)
     bare = AmqpReceivedMessage.read(encode_message(ServiceBusMessage("x")), lock_token=None, has_session=False)
     assert bare.raw_amqp_message.header == AmqpMessageHeader()
+
+
+def test_a_repr_of_a_message_with_unreadable_properties_says_so() -> None:
+    payload = b"\x00\x53\x74" + b"\xc1\x06\x02\x54\x05\xa1\x01a"  # the name of the property is a number
+    received = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False)
+    with pytest.raises(ServiceBusError):
+        _ = received.application_properties
+    assert repr(received).startswith("ServiceBusReceivedMessage(")
+    assert "application_properties=unreadable" in repr(received)
