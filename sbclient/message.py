@@ -590,16 +590,3 @@ def chunks_of(message: ServiceBusMessage) -> Iterator[bytes]:
         yield body
     else:
         yield from body
-
-
-def sequence_numbers_of(given: int | Sequence[int]) -> list[int]:
-    """Return one or several sequence numbers as a list.
-
-    Raises:
-        TypeError: an item is not an int.
-    """
-    numbers = [given] if isinstance(given, int) else list(given) if isinstance(given, Iterable) else [given]
-    for number in numbers:
-        if not isinstance(number, int):
-            raise TypeError(f"a sequence number must be an int, not {type(number).__name__} {number!r:.50}")
-    return numbers

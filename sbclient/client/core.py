@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
@@ -127,3 +127,16 @@ class ClientCore:
         # Half of the cost of `str(UUID(...))`, for a value that most messages need.
         digits = f"{self.random.getrandbits(128) & _RANDOM_BITS | _VERSION_4:032x}"
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def sequence_numbers_of(given: int | Sequence[int]) -> list[int]:
+    """Return one or several sequence numbers as a list.
+
+    Raises:
+        TypeError: an item is not an int.
+    """
+    numbers = [given] if isinstance(given, int) else list(given) if isinstance(given, Iterable) else [given]
+    for number in numbers:
+        if not isinstance(number, int):
+            raise TypeError(f"a sequence number must be an int, not {type(number).__name__} {number!r:.50}")
+    return numbers

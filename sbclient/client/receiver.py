@@ -8,12 +8,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
-from sbclient.client.core import ClientCore
+from sbclient.client.core import ClientCore, sequence_numbers_of
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import InvalidOperationError, MessageAlreadySettled, ServiceBusError
-from sbclient.message import ServiceBusReceivedMessage, sequence_numbers_of
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import check_seconds
 from sbclient.rules.ping import is_ping
 from sbclient.telemetry import tracing

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from sbclient.amqp import EncodedBatch
 from sbclient.client.batch import ServiceBusMessageBatch
-from sbclient.client.core import ClientCore
+from sbclient.client.core import ClientCore, sequence_numbers_of
 from sbclient.client.outbox import Outbox
 from sbclient.client.outgoing import EncodedTransfer, Outgoing, is_message, outgoing_copies
 from sbclient.client.primary_link import left_s, not_sent
@@ -20,7 +20,7 @@ from sbclient.errors import (
     InvalidOperationError,
     TransactionNotSupportedError,
 )
-from sbclient.message import ServiceBusMessage, sequence_numbers_of
+from sbclient.message import ServiceBusMessage
 from sbclient.options import check_seconds
 from sbclient.telemetry.operations import BACKLOG, PRIMARY, Telemetry
 from sbclient.telemetry.tracing import TRACE_BYTES, is_on
