@@ -19,17 +19,17 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from sbclient.broker.faults import Call, Fault, Operation
+from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.certificate import LOCAL_NAMES, Certificate, default_directory
 from sbclient.clock import Clock
 from sbclient.emulator.config.entities import NamespaceConfig, make_entities
 from sbclient.emulator.config.namespace_choice import chosen_namespaces
-from sbclient.emulator.context import NEWCOMERS, NamespaceContext, ServerSettings, entity_rules_of
+from sbclient.emulator.context import NEWCOMERS, AnyFault, NamespaceContext, ServerSettings, entity_rules_of
 from sbclient.emulator.control.message_store import purge
 from sbclient.emulator.control.namespace_state import clear
 from sbclient.emulator.data.directory import DataDirectory
-from sbclient.emulator.faults import WireFault, WireFaults
+from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.listener import Listener
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 from sbclient.emulator.router import Router
@@ -386,12 +386,13 @@ class Emulator:
         """
         return self._find(namespace).context
 
-    def inject(self, fault: Fault | WireFault, namespace: str | None = None) -> None:
-        """Inject a fault of the broker or of the wire into a namespace; None = the first one."""
+    def inject(self, fault: AnyFault, namespace: str | None = None) -> AnyFault:
+        """Inject a fault of the broker or the wire into a namespace, None = the first one; return it, for `heal`."""
         context = self.context(namespace)
         self._in_loop(lambda: context.inject(fault))
+        return fault
 
-    def heal(self, fault: Fault | WireFault | None = None, namespace: str | None = None) -> None:
+    def heal(self, fault: AnyFault | None = None, namespace: str | None = None) -> None:
         """Heal one fault of a namespace, or all of them."""
         context = self.context(namespace)
         self._in_loop(lambda: context.heal(fault))

@@ -355,6 +355,12 @@ class TestSwitches:
             emulator.reset()
             assert emulator.context("b").host.namespace.directory.get("more") is None
 
+    async def test_an_injected_fault_is_returned_and_healed_alone(self, emulator: Emulator) -> None:
+        first = emulator.inject(Fault(FaultKind.DOWN))
+        second = emulator.inject(WireFault(WireFaultKind.LATENCY, latency_s=0.0))
+        emulator.heal(first)
+        assert emulator.context().active_faults() == [second]
+
     async def test_purge(self, emulator: Emulator) -> None:
         create(emulator.context().host, EntityKind.QUEUE, "orders")
         assert emulator.purge("orders") == emulator.purge() == 0
