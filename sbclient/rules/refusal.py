@@ -76,9 +76,13 @@ class Refusal:
                 self._missing_s += now - self._missing_at
             self._missing_at = now
         else:
-            self._missing_at = None
+            self.interrupt()
             if isinstance(error, MessagingEntityDisabledError | ServiceBusQuotaExceededError):
                 self._missing_s = 0.0
+
+    def interrupt(self) -> None:
+        """Record a result that is no failure and does not tell whether the entity exists: the service is busy."""
+        self._missing_at = None
 
     def is_missing_for(self, grace_s: float) -> bool:
         """Return whether the entity was missing at the last attempt, and for at least that time in total."""

@@ -267,6 +267,8 @@ class Destination:
                 failed += group
                 failure = failure or error
         self._line.extendleft(reversed(busy))
+        if busy and self.refusal is not None:
+            self.refusal.interrupt()
         if failure is not None:
             await self._failed(failed, failure)
         elif busy:

@@ -90,6 +90,12 @@ class SessionBackoff:
             self.count -= len(self._refusing.popitem(last=False)[1].sessions)
         return is_new
 
+    def interrupt(self, path: str) -> None:
+        """Record that the service is busy, so that a destination is not known to be missing until the next answer."""
+        refusing = self._refusing.get(canonical(path))
+        if refusing is not None:
+            refusing.interrupt()
+
     def is_missing_for(self, path: str, grace_s: float) -> bool:
         """Return whether a destination is known to be missing for at least that time."""
         refusing = self._refusing.get(canonical(path))

@@ -279,6 +279,7 @@ class SessionSource:
             sender = await self._sender(path)
             await self._forwarder.send(sender, path, [content], TRY_S)
         except ServiceBusServerBusyError:
+            self._backoff.interrupt(path)
             return None
         except ServiceBusError as error:
             return await self._failed(link, message, path, error)

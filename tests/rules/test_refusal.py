@@ -74,6 +74,17 @@ def test_an_answer_that_proves_nothing_interrupts_the_time_missing(kind: type[Se
     assert refusal.is_missing_for(61.0)
 
 
+def test_a_busy_service_interrupts_the_time_missing() -> None:
+    refusal = Refusal()
+    refusal.add(MISSING, 0.0)
+    refusal.add(MISSING, 60.0)
+    refusal.interrupt()
+    refusal.add(MISSING, 1000.0)
+    assert refusal.is_missing_for(60.0)
+    assert not refusal.is_missing_for(60.5)
+    assert refusal.failures == 3
+
+
 @pytest.mark.parametrize("kind", [MessagingEntityDisabledError, ServiceBusQuotaExceededError])
 def test_an_answer_that_proves_that_the_entity_exists_resets_the_time_missing(kind: type[ServiceBusError]) -> None:
     refusal = Refusal()

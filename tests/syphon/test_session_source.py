@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -27,7 +27,7 @@ from sbclient.syphon import session_backoff, session_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.transport import MemoryTransport
-from tests.client.scene import QUEUE, SESSION_BACKLOG, dead_letters, make_queue, options, taken, texts
+from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, dead_letters, make_queue, options, taken, texts
 
 ORDERED = options(ordering="session", backlog_queue_count=1)
 HOME = SESSION_BACKLOG[0]
@@ -214,6 +214,28 @@ async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair
         assert {one.dead_letter_reason for one in await dead_letters(pair, [HOME])} == {"DestinationNotFound"}
         await ended(run)
     assert await left(pair) == []
+
+
+@pytest.mark.parametrize("ordering", ["none", "session"])
+async def test_time_in_which_the_primary_is_busy_does_not_count_towards_the_grace(
+    pair: MemoryPair, clock: VirtualClock, ordering: Literal["none", "session"]
+) -> None:
+    chosen = options(ordering=ordering, backlog_queue_count=1, missing_entity_grace=300)
+    queue = HOME if ordering == "session" else BACKLOG[0]
+    await make_queue(pair, "gone")
+    async with pair.client(chosen) as client:
+        await divert(client, "a1", queue="gone")
+        await client.administration.delete_queue("gone")
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(100.0)
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.OPEN, Operation.SEND]))
+        await clock.sleep(500.0)
+        pair.primary.heal()
+        await clock.sleep(100.0)
+        assert await dead_letters(pair, [queue]) == []
+        await clock.sleep(400.0)
+        assert [one.dead_letter_reason for one in await dead_letters(pair, [queue])] == ["DestinationNotFound"]
+        await ended(run)
 
 
 async def test_f15_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(

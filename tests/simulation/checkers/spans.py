@@ -148,7 +148,7 @@ def _missing_at_most_s(attempts: Sequence[Attempt]) -> float:
     others = [
         one.end
         for one in attempts
-        if one.error not in (None, MessagingEntityNotFoundError, ServiceBusServerBusyError) and not _shows(one)
+        if one.error not in (None, MessagingEntityNotFoundError) and not _shows(one)
     ]
     spans = [after - before for before, after in pairwise(missing) if not any(before < at < after for at in others)]
     return sum(spans)
