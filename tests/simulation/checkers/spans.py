@@ -13,7 +13,6 @@ from sbclient.errors import (
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     ServiceBusQuotaExceededError,
-    ServiceBusServerBusyError,
 )
 from tests.simulation.checkers.accounting import MISSING
 from tests.simulation.checkers.failover import GRAIN_S, OUTAGES
@@ -145,11 +144,7 @@ def _missing_at_most_s(attempts: Sequence[Attempt]) -> float:
     """How long an entity can be known to be missing: between answers that say so, since it last was there."""
     since = max((one.begin for one in attempts if _shows(one)), default=0.0)
     missing = sorted(one.end for one in attempts if one.error is MessagingEntityNotFoundError and one.end >= since)
-    others = [
-        one.end
-        for one in attempts
-        if one.error not in (None, MessagingEntityNotFoundError) and not _shows(one)
-    ]
+    others = [one.end for one in attempts if one.error not in (None, MessagingEntityNotFoundError) and not _shows(one)]
     spans = [after - before for before, after in pairwise(missing) if not any(before < at < after for at in others)]
     return sum(spans)
 

@@ -787,8 +787,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the repr of a message tells its body",
         (
             "message.py",
-            '        return f"{type(self).__name__}({fields})"\n',
-            '        return f"{type(self).__name__}({self}, {fields})"\n',
+            "        return f\"{name}({', '.join(fields)})\"\n",
+            "        return f\"{name}({self}, {', '.join(fields)})\"\n",
         ),
     ),
     _mutant(
