@@ -51,17 +51,21 @@ def check_failovers(world: World) -> Iterator[Violation]:
         yield from _check_diverted_at_once(world)
 
 
-def _calls(world: World, client: str, path: str) -> dict[str, list[float]]:
-    """When the application began its calls, by uid."""
+def _calls(world: World, client: str, path: str) -> dict[str, list[tuple[float, float]]]:
+    """When each call of the application began and ended, by uid."""
     return {
-        submission.uid: [one.begin for one in submission.tries if one.client == client]
+        submission.uid: [(one.begin, one.end) for one in submission.tries if one.client == client]
         for submission in world.history.submissions.values()
         if submission.path == path
     }
 
 
 def _check_path(
-    plan: Plan, path: str, events: Sequence[PairEvent], attempts: Sequence[Attempt], calls: dict[str, list[float]]
+    plan: Plan,
+    path: str,
+    events: Sequence[PairEvent],
+    attempts: Sequence[Attempt],
+    calls: dict[str, list[tuple[float, float]]],
 ) -> Iterator[Violation]:
     interval_s = plan.options.failover_interval.total_seconds()
     recovered_at, engaged_at = 0.0, None
@@ -192,12 +196,14 @@ def _check_recovered(
 
 
 def _check_silence(
-    path: str, engaged_at: float, until: float, attempts: Sequence[Attempt], calls: dict[str, list[float]]
+    path: str, engaged_at: float, until: float, attempts: Sequence[Attempt], calls: dict[str, list[tuple[float, float]]]
 ) -> Iterator[Violation]:
     """What the application sends while an entity is failed over does not go to the primary."""
     for one in attempts:
         if one.what not in ("send", "schedule") or not engaged_at + GRAIN_S < one.begin < until - GRAIN_S:
             continue
-        begun = [begin for uid in one.uids for begin in calls.get(uid, []) if begin <= one.begin]
-        if begun and max(begun) > engaged_at + GRAIN_S:
+        running = [
+            begin for uid in one.uids for begin, end in calls.get(uid, []) if begin <= one.begin <= end + GRAIN_S
+        ]
+        if running and min(running) > engaged_at + GRAIN_S:  # several calls may send the same message
             yield Violation("I16", f"{one.uids[0]} was sent to {path} while it was failed over")
