@@ -116,6 +116,11 @@ class Account:
         self.sessions = len(latest)
 
 
+def runs_tasks(process: int) -> bool:
+    """Return whether a Python process of Spark runs tasks; others plan and commit on the driver."""
+    return Path(f"/proc/{process}/cmdline").read_text().rstrip("\0").endswith("pyspark.worker")
+
+
 def busiest(processes: Iterable[int]) -> int:
     """Return the process that used most processor time for a while: a worker without a task uses none."""
 
@@ -154,7 +159,7 @@ class FaultSchedule:
     def _run(self) -> None:
         try:
             if self.kills and self._seen(lambda: self.pair.count(self.queue), KILLED_AT):
-                os.kill(busiest(self.pair.senders()), signal.SIGKILL)
+                os.kill(busiest(filter(runs_tasks, self.pair.senders())), signal.SIGKILL)
                 self.account.killed += 1
             if self._seen(lambda: self.pair.count(self.queue), CUT_AT):
                 self.pair.cut()

@@ -12,7 +12,7 @@ from tests.spark.endurance import Account, batch, sessions, stream
 
 
 def test_a_frame_arrives_once_through_a_killed_worker_and_an_outage(spark: SparkSession, pair: EmulatedPair) -> None:
-    account = batch(spark, pair, 1600, maxMessagesPerSecond=400)
+    account = batch(spark, pair, 1600, maxMessagesPerSecond=400, maxBatchMessages=20)
     assert account.is_clean, account
     assert (account.killed, account.failed_tasks > 0) == (1, True), account
     assert account.drained >= account.most_waiting > 0, account
