@@ -39,7 +39,7 @@ def with_property(value: Any) -> ServiceBusMessage:
     return ServiceBusMessage(None, application_properties={"a": value})
 
 
-def test_b13_the_constructor_has_the_sdks_names() -> None:
+def test_the_constructor_has_the_sdks_names() -> None:
     ours, theirs = signature(ServiceBusMessage).parameters, signature(SdkMessage).parameters
     assert set(ours) == set(theirs) - {"kwargs"} | {"encoding"}  # one of its kwargs
     assert [name for name in ours if ours[name].kind is ours[name].POSITIONAL_OR_KEYWORD] == ["body"]
@@ -197,31 +197,31 @@ def test_time_to_live_is_a_duration_that_is_not_negative() -> None:
     "value",
     ["a", 0, 2**63 - 1, -(2**63), 1.5, True, MOMENT, UUID(int=1), Decimal("1.10"), None, ""],
 )
-def test_b13_properties_keep_value_and_type(value: Any) -> None:
+def test_properties_keep_value_and_type(value: Any) -> None:
     kept = with_property(value).application_properties["a"]
     assert kept == value
     assert type(kept) is type(value)
 
 
-def test_b13_names_and_bytes_become_text_and_naive_datetimes_utc() -> None:
+def test_names_and_bytes_become_text_and_naive_datetimes_utc() -> None:
     message = saying("application_properties", {b"a": "Größe".encode(), "b": MOMENT.replace(tzinfo=None)})
     assert message.application_properties == {"a": "Größe", "b": MOMENT}
 
 
 @pytest.mark.parametrize("value", [b"\xff", 2**63, -(2**63) - 1])
-def test_b13_values_that_amqp_or_the_sdk_would_spoil_are_refused(value: Any) -> None:
+def test_values_that_amqp_or_the_sdk_would_spoil_are_refused(value: Any) -> None:
     with pytest.raises(InvalidOperationError) as caught:
         with_property(value)
     assert "'a'" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, object(), 1j, timedelta(1)])
-def test_b13_values_of_other_types_are_refused(value: Any) -> None:
+def test_values_of_other_types_are_refused(value: Any) -> None:
     with pytest.raises(TypeError):
         with_property(value)
 
 
-def test_b13_a_name_is_text() -> None:
+def test_a_name_is_text() -> None:
     with pytest.raises(TypeError):
         saying("application_properties", {1: "a"})
 

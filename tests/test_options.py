@@ -94,7 +94,7 @@ def test_options_cannot_be_changed_after_they_were_checked() -> None:
 
 
 @pytest.mark.parametrize("name", ["retry_total", "retry_backoff_factor", "retry_backoff_max", "timeout"])
-def test_f3_no_number_of_the_retry_policy_is_negative_or_not_a_number(name: str) -> None:
+def test_no_number_of_the_retry_policy_is_negative_or_not_a_number(name: str) -> None:
     for wrong in (-1, float("nan"), None, "1", True):
         settings: dict[str, Any] = {name: wrong}
         with pytest.raises(InvalidOperationError) as caught:
@@ -102,7 +102,7 @@ def test_f3_no_number_of_the_retry_policy_is_negative_or_not_a_number(name: str)
         assert name in str(caught.value)
 
 
-def test_f3_a_timeout_of_nothing_is_refused_but_no_retries_are_fine() -> None:
+def test_a_timeout_of_nothing_is_refused_but_no_retries_are_fine() -> None:
     assert RetryOptions(retry_total=0, retry_backoff_factor=0, retry_backoff_max=0, timeout=0.5).timeout == 0.5
     with pytest.raises(InvalidOperationError):
         RetryOptions(timeout=0)

@@ -62,7 +62,7 @@ async def test_success_is_returned_and_asked_for_once(clock: VirtualClock) -> No
     assert service.asked_at == [0.0]
 
 
-async def test_f3_three_retries_with_growing_pauses_and_jitter(clock: VirtualClock) -> None:
+async def test_three_retries_with_growing_pauses_and_jitter(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusConnectionError("gone")], lasting=True)
     with pytest.raises(ServiceBusConnectionError):
         await policy(clock).run(service, deadline=60.0)
@@ -71,7 +71,7 @@ async def test_f3_three_retries_with_growing_pauses_and_jitter(clock: VirtualClo
         assert longest / 2 <= pause <= longest
 
 
-async def test_f3_pauses_are_capped(clock: VirtualClock) -> None:
+async def test_pauses_are_capped(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusConnectionError("gone")], lasting=True)
     with pytest.raises(ServiceBusConnectionError):
         await policy(clock, retry_total=8, retry_backoff_max=2.0).run(service, deadline=60.0)
@@ -79,7 +79,7 @@ async def test_f3_pauses_are_capped(clock: VirtualClock) -> None:
     assert max(pauses(service)) <= 2.0
 
 
-async def test_f3_jitter_comes_from_the_given_generator(clock: VirtualClock) -> None:
+async def test_jitter_comes_from_the_given_generator(clock: VirtualClock) -> None:
     spans = []
     for _ in range(2):
         service = Service(clock, [ServiceBusConnectionError("gone")], lasting=True)
@@ -89,7 +89,7 @@ async def test_f3_jitter_comes_from_the_given_generator(clock: VirtualClock) -> 
     assert spans[0] == spans[1]
 
 
-async def test_f3_a_retry_that_succeeds_ends_it(clock: VirtualClock) -> None:
+async def test_a_retry_that_succeeds_ends_it(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusConnectionError("gone"), ServiceBusInternalError("hm")])
     assert await policy(clock).run(service, deadline=60.0) == "done"
     assert len(service.asked_at) == 3
@@ -138,13 +138,13 @@ async def test_a_long_timeout_is_shared_among_the_tries(clock: VirtualClock) -> 
     assert service.given_s[0] == 100.0
 
 
-async def test_f2_a_busy_server_is_given_10_s_and_costs_no_try(clock: VirtualClock) -> None:
+async def test_a_busy_server_is_given_10_s_and_costs_no_try(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusServerBusyError("busy")] * 5)
     assert await policy(clock, retry_total=0).run(service, deadline=60.0) == "done"
     assert pauses(service) == [10.0] * 5
 
 
-async def test_f2_lasting_busy_is_raised_as_such_inside_the_timeout(clock: VirtualClock) -> None:
+async def test_lasting_busy_is_raised_as_such_inside_the_timeout(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusServerBusyError("busy")], lasting=True)
     with pytest.raises(ServiceBusServerBusyError):
         await policy(clock).run(service, deadline=60.0)
@@ -152,19 +152,19 @@ async def test_f2_lasting_busy_is_raised_as_such_inside_the_timeout(clock: Virtu
     assert len(service.asked_at) == 6
 
 
-async def test_f2_a_last_try_too_short_for_an_answer_leaves_busy_the_verdict(clock: VirtualClock) -> None:
+async def test_a_last_try_too_short_for_an_answer_leaves_busy_the_verdict(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusServerBusyError("busy"), 1000.0])
     with pytest.raises(ServiceBusServerBusyError):
         await policy(clock).run(service, deadline=15.0)
 
 
-async def test_f2_a_full_try_without_an_answer_is_a_timeout_though_it_was_busy_before(clock: VirtualClock) -> None:
+async def test_a_full_try_without_an_answer_is_a_timeout_though_it_was_busy_before(clock: VirtualClock) -> None:
     service = Service(clock, [ServiceBusServerBusyError("busy"), 1000.0, ServiceBusInternalError("hm")])
     with pytest.raises(ServiceBusInternalError):
         await policy(clock, retry_total=1).run(service, deadline=60.0)
 
 
-async def test_f2_after_a_busy_answer_other_errors_are_retried_as_usual(clock: VirtualClock) -> None:
+async def test_after_a_busy_answer_other_errors_are_retried_as_usual(clock: VirtualClock) -> None:
     for _ in range(2):
         gone = [ServiceBusInternalError("gone") for _ in range(10)]
         service = Service(
@@ -201,7 +201,7 @@ async def test_no_pause_goes_beyond_the_deadline(clock: VirtualClock) -> None:
     assert clock.monotonic() == 0.0
 
 
-async def test_f3_a_pause_can_be_interrupted(clock: VirtualClock) -> None:
+async def test_a_pause_can_be_interrupted(clock: VirtualClock) -> None:
     interrupt = asyncio.Event()
     service = Service(clock, [ServiceBusServerBusyError("busy")], lasting=True)
     clock.call_later(12.0, interrupt.set)

@@ -17,7 +17,7 @@ def copy(number: int, second: int = 0) -> ServiceBusReceivedMessage:
     return ServiceBusReceivedMessage.of(content, sequence_number=number, enqueued_time_utc=came_at)
 
 
-def test_f11_a_copy_is_identified_by_queue_and_number_not_by_message_id() -> None:
+def test_a_copy_is_identified_by_queue_and_number_not_by_message_id() -> None:
     copies = AcceptedCopies()
     copies.add(QUEUE, copy(7))
     assert copies.has(QUEUE, copy(7))

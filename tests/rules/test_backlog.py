@@ -48,13 +48,13 @@ QUEUES = ["a", "b", "c"]
         ("memory://contoso", "contoso"),
     ],
 )
-def test_f19_a_primary_names_its_backlog_queues(namespace: str, name: str) -> None:
+def test_a_primary_names_its_backlog_queues(namespace: str, name: str) -> None:
     assert primary_name_of(namespace) == name
     assert all(is_entity_path(queue) for queue in backlog_queue_names(name, 2))
 
 
 @pytest.mark.parametrize("namespace", ["", "memory://", ".servicebus.windows.net", "a b", "-x", "a/b", "ä.net"])
-def test_f19_a_primary_without_a_usable_name_is_refused(namespace: str) -> None:
+def test_a_primary_without_a_usable_name_is_refused(namespace: str) -> None:
     with pytest.raises(InvalidOperationError) as caught:
         primary_name_of(namespace)
     assert "primary_name" in str(caught.value)
@@ -65,13 +65,13 @@ def test_n001_backlog_queues_are_numbered_from_zero() -> None:
     assert session_backlog_queue_names("contoso", 1) == ["contoso/x-servicebus-transfer-sessions/0"]
 
 
-def test_f10_every_client_takes_the_same_queue_for_a_session() -> None:
+def test_every_client_takes_the_same_queue_for_a_session() -> None:
     queues = session_backlog_queue_names("contoso", 10)
     assert session_backlog_queue_of(queues, "123456789") == queues[0xCBF43926 % 10]  # the check value of CRC-32
     assert len({session_backlog_queue_of(queues, f"{i}") for i in range(200)}) == 10
 
 
-def test_f10_a_session_of_an_entity_is_one_session_of_the_backlog() -> None:
+def test_a_session_of_an_entity_is_one_session_of_the_backlog() -> None:
     native = native_session_id_of("Orders/EU", "s")
     assert native == sha256(b"orders/eu\ns").hexdigest()
     assert native == native_session_id_of("orders/eu", "s")
@@ -113,11 +113,11 @@ def test_paths_of_backlog_queues_are_recognized(path: str, is_backlog: bool) -> 
         (ServiceBusServerBusyError, False),
     ],
 )
-def test_f14_an_invalid_message_is_not_a_queue_fault(error: type[ServiceBusError], is_fault: bool) -> None:
+def test_an_invalid_message_is_not_a_queue_fault(error: type[ServiceBusError], is_fault: bool) -> None:
     assert is_queue_fault(error("x")) is is_fault
 
 
-def test_f14_a_failed_queue_is_left_out_for_30_seconds() -> None:
+def test_a_failed_queue_is_left_out_for_30_seconds() -> None:
     quarantine = Quarantine()
     assert not quarantine.is_in("a", 0)
     assert quarantine.due_at("a") == float("-inf")
@@ -127,7 +127,7 @@ def test_f14_a_failed_queue_is_left_out_for_30_seconds() -> None:
     assert quarantine.due_at("a") == 130
 
 
-def test_f14_the_term_doubles_up_to_five_minutes() -> None:
+def test_the_term_doubles_up_to_five_minutes() -> None:
     quarantine = Quarantine()
     now = 0.0
     terms = []
@@ -138,14 +138,14 @@ def test_f14_the_term_doubles_up_to_five_minutes() -> None:
     assert terms == [30, 60, 120, 240, 300, 300]
 
 
-def test_f14_failing_again_in_quarantine_changes_nothing() -> None:
+def test_failing_again_in_quarantine_changes_nothing() -> None:
     quarantine = Quarantine()
     quarantine.failed("a", 0)
     quarantine.failed("a", 29)
     assert quarantine.due_at("a") == 30
 
 
-def test_f14_a_success_forgets_everything() -> None:
+def test_a_success_forgets_everything() -> None:
     quarantine = Quarantine()
     quarantine.failed("a", 0)
     quarantine.failed("a", 30)
@@ -194,7 +194,7 @@ def test_a_message_is_not_tried_twice_at_one_queue() -> None:
     assert sorted(tried) == QUEUES
 
 
-def test_f14_with_all_in_quarantine_the_one_due_soonest_is_tried() -> None:
+def test_with_all_in_quarantine_the_one_due_soonest_is_tried() -> None:
     quarantine = Quarantine()
     for queue, now in (("b", 0), ("c", 5), ("a", 10)):
         quarantine.failed(queue, now)

@@ -126,7 +126,7 @@ def test_outages_and_successes_do_not_touch_an_entity_that_is_failed_over() -> N
     assert (subject.state, subject.ping_keys) == (FAILED_OVER, KEYED)
 
 
-def test_f6_the_first_ping_is_due_at_once_and_the_next_after_the_interval() -> None:
+def test_the_first_ping_is_due_at_once_and_the_next_after_the_interval() -> None:
     subject = failed_over(ping_s=100)
     assert subject.is_ping_due(60)
     assert ping(subject, 61, accepted=False) is None
@@ -137,7 +137,7 @@ def test_f6_the_first_ping_is_due_at_once_and_the_next_after_the_interval() -> N
     assert subject.is_ping_due(due_at)
 
 
-def test_f6_pauses_between_pings_are_spread_both_ways() -> None:
+def test_pauses_between_pings_are_spread_both_ways() -> None:
     subject = failed_over(ping_s=100)
     pauses = []
     for _ in range(200):
@@ -164,14 +164,14 @@ def test_one_accepted_ping_ends_the_failover() -> None:
     assert not subject.is_ping_due(1000)
 
 
-def test_f5_pings_must_be_accepted_in_a_row() -> None:
+def test_pings_must_be_accepted_in_a_row() -> None:
     subject = failed_over(pings=2)
     answers = [ping(subject, now, accepted=now != 62) for now in (61, 62, 63)]
     assert answers == [None, None, None]
     assert ping(subject, 64, accepted=True) is not None
 
 
-def test_f5_a_success_begun_before_the_failover_is_ignored() -> None:
+def test_a_success_begun_before_the_failover_is_ignored() -> None:
     subject = entity()
     begun = subject.generation
     subject.outage(0, keys=KEYLESS)
@@ -199,7 +199,7 @@ def test_a_ping_answered_after_the_recovery_is_ignored() -> None:
     assert subject.state is HEALTHY
 
 
-def test_f7_a_ping_carries_the_last_failing_key() -> None:
+def test_a_ping_carries_the_last_failing_key() -> None:
     subject = entity()
     subject.outage(0, keys=PingKeys(partition_key="a"))
     subject.outage(1, keys=PingKeys(partition_key="b"))
@@ -208,7 +208,7 @@ def test_f7_a_ping_carries_the_last_failing_key() -> None:
     assert subject.ping_keys == PingKeys(partition_key="b")
 
 
-def test_f7_keys_of_an_earlier_suspicion_are_forgotten() -> None:
+def test_keys_of_an_earlier_suspicion_are_forgotten() -> None:
     subject = entity()
     subject.outage(0, keys=PingKeys(partition_key="a"))
     subject.success(1, generation=0)
@@ -216,7 +216,7 @@ def test_f7_keys_of_an_earlier_suspicion_are_forgotten() -> None:
     assert subject.ping_keys == KEYLESS
 
 
-def test_f17_marking_works_at_once_and_both_ways() -> None:
+def test_marking_works_at_once_and_both_ways() -> None:
     subject = entity()
     assert subject.mark_healthy(1) is None
     assert subject.mark_unhealthy(2) == Transition(HEALTHY, FAILED_OVER, FailoverEvent.MARKED_UNHEALTHY, 2)
@@ -266,20 +266,20 @@ def test_marking_a_forced_entity_unhealthy_lets_pings_count_again_from_zero() ->
     assert ping(subject, 64, accepted=True) is not None
 
 
-def test_f1_the_error_class_says_whether_it_is_an_outage() -> None:
+def test_the_error_class_says_whether_it_is_an_outage() -> None:
     assert is_outage(OperationTimeoutError("late"), has_sent_before=False)
     for innocent in (ServiceBusServerBusyError("busy"), InvalidOperationError("typing error")):
         assert not is_outage(innocent, has_sent_before=True)
 
 
-def test_f1_a_missing_entity_is_an_outage_only_if_it_was_there() -> None:
+def test_a_missing_entity_is_an_outage_only_if_it_was_there() -> None:
     missing = MessagingEntityNotFoundError("gone")
     assert is_outage(missing, has_sent_before=True)
     assert not is_outage(missing, has_sent_before=False)
 
 
 @pytest.mark.parametrize("verdict", [True, False])
-def test_f1_the_applications_judgement_is_the_only_one(verdict: bool) -> None:
+def test_the_applications_judgement_is_the_only_one(verdict: bool) -> None:
     for error in (OperationTimeoutError("late"), InvalidOperationError("x"), MessagingEntityNotFoundError("gone")):
         assert is_outage(error, has_sent_before=True, override=lambda _: verdict) is verdict
 

@@ -121,7 +121,7 @@ async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monke
     assert await left(pair) == []
 
 
-async def test_f15a_a_refusing_destination_releases_its_sessions_and_holds_up_no_other(
+async def test_a_refusing_destination_releases_its_sessions_and_holds_up_no_other(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     await make_queue(pair, GOOD)
@@ -194,14 +194,14 @@ async def test_until_empty_does_not_end_on_errors(
         await divert(client, *numbered("a", 5), *numbered("b", 5))
         pair.secondary.inject(Fault(kind, operations=[operation], count=6, until_at=clock.now() + 100.0))
         report = await client.run_syphon(until="empty")
-    assert report.drained == 10  # f11: a lost completion is completed and not sent again
+    assert report.drained == 10  # a lost completion is completed and not sent again
     received = texts(await taken(pair))
     assert [text for text in received if text[0] == "a"] == numbered("a", 5)
     assert [text for text in received if text[0] == "b"] == numbered("b", 5)
     assert await left(pair) == []
 
 
-async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
     chosen = options(ordering="session", backlog_queue_count=1, missing_entity_grace=600)
     await make_queue(pair, "gone")
     async with pair.client(chosen) as client:
@@ -238,7 +238,7 @@ async def test_time_in_which_the_primary_is_busy_does_not_count_towards_the_grac
         await ended(run)
 
 
-async def test_f15_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
+async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     chosen = options(ordering="session", backlog_queue_count=1, missing_entity_grace=300)

@@ -123,7 +123,7 @@ async def test_n008_a_moved_message_costs_a_receive_a_send_and_a_completion_at_m
 
 
 @pytest.mark.parametrize("life", ["remaining", "restart"])
-async def test_f9_time_to_live_continues_in_the_backlog_or_restarts(
+async def test_time_to_live_continues_in_the_backlog_or_restarts(
     pair: MemoryPair, clock: VirtualClock, life: str
 ) -> None:
     async with pair.client(options(backlog_time_to_live=life)) as client:
@@ -138,7 +138,7 @@ async def waiting_in(pair: MemoryPair, queue: str) -> list[ServiceBusMessage]:
     return list((await waiting(pair, [queue], secondary=False)).get(queue, []))
 
 
-async def test_f9_a_life_that_ends_in_the_backlog_is_dead_lettered_there(
+async def test_a_life_that_ends_in_the_backlog_is_dead_lettered_there(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await divert(client, 1, time_to_live=timedelta(seconds=10))
@@ -150,7 +150,7 @@ async def test_f9_a_life_that_ends_in_the_backlog_is_dead_lettered_there(
     assert await taken(pair) == []
 
 
-async def test_f9_time_to_live_shrinks_while_the_destination_rejects(
+async def test_time_to_live_shrinks_while_the_destination_rejects(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await divert(client, 1, time_to_live=timedelta(seconds=300))
@@ -171,7 +171,7 @@ async def ended(run: asyncio.Future[Any]) -> None:
     assert run.cancelled()
 
 
-async def test_i11_a_schedule_is_kept_through_the_backlog(
+async def test_a_schedule_is_kept_through_the_backlog(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(seconds=100)
@@ -182,7 +182,7 @@ async def test_i11_a_schedule_is_kept_through_the_backlog(
     assert texts(await taken(pair)) == expected(1)
 
 
-async def test_i11_a_schedule_that_passed_in_the_backlog_is_due_at_once(
+async def test_a_schedule_that_passed_in_the_backlog_is_due_at_once(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(seconds=100)
@@ -208,7 +208,7 @@ async def test_i11_a_schedule_that_passed_in_the_backlog_is_due_at_once(
     ],
     ids=str,
 )
-async def test_f15_forged_and_malformed_messages_are_dead_lettered_with_a_stable_reason(
+async def test_forged_and_malformed_messages_are_dead_lettered_with_a_stable_reason(
     pair: MemoryPair, client: ServiceBusClient, properties: dict[str, str | int], reason: str
 ) -> None:
     await foreign(pair, ServiceBusMessage("odd", application_properties=properties))
@@ -239,7 +239,7 @@ async def test_destination_outside_the_allowed_ones_gets_nothing(pair: MemoryPai
     ("error", "reason"),
     [(MessageSizeExceededError, "MessageSizeExceeded"), (InvalidOperationError, "DestinationRefused")],
 )
-async def test_f15_permanently_rejected_message_is_dead_lettered_after_a_single_send(
+async def test_permanently_rejected_message_is_dead_lettered_after_a_single_send(
     pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusError], reason: str
 ) -> None:
     await make_queue(pair, "visits", requires_session=True)
@@ -258,7 +258,7 @@ async def test_f15_permanently_rejected_message_is_dead_lettered_after_a_single_
     assert dead.dead_letter_reason == reason
 
 
-async def test_f24_where_batches_are_refused_each_message_travels_alone(pair: MemoryPair) -> None:
+async def test_where_batches_are_refused_each_message_travels_alone(pair: MemoryPair) -> None:
     await make_queue(pair, "odd", enable_partitioning=True, requires_duplicate_detection=True)
     async with pair.client(ONE) as client:
         await divert(client, *range(30), queue="odd")
@@ -267,7 +267,7 @@ async def test_f24_where_batches_are_refused_each_message_travels_alone(pair: Me
     assert sorted(texts(await taken(pair, "odd"))) == sorted(expected(*range(30), queue="odd"))
 
 
-async def test_f24_failure_during_single_sends_keeps_the_rest(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_failure_during_single_sends_keeps_the_rest(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(10))
         # The first transfer is refused, one message passes alone, and then the entity is gone for a while.
@@ -286,9 +286,7 @@ async def test_f24_failure_during_single_sends_keeps_the_rest(pair: MemoryPair, 
     assert sorted(texts(await taken(pair))) == expected(*range(10))
 
 
-async def test_f24_messages_of_one_key_leave_together_and_keys_side_by_side(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_messages_of_one_key_leave_together_and_keys_side_by_side(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         for number in range(60):
             await divert(client, number, partition_key="abcdef"[number % 6])
@@ -352,7 +350,7 @@ async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, 
         MessagingEntityNotFoundError,
     ],
 )
-async def test_f15_temporarily_rejected_message_is_retried(
+async def test_temporarily_rejected_message_is_retried(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, error: type[ServiceBusError]
 ) -> None:
     await divert(client, *range(20))
@@ -447,7 +445,7 @@ async def test_until_empty_ends_with_rejected_messages_left(
     assert (await client.run_syphon(until="empty")).drained == 20
 
 
-async def test_f15a_survey_finds_messages_deferred_by_another_syphon(
+async def test_survey_finds_messages_deferred_by_another_syphon(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await divert(client, *range(30))
@@ -460,7 +458,7 @@ async def test_f15a_survey_finds_messages_deferred_by_another_syphon(
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(30)))
 
 
-async def test_f15a_unremembered_deferred_messages_are_found_after_the_recovery(
+async def test_unremembered_deferred_messages_are_found_after_the_recovery(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination, "PARKED_KNOWN", 10)
@@ -479,7 +477,7 @@ async def test_f15a_unremembered_deferred_messages_are_found_after_the_recovery(
         await ended(run)
 
 
-async def test_f15a_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPair, client: ServiceBusClient) -> None:
     await foreign(pair, ServiceBusMessage("lost"))
     await foreign(pair, ServiceBusMessage("found", application_properties={"x-ms-path": QUEUE}))
     async with pair.unpaired_client(secondary=True) as other, other.get_queue_receiver(BACKLOG[0]) as receiver:
@@ -489,7 +487,7 @@ async def test_f15a_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPai
     assert (report.drained, report.dead_lettered) == (1, {"DestinationMissing": 1})
 
 
-async def test_f15a_many_foreign_deferred_messages_are_found_in_steps(
+async def test_many_foreign_deferred_messages_are_found_in_steps(
     pair: MemoryPair, client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_source, "STRAYS_KEPT", 3)
@@ -501,7 +499,7 @@ async def test_f15a_many_foreign_deferred_messages_are_found_in_steps(
     assert (await client.run_syphon(until="empty")).dead_lettered == {"DestinationMissing": 10}
 
 
-async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(options(missing_entity_grace=3600)) as client:
         await make_queue(pair, "gone")
         await divert(client, *range(5), queue="gone")
@@ -515,7 +513,7 @@ async def test_f15_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair
         await ended(run)
 
 
-async def test_f15_entity_recreated_within_the_grace_gets_its_messages(
+async def test_entity_recreated_within_the_grace_gets_its_messages(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "gone")
@@ -529,7 +527,7 @@ async def test_f15_entity_recreated_within_the_grace_gets_its_messages(
     await ended(run)
 
 
-async def test_f15_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
+async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     async with pair.client(options(backlog_queue_count=1, missing_entity_grace=300)) as client:
@@ -584,7 +582,7 @@ async def test_a_busy_destination_is_retried_after_10_s_and_stays_available(
 # -- duplicates, locks, and several syphons ----------------------------------------------------------------------------
 
 
-async def test_f11_a_lost_completion_completes_and_is_not_sent_again(
+async def test_a_lost_completion_completes_and_is_not_sent_again(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await divert(client, *range(5))
@@ -596,7 +594,7 @@ async def test_f11_a_lost_completion_completes_and_is_not_sent_again(
     assert await diverted(pair) == []
 
 
-async def test_f11_equal_message_ids_are_not_taken_for_duplicates(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_equal_message_ids_are_not_taken_for_duplicates(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     async with client.get_queue_sender(QUEUE) as sender:
         for text in "abc":
@@ -605,7 +603,7 @@ async def test_f11_equal_message_ids_are_not_taken_for_duplicates(pair: MemoryPa
     assert sorted(texts(await taken(pair))) == ["a", "b", "c"]
 
 
-async def test_f11_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 3)
     async with pair.client(ONE) as client:
         await divert(client, *range(10))
@@ -615,7 +613,7 @@ async def test_f11_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, m
     assert len(set(texts(await taken(pair)))) == 10
 
 
-async def test_i6_a_lost_acknowledgement_of_the_primary_is_a_duplicate_with_the_same_id(
+async def test_a_lost_acknowledgement_of_the_primary_is_a_duplicate_with_the_same_id(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     await divert(client, 1)
@@ -1090,7 +1088,7 @@ async def test_status_reports_an_unreachable_queue(pair: MemoryPair, clock: Virt
         await ended(task)
 
 
-async def test_f11_a_queue_that_was_made_again_loses_no_message_to_the_memory(
+async def test_a_queue_that_was_made_again_loses_no_message_to_the_memory(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     async with pair.client(ONE) as client:
@@ -1108,7 +1106,7 @@ async def test_f11_a_queue_that_was_made_again_loses_no_message_to_the_memory(
     assert texts(await taken(pair)) == expected(1, 2)
 
 
-async def test_f11_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(ONE) as client:
         await divert(client, 1)
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
@@ -1121,7 +1119,7 @@ async def test_f11_next_run_of_a_client_remembers_accepted_messages(pair: Memory
     assert texts(await taken(pair)) == expected(1)
 
 
-async def test_f11_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_send_again(
+async def test_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_send_again(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
