@@ -75,7 +75,7 @@ def worst(states: Iterable[State]) -> State:
     return min(states, key=lambda state: (_ORDER[state.health], state.is_partial), default=UP)
 
 
-def together(states: Sequence[State]) -> State:
+def combined(states: Sequence[State]) -> State:
     """The combined state of several parts: the worst one, partial unless all parts have the same health."""
     found = worst(states)
     return State(found.health, found.is_partial or any(state.health is not found.health for state in states))

@@ -27,9 +27,11 @@ from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.net.stream import READ_BYTES
 
 MAX_RECEIVED_BYTES: Final = 2**16
-"""When more is received than was read, the socket is not read. A thousand clients may send that much at once."""
+"""The socket is not read while more than this is buffered: 64 MB for a thousand clients."""
 
 MAX_HELD_BYTES: Final = 2**20
+"""`drain` waits while faults or the data directory delay this much data."""
+
 CLOSING_S: Final = 2.0
 """The time that a client has to read the rest when its connection is closed."""
 
@@ -41,11 +43,11 @@ class SocketStream(asyncio.BufferedProtocol):
     """A `ByteStream` over a TCP connection.
 
     Args:
-        faults: those of the wire.
+        faults: the wire faults of the namespace.
         clock: for faults.
         accepted: called when the connection is open.
         ended: called when the connection has ended.
-        data: keeps the changes that the answers of this connection report; None = nothing does.
+        data: writes the changes that the answers of this connection report; None = they are not kept.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class SocketStream(asyncio.BufferedProtocol):
         self._accepted = accepted
         self._ended = ended
         self._data = data
-        self._is_waiting = False
+        self._is_waiting_for_data = False
         self._hole: WireFault | None = None
         self._received = bytearray()
         self._buffer = _NOTHING
@@ -69,7 +71,7 @@ class SocketStream(asyncio.BufferedProtocol):
         self._is_closing = False
         self._is_paused = False
         self._reader: asyncio.Future[None] | None = None
-        self._held: deque[tuple[float, bytes]] = deque()
+        self._held: deque[tuple[float, bytes]] = deque()  # (due in monotonic seconds, data)
         self._held_bytes = 0
         self._flush_timer: asyncio.TimerHandle | None = None
         self._can_write = asyncio.Event()
@@ -152,7 +154,7 @@ class SocketStream(asyncio.BufferedProtocol):
         if self._is_closing or self._transport.is_closing() or not data:
             return  # a transport with an error is closing before it calls connection_lost
         latency_s = self._faults.latency_s(self._clock.now())
-        if not latency_s and not self._held and self._hole is None and not self._is_behind:
+        if not latency_s and not self._held and self._hole is None and not self._waits_for_data():
             self._transport.write(data)
             return
         self._held.append((self._clock.monotonic() + latency_s, data))
@@ -203,7 +205,7 @@ class SocketStream(asyncio.BufferedProtocol):
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
-        if self._hole is not None or self._is_behind:
+        if self._hole is not None or self._waits_for_data():
             return
         now = self._clock.monotonic()
         while self._held and self._held[0][0] <= now:
@@ -217,18 +219,17 @@ class SocketStream(asyncio.BufferedProtocol):
         if self._held_bytes < MAX_HELD_BYTES and not self._transport.get_write_buffer_size():
             self._can_write.set()
 
-    @property
-    def _is_behind(self) -> bool:
-        """Whether changes must be written first; `_flush` is then called."""
+    def _waits_for_data(self) -> bool:
+        """Return whether changes must be written first. If so, `_flush` is called when they are."""
         if self._data is None or not self._data.is_behind:
             return False
-        if not self._is_waiting:
-            self._is_waiting = True
+        if not self._is_waiting_for_data:
+            self._is_waiting_for_data = True
             self._data.when_written(self._written)
         return True
 
     def _written(self) -> None:
-        self._is_waiting = False
+        self._is_waiting_for_data = False
         self._flush()
 
     def _wake_reader(self) -> None:

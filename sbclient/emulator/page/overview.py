@@ -16,7 +16,7 @@ from sbclient.broker.fragment import Fragment
 from sbclient.broker.rule import Rule
 from sbclient.broker.topic import Subscription, Topic
 from sbclient.emulator.context import AnyFault
-from sbclient.emulator.control.fault_states import FULL, UP, State, state_of_fragment, together, worst
+from sbclient.emulator.control.fault_states import FULL, UP, State, combined, state_of_fragment, worst
 from sbclient.entities import CORRELATION_FIELDS, CorrelationRuleFilter, SqlRuleFilter, TrueRuleFilter, kind_of
 
 Facts: TypeAlias = dict[str, Any]
@@ -37,7 +37,7 @@ def row_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
         arrived += fragment.arrived_count
         size_bytes += fragment.usage.size_bytes
         sessions += fragment.session_count
-    state = together([_state_of(fragment, entity.path, faults) for fragment in fragments])
+    state = combined([_state_of(fragment, entity.path, faults) for fragment in fragments])
     return {
         "path": entity.path,
         "kind": kind_of(entity.description),

@@ -10,9 +10,9 @@ from sbclient.emulator.control.fault_states import (
     UP,
     Health,
     State,
+    combined,
     state_of_fragment,
     state_of_namespace,
-    together,
     worst,
 )
 from sbclient.emulator.faults import WireFault, WireFaultKind
@@ -78,6 +78,6 @@ def test_the_worst_state_counts_and_a_complete_one_before_a_partial_one() -> Non
 
 
 def test_a_combined_state_is_the_worst_and_partial() -> None:
-    assert together([State(Health.DOWN), UP]) == State(Health.DOWN, is_partial=True)
-    assert together([State(Health.DOWN), State(Health.DOWN)]) == State(Health.DOWN)
-    assert together([UP, UP]) == UP
+    assert combined([State(Health.DOWN), UP]) == State(Health.DOWN, is_partial=True)
+    assert combined([State(Health.DOWN), State(Health.DOWN)]) == State(Health.DOWN)
+    assert combined([UP, UP]) == UP
