@@ -23,7 +23,10 @@ class PrimaryLink:
         link: the link of the transport.
         path: the path of the entity, for errors.
         narrow: lowers the limits of the primary, so that a diverted message fits the backlog too.
-        growth_bytes: the bytes that sealing for a backlog queue may add to each message; 0 without pairing.
+        growth_bytes: the space to reserve in each message for a diversion to the backlog; 0 = none.
+
+    Attributes:
+        known_limits: the limits of the primary before `narrow`; `LEAST_LIMITS` until the link is first attached.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class PrimaryLink:
         self._limits = None
 
     async def limits(self, timeout_s: float) -> SenderLimits:
-        """Return the limits for messages. They can change only while the link is closed."""
+        """Return the lowered limits; attach the link if it is closed, because they can change only then."""
         if self._limits is None or not self._link.is_open:
             self.known_limits = await self._link.limits(timeout_s=timeout_s)
             self._limits = self._narrow(self.known_limits)
@@ -97,7 +100,7 @@ class PrimaryLink:
         return await self._link.schedule([copy.message for copy in transfer], timeout_s=left_s, transaction=transaction)
 
     async def _check_sizes(self, transfer: Sequence[Outgoing], timeout_s: float) -> float:
-        """Return the seconds that are left for the transfer."""
+        """Check a transfer against the limits, which may attach the link; return the seconds left to send it."""
         end_at = self._clock.monotonic() + timeout_s
         self._check(transfer, await self.limits(timeout_s))
         return left_s(end_at, self._clock, self._path)

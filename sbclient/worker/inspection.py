@@ -21,8 +21,8 @@ CHECK_S: Final = 15.0
 CONCURRENT_CHECKS: Final = 16
 """Over azure-servicebus each check takes a connection, which takes a second to close."""
 
-UNKNOWN_ENTITY: Final = "sbclient-syphon-probe"
-"""Used if no entity of the primary is known: the answer that it does not exist proves that the namespace works."""
+MISSING_ENTITY: Final = "sbclient-syphon-probe"
+"""Probed if no entity of the primary is known: the answer that it does not exist proves that the namespace works."""
 
 
 def chosen_queues(pair: Pair, numbers: Collection[int] | None) -> list[str]:
@@ -54,7 +54,7 @@ def is_refused(error: ServiceBusError) -> bool:
 
 
 def is_unreachable(error: ServiceBusError) -> bool:
-    """Return whether an error means that the namespace is unusable; other errors prove that it is reachable."""
+    """Return whether the namespace does not answer or rejects the credential; other errors prove it reachable."""
     return is_refused(error) or (error.is_outage and error.is_transient)
 
 
@@ -67,7 +67,7 @@ async def probe_primary(pair: Pair, path: str | None) -> None:
     Raises:
         ServiceBusError: the namespace or the entity returned it; see `is_unreachable`.
     """
-    link = pair.state.primary.open_sender(path or UNKNOWN_ENTITY)
+    link = pair.state.primary.open_sender(path or MISSING_ENTITY)
     try:
         await link.open(timeout_s=CHECK_S)
     finally:
@@ -75,7 +75,7 @@ async def probe_primary(pair: Pair, path: str | None) -> None:
 
 
 async def probe_queue(pair: Pair, queue: str) -> None:
-    """Peek at one message of a backlog queue, which proves that the queue exists and that it can be received from.
+    """Peek at one message of a backlog queue, which proves that it exists and can be read.
 
     Raises:
         ServiceBusError: the queue returned it.

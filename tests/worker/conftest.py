@@ -1,4 +1,4 @@
-"""A pair of namespaces in virtual time, workers on it, and a service manager that listens."""
+"""Fixtures for the tests of the worker."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.worker.scene import Listener
 
 @pytest.fixture
 def listener(tmp_path: Path) -> Iterator[Listener]:
+    """A service manager that receives the notifications of a worker."""
     listener = Listener(tmp_path)
     yield listener
     listener.close()

@@ -1,4 +1,4 @@
-"""What the tests of the worker say again and again: a worker under way, and a backlog for it."""
+"""A running worker, a backlog for it, and a service manager that receives its notifications."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.client.scene import QUEUE, options
 
 
 async def make_backlog(pair: MemoryPair, *numbers: int, queue: str = QUEUE, **pairing: Any) -> None:
-    """Backlog queues, with a message in them for each number."""
+    """Create the backlog queues, and divert a message to them for each number."""
     async with pair.client(options(**pairing)) as client:
         if numbers:
             client.pair.force_failover(queue)
@@ -27,7 +27,7 @@ async def make_backlog(pair: MemoryPair, *numbers: int, queue: str = QUEUE, **pa
 
 
 class Run:
-    """A worker under way on a pair.
+    """A running worker on a pair.
 
     Attributes:
         worker: the worker.
@@ -62,7 +62,7 @@ class Run:
 
 
 class Listener:
-    """A service manager's end of the socket."""
+    """The service manager's end of the socket `NOTIFY_SOCKET`."""
 
     def __init__(self, folder: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -71,7 +71,7 @@ class Listener:
         self._socket.setblocking(False)
 
     def heard(self) -> list[dict[str, str]]:
-        """Each message since the last time, by its names."""
+        """The notifications since the last call, each by name, such as `READY`."""
         heard: list[dict[str, str]] = []
         while True:
             try:

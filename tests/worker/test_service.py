@@ -23,7 +23,7 @@ from sbclient.syphon import queue_source
 from sbclient.syphon.syphon import SyphonReport
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from sbclient.worker.inspection import UNKNOWN_ENTITY
+from sbclient.worker.inspection import MISSING_ENTITY
 from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, diverted, make_queue, taken, texts
 from tests.worker.scene import Listener, Run, make_backlog
 
@@ -171,7 +171,7 @@ async def test_start_fails_and_names_the_missing_right(pair: MemoryPair, side: s
 
 async def test_a_credential_for_some_entities_only_needs_one_of_them_named(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
-    pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError, entity_path=UNKNOWN_ENTITY))
+    pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError, entity_path=MISSING_ENTITY))
     with pytest.raises(ServiceBusAuthorizationError) as caught:
         await Run(pair, until="empty").ended(None)
     assert "probe_entity" in caught.value.message
@@ -336,7 +336,7 @@ async def test_while_paused_nothing_is_moved_and_nothing_is_kept(pair: MemoryPai
     assert set(Counter(texts(await diverted(pair))).values()) <= {1}
 
 
-async def test_f11_accepted_messages_are_remembered_over_a_pause(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_accepted_messages_are_remembered_over_a_pause(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_backlog(pair, *range(5))
     pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
     async with Run(pair) as run:
