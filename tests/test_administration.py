@@ -108,18 +108,20 @@ async def test_a_rule_needs_a_filter_and_an_action_of_this_package(
         await administration.update_rule("prices", "eu", rule, filter="a > 1")
 
 
-async def test_the_namespace_describes_itself(administration: ServiceBusAdministrationClient) -> None:
+async def test_the_properties_of_the_namespace_have_its_name(administration: ServiceBusAdministrationClient) -> None:
     async with administration as entered:
         assert (await entered.get_namespace_properties()).name == "contoso"
 
 
-async def test_it_fails_with_its_namespace(administration: ServiceBusAdministrationClient, pair: MemoryPair) -> None:
+async def test_an_operation_fails_while_the_namespace_is_down(
+    administration: ServiceBusAdministrationClient, pair: MemoryPair
+) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     with pytest.raises(ServiceBusConnectionError):
         await administration.get_queue(QUEUE)
 
 
-async def test_an_answer_of_another_kind_is_a_fault_of_the_transport(
+async def test_properties_of_another_kind_from_the_transport_are_a_type_error(
     administration: ServiceBusAdministrationClient, pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def describing(self: object, address: EntityAddress) -> TopicProperties:
@@ -130,14 +132,17 @@ async def test_an_answer_of_another_kind_is_a_fault_of_the_transport(
         await administration.get_queue(QUEUE)
 
 
-async def test_a_client_of_its_own_from_a_connection_string() -> None:
-    async with ServiceBusAdministrationClient.from_connection_string("memory://administered") as administration:
-        await administration.create_queue("bills")
+async def test_close_leaves_the_transport_of_a_service_bus_client_open() -> None:
+    async with ServiceBusAdministrationClient.from_connection_string("memory://administered") as own:
+        await own.create_queue("bills")
     async with ServiceBusClient.from_connection_string("memory://administered") as client:
         shared = client.administration
         assert (await shared.get_queue("bills")).name == "bills"
         await shared.close()
         assert (await client.administration.get_queue("bills")).name == "bills"
+
+
+def test_a_namespace_without_a_credential_is_refused() -> None:
     with pytest.raises(InvalidOperationError, match="from_connection_string"):
         ServiceBusAdministrationClient("contoso.servicebus.windows.net")
 

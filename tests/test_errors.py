@@ -1,3 +1,5 @@
+"""The classes of `sbclient.errors`: which are outages, which are tried again, their conditions and their texts."""
+
 from __future__ import annotations
 
 import inspect
@@ -22,9 +24,11 @@ CLASSES = {
     for name, kind in vars(errors).items()
     if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == errors.__name__
 }
-TREE: dict[str, type[ServiceBusError]] = {
+SERVICE_BUS_ERRORS: dict[str, type[ServiceBusError]] = {
     name: kind for name, kind in CLASSES.items() if issubclass(kind, ServiceBusError)
 }
+"""All but `MessageAlreadySettled`."""
+
 OUTAGES = {
     "OperationTimeoutError",
     "ServiceBusConnectionError",
@@ -42,22 +46,22 @@ TRANSIENT = {
 }
 
 
-def test_f1_exactly_these_errors_are_outages() -> None:
-    assert {name for name, kind in TREE.items() if kind.is_outage} == OUTAGES
+def test_exactly_these_errors_are_outages() -> None:
+    assert {name for name, kind in SERVICE_BUS_ERRORS.items() if kind.is_outage} == OUTAGES
 
 
-def test_f3_exactly_these_errors_are_tried_again() -> None:
-    assert {name for name, kind in TREE.items() if kind.is_transient} == TRANSIENT
+def test_exactly_these_errors_are_tried_again() -> None:
+    assert {name for name, kind in SERVICE_BUS_ERRORS.items() if kind.is_transient} == TRANSIENT
 
 
-def test_f2_a_busy_server_is_no_outage() -> None:
+def test_a_busy_server_is_no_outage() -> None:
     busy = errors.ServiceBusServerBusyError
     assert busy.is_transient
     assert not busy.is_outage
 
 
 def test_each_error_stands_for_a_condition_of_its_own() -> None:
-    own = [vars(kind).get("condition") for kind in TREE.values()]
+    own = [vars(kind).get("condition") for kind in SERVICE_BUS_ERRORS.values()]
     conditions = [condition for condition in own if condition is not None]
     assert len(conditions) == len(set(conditions))
     assert all(re.fullmatch(r"(amqp|com\.microsoft):[a-z:-]+", condition) for condition in conditions)
@@ -67,9 +71,10 @@ def test_an_invalid_operation_has_the_condition_amqp_not_allowed() -> None:
     assert InvalidOperationError.condition == TransactionNotSupportedError.condition == "amqp:not-allowed"
 
 
-def test_the_drawn_tree_is_the_tree() -> None:
+def test_the_tree_in_the_docstring_shows_every_class_and_every_outage() -> None:
     drawn = re.findall(r"^ {4}[│ ]*(?:[├└]── )?(\w+)", inspect.getdoc(errors) or "", flags=re.MULTILINE)
     assert sorted(drawn) == sorted(CLASSES)
+    # a missing entity is an outage only where the client has sent before, so its class is none
     notes = dict(re.findall(r"(\w+)(?: \(ours\))? +(outage|transient)(?:\b)", inspect.getdoc(errors) or ""))
     assert {name for name, note in notes.items() if note == "outage"} - {"MessagingEntityNotFoundError"} == OUTAGES
 
@@ -84,7 +89,7 @@ def test_every_error_keeps_its_text_and_survives_pickling(name: str) -> None:
 
 
 def test_the_text_is_an_attribute_as_in_the_sdk() -> None:
-    assert all(kind("orders: no").message == "orders: no" for kind in TREE.values())
+    assert all(kind("orders: no").message == "orders: no" for kind in SERVICE_BUS_ERRORS.values())
 
 
 def test_mistakes_of_the_caller_are_value_errors_too() -> None:
@@ -98,7 +103,7 @@ def test_mistakes_of_the_caller_are_value_errors_too() -> None:
     assert not issubclass(MessageAlreadySettled, ServiceBusError)
 
 
-def test_f18_every_cause_is_named_by_its_queue() -> None:
+def test_the_text_names_each_cause_with_its_queue() -> None:
     causes = {"p/x-servicebus-transfer/0": OperationTimeoutError("late"), "p/x-servicebus-transfer/1": OSError("cut")}
     error = BacklogUnavailableError("'orders' was not accepted", causes)
     assert error.causes == causes

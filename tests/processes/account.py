@@ -272,9 +272,9 @@ class _Judge:
                     continue
                 self._account.dead_lettered += 1
                 reason = arrival.facts["reason"]
-                is_mortal = uid in self._sent and "life_s" in self._sent[uid].facts
+                is_expiring = uid in self._sent and "life_s" in self._sent[uid].facts
                 is_unwanted = arrival.origin == DEAD_LETTERS and (uid, arrival.path) in unwanted
-                if not ((reason == EXPIRED and is_mortal) or (reason == UNWANTED and is_unwanted)):
+                if not ((reason == EXPIRED and is_expiring) or (reason == UNWANTED and is_unwanted)):
                     yield Violation(
                         "I1", f"{uid} is in the {arrival.origin} of {arrival.path} with the reason {reason!r}"
                     )

@@ -75,7 +75,7 @@ CONFIGURATIONS: Final = (
             FaultSource(Kind.LOST_ANSWERS, "sender-*>secondary", 6.0),
             FaultSource(Kind.RESET, "syphon-*>secondary", 1.0),
         ),
-        sending={"mortal_share": 0.03, "scheduled_share": 0.03},
+        sending={"expiring_share": 0.03, "scheduled_share": 0.03},
     ),
     Configuration(
         name="partitioned",
@@ -195,7 +195,7 @@ CONFIGURATIONS: Final = (
             FaultSource(Kind.RESET, SECONDARY, 2.0),
             FaultSource(Kind.RESET, "sender-*>primary", 2.0),
         ),
-        sending={"mortal_share": 0.05},
+        sending={"expiring_share": 0.05},
     ),
     Configuration(
         name="slow",

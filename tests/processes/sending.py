@@ -1,7 +1,7 @@
 """A program that sends: `python -m tests.processes.sending plan.json`. After SIGTERM it finishes the sends in flight.
 
-It sends a message in doubt again, with the same id, until the outcome is certain. It sends a rejected message again or
-gives it up.
+Messages whose outcome is in doubt are sent again with the same ids until it is certain. Rejected messages are sent
+again or given up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -27,7 +27,7 @@ from tests.processes.record import Line, Record, lines_of
 
 COLORS: Final = ("red", "green", "blue")
 FINISH_S: Final = 60.0
-"""How long a lane goes on trying after SIGTERM."""
+"""How long messages are sent again after SIGTERM."""
 
 GIVEN_UP: Final = 0.3
 """The share of rejected messages that are not sent again."""
@@ -35,19 +35,22 @@ GIVEN_UP: Final = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendingPlan:
-    """The work of one process of a sender.
+    """What one process sends.
 
     Attributes:
-        uid_prefix: of all its messages; each process has another one.
-        entities: where to; lane by lane in turn.
+        uid_prefix: of the ids of its messages; each process has another one.
+        primary, secondary: connection strings.
+        record: the file that the process writes, see `Record`.
+        entities: queues, or topics with `is_topic`; each lane sends to one of them, lane 0 to the first.
         keys: the kind of key of a message: "none", "partition" or "session"; each lane has one key.
+        lanes: tasks that send at the same time.
         count: the number of messages; 0 = send until SIGTERM.
-        pause_s: about how long a lane rests between two sends.
+        pause_s: the mean pause of a lane between two sends.
         least_bytes, most_bytes: how much filler a body has.
         list_share: the share of sends with three messages.
-        mortal_share, scheduled_share: the shares of messages with a time to live, or with a scheduled enqueue time.
+        expiring_share, scheduled_share: the shares of messages with a time to live, or with a scheduled enqueue time.
         pairing: options for `PairedNamespaceOptions`, durations in seconds.
-        unfinished: the record of the process before, whose messages in doubt are sent again; "" = none.
+        unfinished: the record of the previous process, whose messages in doubt are sent again; "" = none.
     """
 
     uid_prefix: str
@@ -65,7 +68,7 @@ class SendingPlan:
     least_bytes: int = 20
     most_bytes: int = 400
     list_share: float = 0.1
-    mortal_share: float = 0.0
+    expiring_share: float = 0.0
     scheduled_share: float = 0.0
     pairing: dict[str, Any]
     unfinished: str = ""
@@ -81,7 +84,13 @@ class SendingPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMessage:
-    """A message, as it is announced in the history."""
+    """A message, as it is recorded before each send.
+
+    Attributes:
+        key: a session id or partition key; None = none.
+        life_s: its time to live; None = unlimited.
+        appears_at: its scheduled enqueue time, as a Unix time; None = at once.
+    """
 
     uid: str
     entity: str
@@ -106,7 +115,7 @@ class PlannedMessage:
 
 
 class Sending:
-    """One life of a sender."""
+    """Sends what a plan says and records every send."""
 
     def __init__(self, plan: SendingPlan) -> None:
         self._plan = plan
@@ -134,7 +143,7 @@ class Sending:
             sender_of = client.get_topic_sender if plan.is_topic else client.get_queue_sender
             senders = {entity: sender_of(entity) for entity in plan.entities}
             self._record.write("ready")
-            await self._finish_what_was_open(senders)
+            await self._send_unfinished(senders)
             async with asyncio.TaskGroup() as lanes:
                 for number in range(plan.lanes):
                     lanes.create_task(self._lane(senders, number))
@@ -146,10 +155,10 @@ class Sending:
         self._is_ending.set()
         self._end_at = min(self._end_at, self._clock.monotonic() + FINISH_S)
 
-    async def _finish_what_was_open(self, senders: dict[str, ServiceBusSender]) -> None:
-        """Send again what the life before left in doubt, as a program with an outbox does."""
+    async def _send_unfinished(self, senders: dict[str, ServiceBusSender]) -> None:
+        """Send again what the previous process left in doubt, as a program with an outbox does."""
         for planned in _messages_in_doubt(lines_of(Path(self._plan.unfinished))) if self._plan.unfinished else ():
-            await self._see_through(senders[planned[0].entity], planned, Random(planned[0].uid))
+            await self._send_until_certain(senders[planned[0].entity], planned, Random(planned[0].uid))
 
     async def _lane(self, senders: dict[str, ServiceBusSender], number: int) -> None:
         plan = self._plan
@@ -160,9 +169,9 @@ class Sending:
             planned = self._draw(chance, entity, key)
             if not planned:
                 return
-            await self._see_through(senders[entity], planned, chance)
+            await self._send_until_certain(senders[entity], planned, chance)
             if plan.pause_s:
-                await self._rest(chance.uniform(0, 2 * plan.pause_s))
+                await self._pause(chance.uniform(0, 2 * plan.pause_s))
 
     def _draw(self, chance: Random, entity: str, key: str | None) -> list[PlannedMessage]:
         plan = self._plan
@@ -173,8 +182,8 @@ class Sending:
             if number is None:
                 break
             kind = chance.random()
-            is_mortal = kind < plan.mortal_share
-            is_scheduled = not is_mortal and kind < plan.mortal_share + plan.scheduled_share
+            is_expiring = kind < plan.expiring_share
+            is_scheduled = not is_expiring and kind < plan.expiring_share + plan.scheduled_share
             planned.append(
                 PlannedMessage(
                     uid=f"{plan.uid_prefix}-{number}",
@@ -182,13 +191,15 @@ class Sending:
                     size=chance.randint(plan.least_bytes, plan.most_bytes),
                     color=chance.choice(COLORS),
                     key=key,
-                    life_s=chance.choice([4.0, 15.0]) if is_mortal else None,
+                    life_s=chance.choice([4.0, 15.0]) if is_expiring else None,
                     appears_at=self._clock.now() + chance.uniform(0.5, 3) if is_scheduled else None,
                 )
             )
         return planned
 
-    async def _see_through(self, sender: ServiceBusSender, planned: Sequence[PlannedMessage], chance: Random) -> None:
+    async def _send_until_certain(
+        self, sender: ServiceBusSender, planned: Sequence[PlannedMessage], chance: Random
+    ) -> None:
         """Send until the messages are accepted, or give up after a rejection."""
         messages = [one.message(self._plan.keys) for one in planned]
         group = f"{self._plan.uid_prefix}/{next(self._groups)}"
@@ -207,7 +218,7 @@ class Sending:
                 return
             await self._clock.sleep(chance.uniform(0.1, 0.5))
 
-    async def _rest(self, span_s: float) -> None:
+    async def _pause(self, span_s: float) -> None:
         try:
             async with self._clock.timeout(span_s):
                 await self._is_ending.wait()
@@ -215,25 +226,21 @@ class Sending:
             pass
 
 
-def _messages_in_doubt(lines: Any) -> list[list[PlannedMessage]]:
-    """Return the messages without a certain outcome, in the order of their last send."""
+def _messages_in_doubt(lines: Iterable[Line]) -> list[list[PlannedMessage]]:
+    """Return the groups of messages without a certain outcome, in the order of their last send."""
     unfinished: dict[str, list[PlannedMessage]] = {}
     for line in lines:
-        _follow(unfinished, line)
+        is_certain = line["event"] == "sent" and line["outcome"] != "in doubt"
+        if line["event"] == "sending" or is_certain:
+            unfinished.pop(line["group"], None)
+        if line["event"] == "sending":
+            unfinished[line["group"]] = [PlannedMessage(**each) for each in line["messages"]]
     return list(unfinished.values())
 
 
-def _follow(unfinished: dict[str, list[PlannedMessage]], line: Line) -> None:
-    if line["event"] == "sending":
-        unfinished.pop(line["group"], None)
-        unfinished[line["group"]] = [PlannedMessage(**each) for each in line["messages"]]
-    elif line["event"] == "sent" and line["outcome"] != "in doubt":
-        unfinished.pop(line["group"], None)
-
-
-def _options(said: dict[str, Any]) -> PairedNamespaceOptions:
+def _options(pairing: dict[str, Any]) -> PairedNamespaceOptions:
     options: dict[str, Any] = {}
-    for name, value in said.items():
+    for name, value in pairing.items():
         options[name.removesuffix("_s")] = timedelta(seconds=value) if name.endswith("_s") else value
     return PairedNamespaceOptions(**options)
 

@@ -1,4 +1,4 @@
-"""Real sockets, real time, and clients of other makers."""
+"""Fixtures for the tests with other clients, which need real sockets and real time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture(scope="session")
 def thread() -> Iterator[ServingThread]:
-    """Serves every namespace of these tests."""
+    """The thread that serves every namespace of these tests."""
     serving = ServingThread()
     yield serving
     serving.close()
