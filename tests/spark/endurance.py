@@ -121,24 +121,18 @@ def runs_tasks(process: int) -> bool:
     return Path(f"/proc/{process}/cmdline").read_text().rstrip("\0").endswith("pyspark.worker")
 
 
-def busiest(processes: Iterable[int]) -> int:
-    """Return the process that used most processor time for a while: a worker without a task uses none."""
-
-    def used_ns(process: int) -> int:
-        return sum(int(thread.read_text().split()[0]) for thread in Path(f"/proc/{process}/task").glob("*/schedstat"))
-
-    before = {process: used_ns(process) for process in processes}
-    time.sleep(2 * LOOK_S)
-    return max(before, key=lambda process: used_ns(process) - before[process])
-
-
 @dataclass
 class FaultSchedule:
-    """Injects faults into a job at given shares of its progress; they are healed on exit."""
+    """Injects faults into a job at given shares of its progress; they are healed on exit.
+
+    Attributes:
+        failed: returns the number of tasks of the job that have failed.
+    """
 
     pair: Pair
     queue: str
     account: Account
+    failed: Callable[[], int] = int
     kills: bool = True
     failure: BaseException | None = None
     _is_over: threading.Event = field(default_factory=threading.Event)
@@ -159,8 +153,7 @@ class FaultSchedule:
     def _run(self) -> None:
         try:
             if self.kills and self._seen(lambda: self.pair.count(self.queue), KILLED_AT):
-                os.kill(busiest(filter(runs_tasks, self.pair.senders())), signal.SIGKILL)
-                self.account.killed += 1
+                self._kill_a_task()
             if self._seen(lambda: self.pair.count(self.queue), CUT_AT):
                 self.pair.cut()
                 self._seen(self._waiting, HEALED_AT)
@@ -169,6 +162,15 @@ class FaultSchedule:
                     self._waiting()
         except BaseException as error:
             self.failure = error
+
+    def _kill_a_task(self) -> None:
+        """Kill workers one after the other until a task has failed: one of an earlier job may have no task."""
+        for process in sorted(filter(runs_tasks, self.pair.senders())):
+            os.kill(process, signal.SIGKILL)
+            self.account.killed += 1
+            for _ in range(10):
+                if self.failed() or self._is_over.wait(LOOK_S):
+                    return
 
     def _waiting(self) -> int:
         waiting = self.pair.backlog()
@@ -294,7 +296,7 @@ def _written(
     context: Any = spark.sparkContext
     context.setJobGroup(group, group)
     try:
-        with FaultSchedule(pair, queue, account):
+        with FaultSchedule(pair, queue, account, failed=lambda: _failed_tasks(spark, group)):
             df.write.format("servicebus").mode("append").options(**pair.options(queue=queue, **options)).save()
     finally:
         for each in GROUP_PROPERTIES:

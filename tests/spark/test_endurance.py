@@ -14,7 +14,7 @@ from tests.spark.endurance import Account, batch, sessions, stream
 def test_a_frame_arrives_once_through_a_killed_worker_and_an_outage(spark: SparkSession, pair: EmulatedPair) -> None:
     account = batch(spark, pair, 1600, maxMessagesPerSecond=400, maxBatchMessages=20)
     assert account.is_clean, account
-    assert account.killed == 1, account  # a task failed with it, unless a busy machine let the worker end first
+    assert account.killed and account.failed_tasks, account
     assert account.drained >= account.most_waiting > 0, account
 
 
@@ -26,7 +26,8 @@ def test_each_session_of_a_csv_arrives_once_and_in_order_through_both(
     path.write_text("\n".join(["InvoiceNo,StockCode,Quantity", *lines]))
     account = sessions(spark, pair, path, maxMessagesPerSecond=100, maxBatchMessages=20)
     assert account.is_clean, account
-    assert (account.sessions, account.killed) == (12, 1), account
+    assert account.sessions == 12, account
+    assert account.killed and account.failed_tasks, account
     assert account.drained >= account.most_waiting > 0, account
 
 
