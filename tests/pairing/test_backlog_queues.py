@@ -33,7 +33,14 @@ from sbclient.testing import Fault, FaultKind, MemoryNamespace, MemoryPair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts
 from tests.measured import values
 
-UNAVAILABLE = [Fault(FaultKind.DOWN), Fault(FaultKind.HANG), Fault(FaultKind.ERROR, error=ServiceBusServerBusyError)]
+UNRESOLVABLE = Fault(FaultKind.ERROR, error=ServiceBusConnectionError)
+"""What the transports over a network make of a host name that DNS does not know."""
+UNAVAILABLE = [
+    Fault(FaultKind.DOWN),
+    Fault(FaultKind.HANG),
+    UNRESOLVABLE,
+    Fault(FaultKind.ERROR, error=ServiceBusServerBusyError),
+]
 
 
 async def until(clock: VirtualClock, condition: Callable[[], bool], *, at_most_s: float) -> None:
@@ -81,6 +88,12 @@ async def test_queues_are_provisioned_when_the_secondary_answers(
 ) -> None:
     pair.secondary.inject(fault)
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        await asyncio.gather(*(sender.send_messages(ServiceBusMessage(str(number))) for number in range(1000)))
+        async with client.get_queue_receiver(QUEUE) as receiver:
+            received = await receiver.receive_messages(1000)
+            await asyncio.gather(*map(receiver.complete_message, received))
+        assert sorted(map(int, texts(received))) == list(range(1000))
+        assert clock.monotonic() <= 2.0
         await clock.sleep(600.0)
         pair.secondary.heal()
         await until(clock, lambda: client.pair.status().is_provisioned, at_most_s=90.5)

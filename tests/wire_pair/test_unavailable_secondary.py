@@ -1,4 +1,4 @@
-"""A paired client over real sockets whose secondary cannot be reached when it opens.
+"""A paired client over real sockets whose secondary cannot be reached when it opens; over memory: tests/pairing.
 
 `COUNT` messages are sent to the primary and received from it. The environment sets a larger number for a long run.
 """
@@ -10,8 +10,10 @@ import gc
 import os
 import socket
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from typing import Any, Final
 
 import pytest
 
@@ -25,12 +27,21 @@ pytestmark = pytest.mark.timeout(180)
 
 QUEUE = "orders"
 COUNT = int(os.environ.get("UNAVAILABLE_SECONDARY_MESSAGES", "60"))
+UNKNOWN_NAME: Final = "no-such-host.invalid"
 OPTIONS = PairedNamespaceOptions(failover_interval=timedelta(0), backlog_queue_count=2)
+
+
+Start = Callable[[], Awaitable[None]]
+
+
+def emulated(namespace: str, **settings: Any) -> Emulator:
+    """Return an emulator with the certificate that all of this module have in common."""
+    return Emulator(namespace, certificate_names=[UNKNOWN_NAME], **settings)
 
 
 @pytest.fixture
 async def primary() -> AsyncIterator[Emulator]:
-    async with Emulator("contoso") as emulator:
+    async with emulated("contoso") as emulator:
         yield emulator
 
 
@@ -63,35 +74,64 @@ async def send_and_receive(client: ServiceBusClient, count: int) -> None:
         assert sorted(numbers) == list(range(count))
 
 
-@pytest.mark.parametrize("transport", ["amqp", "sdk"])
-@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
-async def test_a_secondary_without_server_or_dns_name_does_not_stop_the_primary(
-    primary: Emulator, transport: str, host: str
-) -> None:
-    where = f"Endpoint=sb://{host}:{unused_port()};SharedAccessKeyName=k;SharedAccessKey=a2V5;"
-    secondary = f"{where}UseDevelopmentEmulator=true"
-    clock = Clock()
-    began_at = clock.monotonic()
-    async with paired(primary, secondary, transport) as client:
-        assert clock.monotonic() - began_at < OPENING_S + 1.0
-        await client.administration.create_queue(QUEUE)
-        await send_and_receive(client, COUNT)
-        assert client.pair.status().provisioning_error
+@asynccontextmanager
+async def absent(name: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, Start]]:
+    """Yield the connection string of a secondary without server or without DNS name, and what starts the server."""
+    resolve = socket.getaddrinfo
+    is_known = name == "127.0.0.1"
+
+    def getaddrinfo(host: Any, *arguments: Any, **named: Any) -> Any:
+        if host not in (UNKNOWN_NAME, UNKNOWN_NAME.encode()):
+            return resolve(host, *arguments, **named)
+        if is_known:
+            return resolve("127.0.0.1", *arguments, **named)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    port, key = unused_port(), "b".ljust(44, "=")
+    async with AsyncExitStack() as stack:
+
+        async def start() -> None:
+            nonlocal is_known
+            await stack.enter_async_context(emulated("contoso-backup", first_port=port, key=key))
+            is_known = True
+
+        rule = f"SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey={key}"
+        yield f"Endpoint=sb://{name}:{port};{rule};UseDevelopmentEmulator=true", start
 
 
-@pytest.mark.parametrize("transport", ["amqp", "sdk"])
-async def test_a_secondary_that_starts_to_answer_is_provisioned(primary: Emulator, transport: str) -> None:
-    clock = Clock()
-    async with Emulator("contoso-backup") as backup:
+@asynccontextmanager
+async def silent() -> AsyncIterator[tuple[str, Start]]:
+    """Yield the connection string of a secondary that accepts connections and never answers, and what ends this."""
+    async with emulated("contoso-backup") as backup:
         backup.inject(fault := WireFault(WireFaultKind.BLACK_HOLE))
-        async with paired(primary, backup.connection_string, transport) as client:
+
+        async def start() -> None:
+            backup.heal(fault)
+
+        yield backup.connection_string, start
+
+
+@pytest.mark.parametrize("transport", ["amqp", "sdk"])
+@pytest.mark.parametrize("kind", ["down", "hanging", "unresolvable"])
+async def test_the_primary_works_until_the_secondary_answers_and_is_provisioned(
+    primary: Emulator, transport: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    name = {"down": "127.0.0.1", "unresolvable": UNKNOWN_NAME}
+    async with silent() if kind == "hanging" else absent(name[kind], monkeypatch) as (secondary, start):
+        began_at = clock.monotonic()
+        async with paired(primary, secondary, transport) as client:
+            assert clock.monotonic() - began_at < OPENING_S + 1.0
             await client.administration.create_queue(QUEUE)
             await send_and_receive(client, COUNT)
-            assert not client.pair.status().is_provisioned
-            backup.heal(fault)
+            status = client.pair.status()
+            assert status.provisioning_error
+            assert not status.is_provisioned
+            await start()
             deadline = clock.monotonic() + LONGEST_PAUSE_S
             while not client.pair.status().is_provisioned:
-                assert clock.monotonic() < deadline
+                assert clock.monotonic() < deadline, client.pair.status().provisioning_error
                 await clock.sleep(0.1)
             primary.inject(WireFault(WireFaultKind.RESET))
             async with client.get_queue_sender(QUEUE) as sender:
@@ -101,7 +141,7 @@ async def test_a_secondary_that_starts_to_answer_is_provisioned(primary: Emulato
 
 
 async def test_an_opening_that_fails_leaves_no_connection(primary: Emulator) -> None:
-    async with Emulator("contoso-backup") as backup:
+    async with emulated("contoso-backup") as backup:
         wrong = backup.connection_string.partition("SharedAccessKey=")[0] + "SharedAccessKey=d3Jvbmc="
         wrong += ";UseDevelopmentEmulator=true"
         with warnings.catch_warnings(record=True) as caught:
