@@ -243,7 +243,7 @@ def stream(spark: SparkSession, pair: Pair, folder: Path, *, files: int, rows: i
     account.restarts += 1
     with FaultSchedule(pair, readings, account, kills=False):
         assert start(availableNow=True).awaitTermination(3600)
-    _brought_home(spark, pair, account)
+    _drain_backlog(spark, pair, account)
     account.seconds = round(time.monotonic() - began_at, 1)
     numbers = (str(number) for number in range(account.rows))
     arrived = pair.take(readings, sessions=True)
@@ -302,7 +302,7 @@ def _written(
         for each in GROUP_PROPERTIES:
             context.setLocalProperty(each, None)
     account.failed_tasks = _failed_tasks(spark, group)
-    _brought_home(spark, pair, account)
+    _drain_backlog(spark, pair, account)
     account.seconds = round(time.monotonic() - began_at, 1)
 
 
@@ -313,7 +313,7 @@ def _failed_tasks(spark: SparkSession, group: str) -> int:
     return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
 
-def _brought_home(spark: SparkSession, pair: Pair, account: Account) -> None:
+def _drain_backlog(spark: SparkSession, pair: Pair, account: Account) -> None:
     """Drain until the backlog is empty; a syphon beside it may hold some of it for a while."""
     while True:
         account.drained += sum(row.moved for row in sbclient_spark.drain(spark, options=pair.reading()).collect())
