@@ -14,8 +14,7 @@ from sbclient.cli.message_json import message_json
 from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.source import ANY_SESSION, Source
 from sbclient.client.client import ServiceBusClient
-from sbclient.client.receiver import ServiceBusReceiver, settle_together
-from sbclient.clock import Clock
+from sbclient.client.receiver import ServiceBusReceiver, fetch_ahead, settle_together
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import InvalidOperationError, MessageAlreadySettled, OperationTimeoutError, ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
@@ -116,26 +115,18 @@ class Reception:
         if self.settle is Settle.ABANDON:
             await self._drain_once(receiver, wait_s)
             return
-        coming = asyncio.create_task(self._receive(receiver, wait_s, self._wanted))
+        fetch_ahead(receiver, BATCH, self._wanted)  # the next messages come while these are printed
         try:
-            while messages := await coming:
-                coming = asyncio.create_task(self._receive(receiver, wait_s, self._wanted - len(messages)))
-                await Clock().sleep(0)  # asks for the next messages before these are printed
+            while messages := await self._receive(receiver, wait_s):
                 await self._handle(receiver, messages)
         finally:
-            coming.cancel()
-            await asyncio.wait([coming])
             await self._settled()
-            if not coming.cancelled() and coming.exception() is None:
-                await _abandon(receiver, coming.result())
 
-    async def _receive(
-        self, receiver: ServiceBusReceiver, wait_s: float | None, wanted: int
-    ) -> list[ServiceBusReceivedMessage]:
-        """Return at most `wanted` messages, and none only if none arrives for `wait_s` seconds or none is wanted."""
+    async def _receive(self, receiver: ServiceBusReceiver, wait_s: float | None) -> list[ServiceBusReceivedMessage]:
+        """Return messages, and none only if none arrives for `wait_s` seconds or none is wanted."""
         messages: list[ServiceBusReceivedMessage] = []
-        while wanted and not messages:
-            messages = await receiver.receive_messages(min(wanted, BATCH), wait_s or FOLLOWING_WAIT_S)
+        while self._wanted and not messages:
+            messages = await receiver.receive_messages(min(self._wanted, BATCH), wait_s or FOLLOWING_WAIT_S)
             if wait_s is not None:
                 break
         return messages
@@ -145,7 +136,7 @@ class Reception:
         abandoned: list[ServiceBusReceivedMessage] = []
         numbers: set[int] = set()
         try:
-            while messages := await self._receive(receiver, wait_s, self._wanted):
+            while messages := await self._receive(receiver, wait_s):
                 abandoned += messages
                 if numbers.intersection(message.sequence_number for message in messages):
                     return  # their locks expired, and the messages are delivered again

@@ -71,6 +71,14 @@ class ServiceBusSession:
         await self._receiver._run(partial(self._receiver._link.set_session_state, data), timeout)
 
 
+def fetch_ahead(receiver: ServiceBusReceiver, count: int, total: int) -> None:
+    """Let the service send up to `count` messages ahead of calls that receive `total` messages; not all transports can.
+
+    A message that no call receives is released when the receiver is closed.
+    """
+    receiver._link.fetch_ahead(count, total)
+
+
 async def settle_together(
     receiver: ServiceBusReceiver, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement
 ) -> None:

@@ -139,6 +139,14 @@ class ReceiverLink(Protocol):
         A cancelled call loses no message: each one is returned by a later call or released.
         """
 
+    def fetch_ahead(self, count: int, total: int) -> None:
+        """Let the service send messages before `receive` asks for them, as with a prefetch count. May have no effect.
+
+        Args:
+            count: the largest number of messages that wait for `receive`.
+            total: how many messages the caller will receive; no more are fetched.
+        """
+
     async def peek(
         self, *, max_message_count: int, sequence_number: int, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:

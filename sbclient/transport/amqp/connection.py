@@ -147,7 +147,7 @@ class AmqpConnection:
         try:
             self._stream = await self._open_stream(self)
             self._arm()
-            self._write()
+            self.write()
             await self._opened
         except BaseException:
             self.abort()
@@ -173,7 +173,7 @@ class AmqpConnection:
         """Send what the engine has written, at the end of this step of the event loop."""
         if not self._is_writing:
             self._is_writing = True
-            self._loop.call_soon(self._write)
+            self._loop.call_soon(self.write)
 
     async def ended(self, session: Session, within_s: float) -> None:
         """Wait until the service has confirmed the end of a session, at most that long."""
@@ -207,7 +207,7 @@ class AmqpConnection:
         if not self.is_over:
             self.engine.close(now=self._clock.monotonic())
             self._take_events()
-            self._write()
+            self.write()
             with suppress(TimeoutError):
                 async with self._clock.timeout(CLOSE_S):
                     await asyncio.shield(self._closed)
@@ -320,7 +320,7 @@ class AmqpConnection:
             if timer is not None:
                 timer.cancel()
         self._timer = self._probe = None
-        self._write()
+        self.write()
         if self._stream is not None:
             self._stream.close()
 
@@ -341,7 +341,8 @@ class AmqpConnection:
         self.engine.receive_eof(None if reason is None else str(reason))
         self._take_events()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Send what the engine has written."""
         self._is_writing = False
         if self._stream is None or (self._is_full and not self.engine.is_over):
             return
@@ -365,6 +366,6 @@ class AmqpConnection:
         self._timer = None
         self.engine.pass_time(now=self._clock.monotonic())
         self._take_events()
-        self._write()
+        self.write()
         if not self.is_over:
             self._arm()

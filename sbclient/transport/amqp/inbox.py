@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -152,6 +153,7 @@ class Inbox:
         self._is_locking = is_locking
         self._has_session = has_session
         self._prefetch_count = prefetch_count if is_locking else 0
+        self._fetch_left = sys.maxsize
         self._clock = clock
         self._deadlines = deadlines
         self._end: IncomingEnd | None = None
@@ -171,9 +173,20 @@ class Inbox:
         """Take what comes over a link that was attached."""
         self._end = end
         self._drain = None
-        if self._prefetch_count:
-            end.link.grant(self._prefetch_count)
+        if self._ahead:
+            end.link.grant(self._ahead)
             end.connection.flush()
+
+    def fetch_ahead(self, count: int, total: int) -> None:
+        """Fetch up to `count` messages ahead, `total` at most in all. Credit that was granted before stays."""
+        if self._is_locking:
+            self._prefetch_count, self._fetch_left = count, total
+            self._keep_prefetching()
+
+    @property
+    def _ahead(self) -> int:
+        """How many messages may wait for a call now."""
+        return min(self._prefetch_count, self._fetch_left)
 
     async def close(self, end: IncomingEnd, error: ServiceBusError) -> None:
         """Stop the service and give back what no caller got; a caller that waits gets `error`."""
@@ -201,8 +214,8 @@ class Inbox:
         self._arrival, self._wanted = arrival, count
         self._deadlines.add(arrival)
         try:
-            if self._prefetch_count:
-                self._keep_prefetching(end)  # what was fetched may have been released since
+            if self._ahead:
+                self._keep_prefetching()  # what was fetched may have been released since
             elif link.credit < count or self._drain is not None:
                 # A drain that is not answered yet may never be; if it is after all, `drained` grants once more.
                 # Credit is never reduced, because messages may be on their way for it.
@@ -210,12 +223,12 @@ class Inbox:
                 link.grant(max(count, link.credit))
                 end.connection.flush()
             await arrival.future
-            if not self._prefetch_count and len(self._queue) < count and end.is_open:
+            if not self._ahead and len(self._queue) < count and end.is_open:
                 self._start_drain(end)
                 await self._drained_or_late()
         except asyncio.CancelledError:
             self._keep()
-            if not self._prefetch_count and end.is_open:
+            if not self._ahead and end.is_open:
                 self._start_drain(end)
             raise
         finally:
@@ -246,10 +259,12 @@ class Inbox:
         queue = self._queue
         if not queue:
             return messages
+        taken = [queue.popleft() for _ in range(min(count, len(queue)))]
+        self._fetch_left -= len(taken)
+        self._keep_prefetching()
         stale: list[IncomingDelivery] = []
         now: datetime | None = None
-        while queue and len(messages) < count:
-            delivery = queue.popleft()
+        for delivery in taken:
             message = read_delivery(delivery, is_locked=self._is_locking, has_session=self._has_session)
             if message is None:
                 continue
@@ -262,9 +277,6 @@ class Inbox:
             messages.append(message)
         self._release(stale)
         self._keep()
-        end = self.end
-        if self._prefetch_count and end is not None:
-            self._keep_prefetching(end)
         return messages
 
     def _keep(self) -> None:
@@ -279,11 +291,13 @@ class Inbox:
         if not queue or self._half_lock is None:
             self._watch_locks()
 
-    def _keep_prefetching(self, end: IncomingEnd) -> None:
-        room = self._prefetch_count - len(self._queue)
-        if end.link.credit <= room // 2:
+    def _keep_prefetching(self) -> None:
+        """Grant credit for what can be fetched ahead, at once: the caller may be about to decode many messages."""
+        end = self.end
+        room = self._ahead - len(self._queue)
+        if room > 0 and end is not None and end.link.credit <= room // 2:
             end.link.grant(room)
-            end.connection.flush()
+            end.connection.write()
 
     def _release(self, deliveries: Sequence[IncomingDelivery]) -> None:
         """Give deliveries back as if they had never been made; only where they are locked."""

@@ -276,6 +276,9 @@ class AmqpReceiver(ReceiverLink):
         finally:
             self._receiving.release()
 
+    def fetch_ahead(self, count: int, total: int) -> None:
+        self._inbox.fetch_ahead(count, total)
+
     async def _receive(self, count: int, deadline: float) -> list[ServiceBusReceivedMessage]:
         has_reopened = False
         while True:
