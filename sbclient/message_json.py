@@ -59,7 +59,7 @@ TEXTS: Final = (
     "reply_to",
     "reply_to_session_id",
 )
-_texts_of: Final = attrgetter(*TEXTS)
+texts_of: Final = attrgetter(*TEXTS)
 ATTRIBUTES: Final[Mapping[str, Callable[[str], Any]]] = {
     **dict.fromkeys(TEXTS, str),
     "time_to_live": read_duration,
@@ -72,7 +72,7 @@ CONTENT: Final = (*ATTRIBUTES, "application_properties", "body", "body_base64")
 
 def content_json(message: ServiceBusMessage) -> dict[str, Any]:
     """The attributes of a message that are set, and its body: text, or base64 if the body is not UTF-8."""
-    texts = zip(TEXTS, _texts_of(message), strict=True)
+    texts = zip(TEXTS, texts_of(message), strict=True)
     fields: dict[str, Any] = {name: value for name, value in texts if value is not None}
     if (time_to_live := message.time_to_live) is not None and (text := duration_text(time_to_live)) is not None:
         fields["time_to_live"] = text

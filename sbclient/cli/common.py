@@ -459,9 +459,9 @@ def print_json(value: Any) -> None:
     _print(printable_json(value, plain))
 
 
-def print_json_lines(values: Iterable[Any]) -> None:
-    """Print JSON values, one per line, in one write; like `print_json`."""
-    _print("\n".join(printable_json(value, plain) for value in values))
+def print_json_lines(lines: Iterable[str]) -> None:
+    """Print lines of JSON in one write; like `print_json`."""
+    _print("\n".join(lines))
 
 
 def print_line(line: str) -> None:

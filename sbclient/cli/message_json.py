@@ -7,18 +7,31 @@ ignores. So a message that was received can be sent again with the same body, pr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from json.encoder import encode_basestring as quoted
 from operator import attrgetter
 from typing import Any, Final
 
+from sbclient.cli.json_values import plain
 from sbclient.errors import InvalidOperationError
 from sbclient.message import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
+    AmqpMessageBodyType,
     ServiceBusMessage,
     ServiceBusReceivedMessage,
 )
-from sbclient.message_json import ATTRIBUTES, PROPERTY, content_json, property_named, timestamp_text
+from sbclient.message_json import (
+    ATTRIBUTES,
+    PROPERTY,
+    TEXTS,
+    content_json,
+    duration_text,
+    property_named,
+    texts_of,
+    timestamp_text,
+)
 from sbclient.message_json import message_of as read_message
+from sbclient.telemetry.log import printable_json, printable_line
 
 FACTS: Final = (
     "sequence_number",
@@ -56,6 +69,37 @@ def message_json(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = F
         if kept := {name: value for name, value in properties.items() if name not in own}:
             content["application_properties"] = kept
     return facts | content
+
+
+def message_line(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = False) -> str:
+    """Return `message_json` as one line of JSON, whose characters are `printable`.
+
+    A message that has only texts and times, and a body of UTF-8, is written without a dict in between.
+    """
+    if message.body_type is not AmqpMessageBodyType.DATA or message.application_properties:
+        return printable_json(message_json(message, is_dead_letter=is_dead_letter), plain)
+    try:
+        body = bytes(message).decode()
+    except UnicodeDecodeError:
+        return printable_json(message_json(message), plain)
+    line = f'{{"sequence_number": {message.sequence_number}'
+    if (original := message.enqueued_sequence_number) is not None:
+        line += f', "enqueued_sequence_number": {original}'
+    line += f', "enqueued_time_utc": "{timestamp_text(message.enqueued_time_utc)}"'
+    if (expires := message.expires_at_utc) is not None:
+        line += f', "expires_at_utc": "{timestamp_text(expires)}"'
+    line += f', "delivery_count": {message.delivery_count}'
+    if (source := message.dead_letter_source) is not None:
+        line += f', "dead_letter_source": {quoted(source)}'
+    line += f', "state": "{message.state.name.lower()}"'
+    for name, text in zip(TEXTS, texts_of(message), strict=True):
+        if text is not None:
+            line += f', "{name}": {quoted(text)}'
+    if (time_to_live := message.time_to_live) is not None and (text := duration_text(time_to_live)) is not None:
+        line += f', "time_to_live": "{text}"'
+    if (schedule := message.scheduled_enqueue_time_utc) is not None:
+        line += f', "scheduled_enqueue_time_utc": "{timestamp_text(schedule)}"'
+    return printable_line(f'{line}, "body": {quoted(body)}}}')
 
 
 def message_of(place: str, fields: Mapping[str, Any]) -> ServiceBusMessage:

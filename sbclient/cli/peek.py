@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sbclient.cli.common import AsJson, Primary, open_client, print_json_lines, run
-from sbclient.cli.message_json import message_json
+from sbclient.cli.message_json import message_line
 from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.source import DeadLetter, Queue, Source, Subscription, Topic, TransferDeadLetter
 
@@ -49,6 +49,6 @@ async def _peek(primary: str, source: Source, count: int, first: int, progress: 
             while seen < count and (
                 page := await receiver.peek_messages(min(count - seen, PAGE), sequence_number=number)
             ):
-                print_json_lines(message_json(message, is_dead_letter=source.is_sub_queue) for message in page)
+                print_json_lines(message_line(message, is_dead_letter=source.is_sub_queue) for message in page)
                 seen += len(page)
                 number = page[-1].sequence_number + 1

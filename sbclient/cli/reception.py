@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from sbclient.cli.common import print_bodies, print_json_lines
-from sbclient.cli.message_json import message_json
+from sbclient.cli.message_json import message_line
 from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.source import ANY_SESSION, Source
 from sbclient.client.client import ServiceBusClient
@@ -193,7 +193,7 @@ class Reception:
         if self.form is Form.LINES:
             print_bodies(bytes(each) if each.body_type is AmqpMessageBodyType.DATA else str(each) for each in messages)
         else:
-            print_json_lines(message_json(each, is_dead_letter=self.source.is_sub_queue) for each in messages)
+            print_json_lines(message_line(each, is_dead_letter=self.source.is_sub_queue) for each in messages)
         self.received += len(messages)
 
     @property

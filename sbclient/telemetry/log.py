@@ -86,10 +86,14 @@ def printable_json(value: Any, default: Callable[[Any], Any] | None = None) -> s
     Args:
         default: as for `json.dumps`.
     """
-    text = _encoder(default).encode(value)
-    return (
-        text if text.isprintable() else "".join(each if _is_visible(each) else json.dumps(each)[1:-1] for each in text)
-    )
+    return printable_line(_encoder(default).encode(value))
+
+
+def printable_line(line: str) -> str:
+    """Return JSON on one line with the characters escaped that `printable` escapes."""
+    if line.isprintable():
+        return line
+    return "".join(each if _is_visible(each) else json.dumps(each)[1:-1] for each in line)
 
 
 @cache

@@ -12,10 +12,11 @@ import pytest
 
 from sbclient import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.cli.json_values import plain
-from sbclient.cli.message_json import message_json, message_of, named, set_by_name
+from sbclient.cli.message_json import message_json, message_line, message_of, named, set_by_name
 from sbclient.errors import InvalidOperationError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, AmqpMessageBodyType
 from sbclient.message_json import ATTRIBUTES, timestamp_text
+from sbclient.telemetry.log import printable_json
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -170,3 +171,26 @@ def test_typed_property_requires_json() -> None:
 def test_unknown_attribute_is_rejected(setting: str) -> None:
     with pytest.raises(InvalidOperationError):
         named("--set", [setting])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"session_id": None, "message_id": None, "time_to_live": None, "scheduled_enqueue_time_utc": None},
+        {"time_to_live": timedelta.max},
+        {"subject": 'a "quoted" \\ text\n\u2028 with \u202e marks and an \x00', "to": "café 🎉"},
+        {"application_properties": {"price": 5}},
+    ],
+)
+@pytest.mark.parametrize("body", [b"", b"text", 'ü "\u200b"\t'.encode(), b"\xff"])
+@pytest.mark.parametrize(
+    "facts", [{}, {"enqueued_sequence_number": 3, "dead_letter_source": 'a"b', "delivery_count": 2}]
+)
+def test_a_line_is_the_object(changes: dict[str, Any], body: bytes, facts: dict[str, Any]) -> None:
+    content = ServiceBusMessage(body)
+    for name in ATTRIBUTES:
+        setattr(content, name, changes.get(name, getattr(FULL, name)))
+    content.application_properties = changes.get("application_properties")
+    message = ServiceBusReceivedMessage.of(content, sequence_number=7, enqueued_time_utc=NOW, **facts)
+    assert message_line(message) == printable_json(message_json(message), plain)

@@ -13,7 +13,7 @@ from sbclient.amqp.broker_annotations import LOCK_TOKEN_ANNOTATION
 from sbclient.amqp.decimals import of_service
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.message import ReceivedContent, body_of, copied, read_content
-from sbclient.amqp.sections import HEADER, list_fields
+from sbclient.amqp.sections import APPLICATION_PROPERTIES, HEADER, list_fields
 from sbclient.amqp.types import Opaque, Timestamp
 from sbclient.annotated_message import (
     DEAD_LETTER_SOURCE_ANNOTATION,
@@ -131,7 +131,8 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message = cls.__new__(cls)
         message.sections = sections
         message.delivery = delivery
-        message._body_read = message._properties_read = _UNREAD
+        message._body_read = _UNREAD
+        message._properties_read = _UNREAD if sections.has(APPLICATION_PROPERTIES) else None
         read_content(message, sections, annotations)
         number = annotations.get(SEQUENCE_NUMBER_ANNOTATION)
         message.sequence_number = int(number) if isinstance(number, int) else 0
