@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
@@ -154,6 +155,7 @@ def _body_of(fields: Mapping[str, Any]) -> bytes:
 # ---------------------------------------------------------------------- values
 
 
+@lru_cache(maxsize=64)
 def duration_text(duration: timedelta) -> str | None:
     """`PT1M30S`; None for "no limit"."""
     return None if (text := write_duration(duration)) == NO_LIMIT else text
@@ -161,7 +163,11 @@ def duration_text(duration: timedelta) -> str | None:
 
 def timestamp_text(timestamp: datetime) -> str:
     """`2030-01-01T00:00:00.5Z`, in UTC."""
-    timestamp = timestamp if timestamp.tzinfo is UTC else timestamp.astimezone(UTC)
+    return _utc_text(timestamp if timestamp.tzinfo is UTC else timestamp.astimezone(UTC))
+
+
+@lru_cache(maxsize=64)
+def _utc_text(timestamp: datetime) -> str:
     text = timestamp.isoformat().removesuffix("+00:00")
     return (text.rstrip("0") if "." in text else text) + "Z"
 

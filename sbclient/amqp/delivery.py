@@ -73,7 +73,12 @@ class IncomingDelivery(_Delivery):
         message_format: int,
         payload: bytes,
     ) -> None:
-        super().__init__(link, delivery_id, tag, settled=settled, state=state)
+        self.link = link  # without a call of the base, since this runs for each message
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.state = state
+        self.is_settled = settled
+        self.owner = None
         self.message_format = message_format
         self.payload = payload
 

@@ -149,11 +149,11 @@ class IncomingLink(Link):
         """
         partial = self._partial
         if partial is None:
-            partial = _Partial(self._checked(transfer))
+            first = self._checked(transfer)
             if not transfer.more and not transfer.aborted and len(payload) <= self.max_message_size:
-                partial.settled = bool(transfer.settled)
-                self._deliver(partial, payload)
+                self._emit(first, payload, settled=bool(transfer.settled))
                 return
+            partial = _Partial(first)
         elif transfer.delivery_id is not None and transfer.delivery_id != partial.first.delivery_id:
             raise WireError(
                 NOT_ALLOWED,
@@ -209,24 +209,26 @@ class IncomingLink(Link):
     def _deliver(self, partial: _Partial, payload: bytes) -> None:
         if partial.reserved:
             self.session.reserve(-partial.reserved)
-        first = partial.first
+        self._partial = None
+        whole = b"".join((partial.payload, payload)) if partial.payload else payload
+        self._emit(partial.first, whole, settled=partial.settled, refusal=partial.refusal)
+
+    def _emit(self, first: Transfer, payload: bytes, *, settled: bool, refusal: AmqpError | None = None) -> None:
         delivery = IncomingDelivery(
             self,
             first.delivery_id or 0,
             first.delivery_tag or b"",
-            settled=partial.settled,
+            settled=settled,
             state=first.state,
             message_format=first.message_format or 0,
-            payload=b"".join((partial.payload, payload)) if partial.payload else payload,
+            payload=payload,
         )
-        self._partial = None
         self._count_delivery()
-        refusal = partial.refusal
-        if refusal is None and not partial.settled and not self.session.remember(delivery):
+        if refusal is None and not settled and not self.session.remember(delivery):
             refusal = AmqpError(RESOURCE_LIMIT, "too many deliveries are unsettled: wait for their outcomes")
         if refusal is None:
             self.session.emit(DeliveryReceived(self, delivery))
-        elif not partial.settled:
+        elif not settled:
             self.session.write_disposition(ROLE_RECEIVER, delivery, Rejected(refusal), settled=True)
 
     def _drop_partial(self) -> None:

@@ -257,7 +257,7 @@ class Sections:
         if place is None:
             return _NO_PROPERTIES
         usual: list[Any] | None = read_properties(self.payload, place[1], place[2])
-        return Properties._make(self._fields(place) if usual is None else usual)
+        return Properties._make(self._fields(place)) if usual is None else tuple.__new__(Properties, usual)
 
     @property
     def has_message_id(self) -> bool:

@@ -420,9 +420,11 @@ class Session:
         link = self._links_by_remote.get(transfer.handle)
         if link is None:
             self.fail(AmqpError(UNATTACHED_HANDLE, f"no link is attached to handle {transfer.handle}"))
-        elif not link.is_over:
+            return
+        is_open = link.is_open
+        if is_open or not link.is_over:
             try:
-                if not isinstance(link, IncomingLink) or not link.is_open:
+                if not is_open or not isinstance(link, IncomingLink):
                     raise WireError(NOT_ALLOWED, "transfer on a link that does not receive or is not attached")
                 link.on_transfer(transfer, payload)
             except WireError as error:

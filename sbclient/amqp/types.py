@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
@@ -176,6 +177,7 @@ def milliseconds_of(time: datetime) -> int:
     return (time - EPOCH) // _MILLISECOND
 
 
+@lru_cache(maxsize=256)
 def moment_of(milliseconds: int) -> datetime | Timestamp:
     """The datetime in UTC, or a `Timestamp` outside of its range (before year 1, after 9999)."""
     try:

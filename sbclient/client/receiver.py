@@ -377,7 +377,7 @@ class ServiceBusReceiver:
             )
         if not isinstance(message, ServiceBusReceivedMessage):
             raise TypeError(f"{operation} requires a received message, not a {type(message).__name__}")
-        if message.lock_token is None:
+        if not message._is_held:
             raise InvalidOperationError(
                 f"{operation} is not possible for a peeked message: receive the message instead"
             )

@@ -154,6 +154,8 @@ class Inbox:
         self._has_session = has_session
         self._prefetch_count = prefetch_count if is_locking else 0
         self._fetch_left = sys.maxsize
+        self._heard_at = -1.0
+        self._came_at: datetime | None = None
         self._clock = clock
         self._deadlines = deadlines
         self._end: IncomingEnd | None = None
@@ -270,7 +272,7 @@ class Inbox:
                 continue
             arrived_at = delivery.owner
             if arrived_at is not None and message.locked_until_utc is not None:
-                now = now or datetime.fromtimestamp(self._clock.now(), tz=UTC)
+                now = now or self._now()
                 if (message.locked_until_utc - now) < (now - arrived_at):
                     stale.append(delivery)
                     continue
@@ -287,7 +289,7 @@ class Inbox:
             for delivery in reversed(queue):
                 if delivery.owner is not None:
                     break
-                delivery.owner = now = now or datetime.fromtimestamp(self._clock.now(), tz=UTC)
+                delivery.owner = now = now or self._now()
         if not queue or self._half_lock is None:
             self._watch_locks()
 
@@ -314,7 +316,7 @@ class Inbox:
         """Half of the lock of the oldest message has passed: release it, with what came at the same time."""
         self._half_lock = None
         stale: list[IncomingDelivery] = []
-        now = datetime.fromtimestamp(self._clock.now(), tz=UTC)
+        now = self._now()
         while self._queue and self._queue[0].owner is not None:
             until = _locked_until(self._queue[0])
             if until is not None and until - now > now - self._queue[0].owner:
@@ -342,7 +344,9 @@ class Inbox:
         """A message has come."""
         arrival = self._arrival
         if arrival is None and self._is_locking and not self._has_session:
-            delivery.owner = datetime.fromtimestamp(self._clock.now(), tz=UTC)
+            if end.connection.heard_at != self._heard_at:  # a piece of the network has many messages
+                self._heard_at, self._came_at = end.connection.heard_at, self._now()
+            delivery.owner = self._came_at
         self._queue.append(delivery)
         if delivery.owner is not None and self._half_lock is None:
             self._watch_locks()
@@ -358,6 +362,9 @@ class Inbox:
         if arrival is not None and not arrival.future.done() and end.is_open:
             end.link.grant(self._wanted)
             end.connection.flush()
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.now(), tz=UTC)
 
     def lost(self, end: IncomingEnd, error: ServiceBusError) -> None:
         """The link is over. Messages that no caller received stay locked until their locks end."""

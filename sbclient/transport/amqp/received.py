@@ -55,12 +55,24 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         delivery: of the link that brought it; None for a message from a management reply.
     """
 
-    __slots__ = ("_body_read", "_properties_read", "delivery", "sections")
+    __slots__ = ("_body_read", "_properties_read", "_token", "delivery", "sections")
 
     sections: Sections
     delivery: IncomingDelivery | None
     _body_read: Any
     _properties_read: Any
+    _token: UUID | bytes | None
+
+    @property
+    def lock_token(self) -> UUID | None:  # type: ignore[override]  # few callers read it, so it is made when they do
+        token = self._token
+        if isinstance(token, bytes):
+            self._token = token = UUID(bytes_le=token)
+        return token
+
+    @property
+    def _is_held(self) -> bool:
+        return self._token is not None
 
     @property
     def _body(self) -> Any:
@@ -111,7 +123,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         cls,
         payload: bytes,
         *,
-        lock_token: UUID | None,
+        lock_token: UUID | bytes | None,
         has_session: bool,
         delivery: IncomingDelivery | None = None,
     ) -> Self:
@@ -119,7 +131,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
 
         Args:
             payload: the encoded message.
-            lock_token: None for a peeked or deleted message.
+            lock_token: as bytes in the order of .NET; None for a peeked or deleted message.
             has_session: whether the session is locked and not the message.
             delivery: of the link that brought it.
 
@@ -143,7 +155,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message.expires_at_utc = _expiry(enqueued_at, message._time_to_live)
         is_locked = lock_token is not None and not has_session
         message.locked_until_utc = _moment(annotations.get(LOCKED_UNTIL_ANNOTATION)) if is_locked else None
-        message.lock_token = lock_token
+        message._token = lock_token
         message.delivery_count = sections.header.delivery_count
         state = annotations.get(MESSAGE_STATE_ANNOTATION)
         message.state = _STATES.get(state if isinstance(state, int) else 0, ServiceBusMessageState.ACTIVE)
@@ -176,14 +188,14 @@ def read_delivery(delivery: IncomingDelivery, *, is_locked: bool, has_session: b
         return None
 
 
-def token_of(delivery: IncomingDelivery) -> UUID:
-    """The lock token: the delivery tag in the byte order of .NET, else the annotation.
+def token_of(delivery: IncomingDelivery) -> UUID | bytes:
+    """The lock token: the delivery tag, 16 bytes in the order of .NET, else the annotation.
 
     Raises:
         InvalidOperationError: there is none.
     """
     if len(delivery.tag) == _TOKEN_BYTES:
-        return UUID(bytes_le=delivery.tag)
+        return delivery.tag
     token = Sections(delivery.payload).delivery_annotations.get(LOCK_TOKEN_ANNOTATION)
     if isinstance(token, UUID):
         return token

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from sbclient.amqp import Attach, Source
+from sbclient.amqp import Attach, IncomingDelivery, Source
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
 from sbclient.clock import Clock
@@ -46,7 +47,7 @@ from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.received import AmqpReceivedMessage
 from sbclient.transport.amqp.renewals import Renewals
 from sbclient.transport.amqp.requests import Reply, Requests, items_of
-from sbclient.transport.amqp.settlements import Settling, in_transaction, outcome_of
+from sbclient.transport.amqp.settlements import Settling, SettlingTogether, in_transaction, outcome_of
 from sbclient.transport.amqp.shared import Shared
 from sbclient.transport.amqp.transactions import transaction_of
 from sbclient.transport.base import ReceiverLink, TransactionLink
@@ -397,7 +398,7 @@ class AmqpReceiver(ReceiverLink):
         transaction: TransactionLink | None = None,
     ) -> None:
         self._check_open()
-        token = self._token_of(message)
+        self._check_held(message)
         deadline = self._clock.monotonic() + timeout_s
         delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
         end = None if delivery is None else delivery.link.owner
@@ -407,10 +408,10 @@ class AmqpReceiver(ReceiverLink):
             outcome = outcome_of(settlement)
             if transaction is not None:
                 state = await transaction_of(transaction).state_on(end.wire, deadline)
-                await self._confirmed(end, Settling(delivery, in_transaction(outcome, state), deadline, doing))
+                await self._confirmed(end, Settling([delivery], in_transaction(outcome, state), deadline, doing))
                 return
             try:
-                await self._confirmed(end, Settling(delivery, outcome, deadline, doing))
+                await self._confirmed(end, Settling([delivery], outcome, deadline, doing))
                 return
             except ServiceBusConnectionError as error:
                 in_doubt = error.is_in_doubt
@@ -421,7 +422,7 @@ class AmqpReceiver(ReceiverLink):
             lost.is_in_doubt = in_doubt
             raise lost
         try:
-            await self._update_disposition(token, settlement, deadline, doing, transaction)
+            await self._update_disposition(self._token_of(message), settlement, deadline, doing, transaction)
         except ServiceBusError as error:
             error.is_in_doubt = error.is_in_doubt or in_doubt
             raise
@@ -444,28 +445,19 @@ class AmqpReceiver(ReceiverLink):
         self._check_open()
         deadline = self._clock.monotonic() + timeout_s
         outcome, doing = outcome_of(settlement), f"{settlement.mode} a message of {self.path!r}"
-        settlings: list[tuple[Settling, ServiceBusReceivedMessage]] = []
-        settled = []
-        try:
-            for message in messages:
-                delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
-                end = None if delivery is None else delivery.link.owner
-                if delivery is None or not isinstance(end, IncomingEnd) or not end.is_open or delivery.is_settled:
-                    continue
-                settling = Settling(delivery, outcome, deadline, doing)
-                settlings.append((settling, message))
-                self.owner.deadlines.add(settling)
-                end.settlements.add(settling)
-            for settling, message in settlings:  # most are confirmed at the same time, so few of these await anything
-                try:
-                    await settling.future
-                except ServiceBusError:
-                    continue
-                settled.append(message)
-        finally:
-            for settling, _ in settlings:
-                settling.future.cancel()
-                self.owner.deadlines.remove(settling)
+        by_end: dict[IncomingEnd, dict[IncomingDelivery, ServiceBusReceivedMessage]] = {}
+        for message in messages:
+            delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
+            end = None if delivery is None else delivery.link.owner
+            if delivery is not None and not delivery.is_settled and isinstance(end, IncomingEnd):
+                by_end.setdefault(end, {})[delivery] = message
+        settled: list[ServiceBusReceivedMessage] = []
+        for end, several in by_end.items():
+            if end.is_open:
+                settling = SettlingTogether(list(several), outcome, deadline, doing)
+                with suppress(ServiceBusError):  # the caller settles the others by themselves
+                    await self._confirmed(end, settling)
+                settled += [message for delivery, message in several.items() if delivery in settling.confirmed]
         return settled
 
     async def _update_disposition(
@@ -504,13 +496,18 @@ class AmqpReceiver(ReceiverLink):
             wire=wire,
         )
 
-    def _token_of(self, message: ServiceBusReceivedMessage) -> UUID:
-        if message.lock_token is None:
+    def _check_held(self, message: ServiceBusReceivedMessage) -> None:
+        if not message._is_held:
             raise InvalidOperationError(
                 f"message {message.sequence_number} of {self.path} is not held: it was peeked, or deleted when it was "
                 "received"
             )
-        return message.lock_token
+
+    def _token_of(self, message: ServiceBusReceivedMessage) -> UUID:
+        self._check_held(message)
+        token = message.lock_token
+        assert token is not None  # just checked
+        return token
 
     # -- locks and the session -----------------------------------------------------------------------------------
 

@@ -57,23 +57,56 @@ def outcome_of(settlement: Settlement) -> Outcome:
 
 
 class Settling(Waiter):
-    """A settlement that waits for its confirmation.
+    """A settlement of deliveries that waits for its confirmation.
 
     Attributes:
         has_left: whether its disposition was written.
     """
 
-    __slots__ = ("delivery", "has_left", "state")
+    __slots__ = ("deliveries", "has_left", "state")
 
-    def __init__(self, delivery: IncomingDelivery, state: DeliveryState, deadline: float, doing: str) -> None:
+    def __init__(
+        self, deliveries: Sequence[IncomingDelivery], state: DeliveryState, deadline: float, doing: str
+    ) -> None:
         super().__init__(deadline, doing)
-        self.delivery = delivery
+        self.deliveries = deliveries
         self.state = state
         self.has_left = False
 
     @property
     def is_in_doubt(self) -> bool:
         return self.has_left
+
+    def answered(self, delivery: IncomingDelivery, refusal: ServiceBusError | None) -> None:
+        """The service has confirmed or refused the settlement of a delivery."""
+        if refusal is None:
+            self.finish()
+        else:
+            self.fail(refusal)
+
+
+class SettlingTogether(Settling):
+    """A settlement of several deliveries, each with its own answer.
+
+    Attributes:
+        confirmed: those that the service has confirmed.
+    """
+
+    __slots__ = ("_left", "confirmed")
+
+    def __init__(
+        self, deliveries: Sequence[IncomingDelivery], state: DeliveryState, deadline: float, doing: str
+    ) -> None:
+        super().__init__(deliveries, state, deadline, doing)
+        self.confirmed: set[IncomingDelivery] = set()
+        self._left = len(deliveries)
+
+    def answered(self, delivery: IncomingDelivery, refusal: ServiceBusError | None) -> None:
+        if refusal is None:
+            self.confirmed.add(delivery)
+        self._left -= 1
+        if not self._left:
+            self.finish()
 
 
 class Settlements:
@@ -109,8 +142,9 @@ class Settlements:
             state = run[0].state
             for settling in run:
                 settling.has_left = True
-                self._unconfirmed[settling.delivery] = settling
-            self._link.settle_many([settling.delivery for settling in run], state, settled=False)
+                self._unconfirmed.update(dict.fromkeys(settling.deliveries, settling))
+            together = [delivery for settling in run for delivery in settling.deliveries]
+            self._link.settle_many(together, state, settled=False)
         self._wire.flush()
 
     def confirmed(self, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool) -> None:
@@ -125,13 +159,13 @@ class Settlements:
                 continue
             is_done = outcome is None and settled
             if is_done or (type(outcome) is type(inner_outcome(settling.state)) and not is_refused):
-                settling.future.set_result(None)
+                settling.answered(delivery, None)
             else:
-                settling.fail(refusal_of(settling.doing, outcome))
+                settling.answered(delivery, refusal_of(settling.doing, outcome))
 
     def lost(self, error: ServiceBusError) -> None:
         """The link is over."""
-        unconfirmed = [*self._unconfirmed.values(), *self._waiting]
+        unconfirmed = dict.fromkeys([*self._unconfirmed.values(), *self._waiting])
         self._unconfirmed.clear()
         self._waiting.clear()
         for settling in unconfirmed:
