@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Iterator
 from enum import Enum
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
@@ -26,10 +25,9 @@ import sbclient.aio.management
 import sbclient.annotated_message
 import sbclient.exceptions
 import sbclient.management
+from tests.page_table import PageTable
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "moving.md"
-BEGIN: Final = "<!-- differences: python -m tests.sdk_differences -->\n"
-END: Final = "<!-- end of differences -->\n"
+TABLE: Final = PageTable("moving.md", "differences", "tests.sdk_differences", ("difference", "reason"))
 
 MODULES: Final = [
     (sdk, sbclient),
@@ -193,18 +191,10 @@ def _bases() -> Iterator[str]:
         yield from (f"{name} is no {base}" for base in sorted(bases))
 
 
-def table() -> str:
-    """Return the differences as a Markdown table."""
-    rows = "".join(f"| `{difference}` | {reason_of(difference)} |\n" for difference in sorted(differences()))
-    return f"{BEGIN}| difference | reason |\n|---|---|\n{rows}{END}"
-
-
-def main() -> None:
-    """Write the table into the page."""
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    PAGE.write_text(before + table() + rest.split(END)[1])
+def rows() -> list[tuple[str, str | None]]:
+    """Return the differences and their reasons."""
+    return [(f"`{difference}`", reason_of(difference)) for difference in sorted(differences())]
 
 
 if __name__ == "__main__":
-    main()
+    TABLE.write(rows())

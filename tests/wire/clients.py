@@ -11,12 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.page_table import PageTable
 from tests.wire import java_client, test_go, test_node
 
 HERE: Final = Path(__file__).parent
-PAGE: Final = HERE.parents[1] / "docs" / "emulator.md"
-BEGIN: Final = "<!-- clients: python -m tests.wire.clients -->\n"
-END: Final = "<!-- end of clients -->\n"
+TABLE: Final = PageTable("emulator.md", "clients", "tests.wire.clients", ("client", "version", "checks", "transports"))
 
 ALL_TRANSPORTS: Final = "plain, TLS, WebSockets"
 
@@ -60,18 +59,5 @@ def _stated(name: str, before: str) -> str:
     return found[1]
 
 
-def table() -> str:
-    """Return the table with its markers."""
-    rows = "".join(f"| {each.name} | {each.version} | {each.check_count} | {each.transports} |\n" for each in clients())
-    return f"{BEGIN}| client | version | checks | transports |\n|---|---|---|---|\n{rows}{END}"
-
-
-def main() -> None:
-    """Write the table into the page."""
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    PAGE.write_text(before + table() + rest.split(END)[1])
-
-
 if __name__ == "__main__":
-    main()
+    TABLE.write(clients())
