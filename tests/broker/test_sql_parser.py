@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 
 from sbclient.broker.sql.parser import parse_action, parse_filter
@@ -27,6 +24,7 @@ from sbclient.broker.sql.syntax import (
     Statements,
 )
 from sbclient.errors import InvalidOperationError
+from tests.fresh_process import output_of
 
 _AFTER_NAME = "a comparison (= <> < <= > >=), IN, LIKE, IS NULL or an arithmetic operator"
 
@@ -290,4 +288,4 @@ def test_the_parser_is_loaded_by_the_first_rule_in_sql_alone() -> None:
         "filters.compile_filter(TrueRuleFilter()); assert 'lark' not in sys.modules; "
         "filters.compile_filter(SqlRuleFilter('1=1')); assert 'lark' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", program], check=True)  # a fresh interpreter: this one has loaded it
+    output_of(program)

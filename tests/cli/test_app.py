@@ -29,6 +29,7 @@ from sbclient.errors import (
 )
 from sbclient.testing import served
 from tests.cli.calling import PRIMARY, SECONDARY, call, run_line
+from tests.fresh_process import output_of
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
@@ -134,8 +135,7 @@ def test_commands_start_without_slow_modules() -> None:
         "import sys; from sbclient.cli.app import COMMANDS, make_app; "
         "[make_app([name]) for name in COMMANDS if name != 'demo']; print(*sys.modules)"
     )
-    ended = subprocess.run([sys.executable, "-c", loading], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = {name for name in ended.stdout.split() if name in NOT_AT_START}
+    loaded = {name for name in output_of(loading).split() if name in NOT_AT_START}
     assert not loaded
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from sbclient.certificate import Certificate
 from sbclient.cli.failed_file import FailedFile
 from sbclient.errors import InvalidOperationError
 from sbclient.worker.settings_file import read_secret, read_settings_file
+from tests.fresh_process import output_of
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
 
@@ -102,8 +101,7 @@ def test_version_imports_neither_commands_nor_libraries() -> None:
     code = (
         "import sys; sys.argv = ['sbclient', '--version']; from sbclient.cli import main; main(); print(*sys.modules)"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    version, loaded = run.stdout.splitlines()
+    version, loaded = output_of(code).splitlines()
 
     assert version[0].isdigit()
     assert not {"typer", "rich", "h11", "azure.core", "sbclient.client.client"} & set(loaded.split())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,7 +22,7 @@ from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
 from tests.client.scene import options
 from tests.secrets.canaries import BODY, PROPERTY, STATE
-from tests.secrets.output_capture import OutputCapture, capture_output, debug
+from tests.secrets.output_capture import OutputCapture, debug
 from tests.secrets.reachable import reprs_of
 
 QUEUE, SESSIONS, TOPIC, SUBSCRIPTION = "orders", "jobs", "prices", "eu"
@@ -33,13 +32,6 @@ ERRORS = [
     for _, kind in inspect.getmembers(errors, inspect.isclass)
     if issubclass(kind, ServiceBusError) and kind not in (ServiceBusError, errors.BacklogUnavailableError)
 ]
-
-
-@pytest.fixture
-def capture() -> Iterator[OutputCapture]:
-    with capture_output() as capture:
-        yield capture
-        capture.check()
 
 
 def secret(**fields: Any) -> ServiceBusMessage:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.secrets.canaries import BODY, KEY, PROPERTY, SIGNATURE, WEB_TOKEN, connection_string, found_in
-from tests.secrets.output_capture import OutputCapture, capture_output
+from tests.secrets.output_capture import OutputCapture
 
 if find_spec("pyspark") is None or find_spec("pyarrow") is None:
     pytest.skip("needs the extra `spark`", allow_module_level=True)
@@ -33,13 +33,6 @@ from sbclient_spark.write_task import TaskPlace, WritePlan, run_task
 
 PRIMARY, SECONDARY = connection_string(), connection_string("sb://contoso-backup.servicebus.windows.net/")
 READERS: list[Callable[[Mapping[str, str]], Any]] = [write_options, read_options, drain_options]
-
-
-@pytest.fixture
-def capture() -> Iterator[OutputCapture]:
-    with capture_output() as capture:
-        yield capture
-        capture.check()
 
 
 GOOD = [

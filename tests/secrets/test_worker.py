@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,12 @@ from sbclient.worker.http_api import WorkerApi
 from sbclient.worker.settings_file import read_settings_file
 from tests.client.scene import QUEUE, options
 from tests.secrets.canaries import BODY, KEY, PROPERTY, connection_string
-from tests.secrets.output_capture import OutputCapture, capture_output
+from tests.secrets.output_capture import OutputCapture
 from tests.secrets.reachable import reprs_of
 from tests.worker.scene import Run
 
 PRIMARY, SECONDARY = connection_string(), connection_string("sb://contoso-backup.servicebus.windows.net/")
 ENVIRONMENT = {"SERVICEBUS_CONNECTION_STRING": PRIMARY, "SERVICEBUS_SECONDARY_CONNECTION_STRING": SECONDARY}
-
-
-@pytest.fixture
-def capture() -> Iterator[OutputCapture]:
-    with capture_output() as capture:
-        yield capture
-        capture.check()
 
 
 def test_reprs_of_settings_leak_no_key(capture: OutputCapture, tmp_path: Path) -> None:

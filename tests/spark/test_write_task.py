@@ -4,8 +4,6 @@ import gc
 import json
 import logging
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +24,7 @@ from sbclient_spark.session_digests import DIGEST_BYTES, SessionDigests, split_s
 from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.write_options import write_options
 from sbclient_spark.write_task import TaskPlace, TaskResult, WritePlan, check_sessions, plan_write, run_task
+from tests.fresh_process import output_of
 
 PLACE = TaskPlace(partition=2, attempt=0, attempt_id=9, query_id="query", batch_id=4)
 PAIRED = {"connectionString": "memory://written", "secondaryConnectionString": "memory://written-backup"}
@@ -259,9 +258,7 @@ def test_a_plan_shows_no_secret(tmp_path: Path) -> None:
 def test_a_worker_does_not_load_the_broker() -> None:
     """It would take a third longer to begin, and Spark begins workers anew after a failure or a minute without work."""
     found = "[name for name in sys.modules if name.startswith('sbclient.broker')]"
-    asked = f"import sys, sbclient_spark.source as _; print({found})"
-    result = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert output_of(f"import sys, sbclient_spark.source as _; print({found})") == "[]"
 
 
 def test_two_concurrent_attempts_of_a_task_leave_one_set_of_messages(clients: WorkerClients) -> None:

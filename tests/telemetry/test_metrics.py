@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +11,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from sbclient.telemetry import metrics
+from tests.fresh_process import output_of
 from tests.measured import values
-
-ROOT = Path(__file__).parents[2]
 
 
 class Lamp:
@@ -109,11 +105,6 @@ def test_a_namespace_is_named_by_host_and_port(namespace: str, attributes: dict[
     assert metrics.server(namespace) == attributes
 
 
-def in_a_process_of_its_own(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 def test_opentelemetry_is_not_imported_unless_enabled() -> None:
     code = """
 import sys
@@ -122,7 +113,7 @@ from sbclient.telemetry import metrics
 metrics.add(metrics.DIVERTED, 1, {})
 print(metrics.is_read(), [name for name in sys.modules if name.startswith("opentelemetry")])
 """
-    assert in_a_process_of_its_own(code) == "False []"
+    assert output_of(code) == "False []"
 
 
 def test_everything_works_without_the_packages() -> None:
@@ -144,7 +135,7 @@ try:
 except InvalidOperationError as error:
     print(error)
 """
-    assert in_a_process_of_its_own(code).endswith("pip install 'sbclient[metrics]'")
+    assert output_of(code).endswith("pip install 'sbclient[metrics]'")
 
 
 def test_the_global_provider_reads_from_when_it_is_set_also_states_that_are_older() -> None:
@@ -153,6 +144,7 @@ from opentelemetry import metrics as api
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from sbclient.telemetry import metrics
+from tests.fresh_process import output_of
 from tests.measured import values
 from sbclient.testing import memory_pair, run_virtual
 async def main():
@@ -168,7 +160,7 @@ async def main():
         print(values(reader, metrics.DIVERTED))
 run_virtual(main())
 """
-    assert in_a_process_of_its_own(code).splitlines() == [
+    assert output_of(code).splitlines() == [
         "False True",
         "{'healthy': 1.0, 'suspect': 0.0, 'failed_over': 0.0}",
         "{None: 2}",
@@ -183,4 +175,4 @@ metrics.add(metrics.DIVERTED, 1, {})
 api.set_meter_provider(api.NoOpMeterProvider())
 print(metrics.is_read())
 """
-    assert in_a_process_of_its_own(code) == "False"
+    assert output_of(code) == "False"

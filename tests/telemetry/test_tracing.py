@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,15 +18,9 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.size import encoded_size
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import tracing
-
-ROOT = Path(__file__).parents[2]
+from tests.fresh_process import output_of
 
 application = TracerProvider(shutdown_on_exit=False).get_tracer("an application")
-
-
-def in_a_process_of_its_own(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
 
 
 def test_opentelemetry_is_not_imported_unless_enabled() -> None:
@@ -42,7 +33,7 @@ with tracing.sending(tracing.SEND, [], {}, Clock(), 0):
     pass
 print(tracing.is_on(), tracing.ids(), tracing.outside(), [name for name in sys.modules if "opentelemetry" in name])
 """
-    assert in_a_process_of_its_own(code) == "False {} None []"
+    assert output_of(code) == "False {} None []"
 
 
 def test_the_api_alone_or_a_provider_that_does_nothing_switches_nothing_on() -> None:
@@ -53,7 +44,7 @@ print(tracing.is_on())
 trace.set_tracer_provider(trace.NoOpTracerProvider())
 print(tracing.is_on())
 """
-    assert in_a_process_of_its_own(code) == "False\nFalse"
+    assert output_of(code) == "False\nFalse"
 
 
 def test_the_global_provider_is_used_from_when_it_is_set() -> None:
@@ -66,7 +57,7 @@ before = tracing.is_on()
 trace.set_tracer_provider(TracerProvider())
 print(before, tracing.is_on())
 """
-    assert in_a_process_of_its_own(code) == "False True"
+    assert output_of(code) == "False True"
 
 
 def test_a_message_that_is_not_sampled_has_an_unsampled_context(clock: VirtualClock) -> None:
