@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 
 from sbclient.amqp import EncodedBatch, encode_message, encode_section
 from sbclient.client.client import ServiceBusClient
+from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
@@ -113,3 +115,31 @@ def encoded(messages: Sequence[ServiceBusMessage]) -> EncodedBatch:
         session_id=first.session_id,
         partition_key=first.partition_key,
     )
+
+
+def with_pings(receive: Callable[..., Awaitable[Sequence[ServiceBusReceivedMessage]]]) -> Callable[..., Any]:
+    """Wrap the `receive` of a link, so that the messages with the text `ping` are pings."""
+
+    async def wrapped(*args: Any, **kwargs: Any) -> Sequence[ServiceBusReceivedMessage]:
+        messages = await receive(*args, **kwargs)
+        for message in messages:
+            if str(message) == "ping":
+                message.content_type = "application/vnd.ms-servicebus-ping"
+        return messages
+
+    return wrapped
+
+
+async def until(clock: Clock, condition: Callable[[], bool], *, at_most_s: float) -> None:
+    """Wait until a condition is true, and fail if it takes too long."""
+    end_at = clock.monotonic() + at_most_s
+    while not condition():
+        assert clock.monotonic() < end_at, f"it did not happen within {at_most_s} s"
+        await clock.sleep(0.25)
+
+
+async def cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()

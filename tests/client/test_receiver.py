@@ -26,7 +26,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.receiver import MemoryReceiver
-from tests.client.scene import QUEUE, make_queue, taken, texts
+from tests.client.scene import QUEUE, make_queue, taken, texts, with_pings
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
@@ -267,17 +267,8 @@ async def test_received_pings_are_completed_and_skipped(
     mode: ServiceBusReceiveMode,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    receive = MemoryReceiver.receive
-
-    async def letting_through(self: Any, **kwargs: Any) -> Any:
-        messages = await receive(self, **kwargs)
-        for message in messages:
-            if str(message) == "ping":
-                message.content_type = "application/vnd.ms-servicebus-ping"
-        return messages
-
     await send(client, "ping", "ping", "a")
-    monkeypatch.setattr(MemoryReceiver, "receive", letting_through)
+    monkeypatch.setattr(MemoryReceiver, "receive", with_pings(MemoryReceiver.receive))
     pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=1))
     async with client.get_queue_receiver(QUEUE, receive_mode=mode) as receiver:
         assert texts(await receiver.receive_messages()) == ["a"]

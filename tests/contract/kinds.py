@@ -16,6 +16,7 @@ from sbclient.clock import Clock, VirtualClock
 from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault
 from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.memory.transport import memory_host
 
 T = TypeVar("T")
@@ -115,6 +116,21 @@ class NamespaceKind:
         for subscription in subscriptions:
             await self.administration.create_subscription(name, subscription)
         return name
+
+    async def received(
+        self, queue: str, count: int, client: ServiceBusClient | None = None
+    ) -> list[ServiceBusReceivedMessage]:
+        """Receive and complete so many messages, and check that there are no more."""
+        messages: list[ServiceBusReceivedMessage] = []
+        async with (client or self.plain).get_queue_receiver(queue) as receiver:
+            while len(messages) < count:
+                some = await receiver.receive_messages(count, max_wait_time=self.patience_s)
+                assert some, f"{len(messages)} of {count} came"
+                for message in some:
+                    await receiver.complete_message(message)
+                messages += some
+            assert await receiver.peek_messages(5, sequence_number=1) == []
+        return messages
 
     def new_name(self, noun: str) -> str:
         return f"{noun}-{next(_numbers)}"

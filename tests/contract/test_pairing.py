@@ -14,7 +14,6 @@ from sbclient import (
     ServiceBusMessage,
 )
 from sbclient.broker.faults import Fault, FaultKind, Operation
-from sbclient.message import ServiceBusReceivedMessage
 from tests.contract.kinds import NamespaceKind
 from tests.contract.test_sending import properties_for
 
@@ -22,21 +21,6 @@ pytestmark = pytest.mark.needs("pair")
 
 FEW: dict[str, Any] = {"backlog_queue_count": 2, "ping_primary_interval": timedelta(seconds=1)}
 AT_ONCE: dict[str, Any] = {**FEW, "failover_interval": timedelta(0)}
-
-
-async def received(
-    kind: NamespaceKind, client: ServiceBusClient, queue: str, count: int
-) -> list[ServiceBusReceivedMessage]:
-    messages: list[ServiceBusReceivedMessage] = []
-    async with client.get_queue_receiver(queue) as receiver:
-        while len(messages) < count:
-            some = await receiver.receive_messages(count, max_wait_time=kind.patience_s)
-            assert some, f"{len(messages)} of {count} came"
-            for message in some:
-                await receiver.complete_message(message)
-            messages += some
-        assert await receiver.peek_messages(5, sequence_number=1) == []
-    return messages
 
 
 async def recovered(kind: NamespaceKind, client: ServiceBusClient, path: str) -> None:
@@ -51,7 +35,7 @@ async def test_a_healthy_primary_gets_all_messages(kind: NamespaceKind) -> None:
     client = kind.paired_client(**FEW)
     async with client.get_queue_sender(queue) as sender:
         await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
-    assert [str(message) for message in await received(kind, client, queue, 2)] == ["a", "b"]
+    assert [str(message) for message in await kind.received(queue, 2, client)] == ["a", "b"]
 
 
 async def test_a_diverted_message_is_forwarded_unchanged(kind: NamespaceKind) -> None:
@@ -110,7 +94,7 @@ async def test_many_diverted_messages_are_all_forwarded(kind: NamespaceKind) -> 
         await sender.send_messages([ServiceBusMessage(str(n)) for n in range(count - 20, count)])
     client.pair.mark_healthy(queue)
     assert (await client.run_syphon(until="empty")).drained == count
-    messages = await received(kind, client, queue, count)
+    messages = await kind.received(queue, count, client)
     assert sorted(int(str(message)) for message in messages) == list(range(count))
     assert all(name.startswith("x-ms-") is False for message in messages for name in message.application_properties)
 
@@ -127,9 +111,9 @@ async def test_a_message_for_a_missing_entity_waits_until_it_exists(kind: Namesp
     assert (report.drained, report.dead_lettered, report.parked) == (1, {}, 1)
     await kind.administration.create_queue(gone)
     assert (await client.run_syphon(until="empty")).drained == 1
-    assert [str(message) for message in await received(kind, client, gone, 1)] == ["waits"]
+    assert [str(message) for message in await kind.received(gone, 1, client)] == ["waits"]
     await kind.administration.delete_queue(gone)
-    await received(kind, client, here, 1)
+    await kind.received(here, 1, client)
 
 
 @pytest.mark.needs("faults")
@@ -144,9 +128,9 @@ async def test_an_outage_diverts_sends_and_a_ping_ends_the_failover(kind: Namesp
         kind.heal()
         await recovered(kind, client, queue)
         await sender.send_messages(ServiceBusMessage("after"))
-    assert [str(message) for message in await received(kind, client, queue, 2)] == ["before", "after"]
+    assert [str(message) for message in await kind.received(queue, 2, client)] == ["before", "after"]
     await client.run_syphon(until="empty")
-    assert [str(message) for message in await received(kind, client, queue, 1)] == ["during"]
+    assert [str(message) for message in await kind.received(queue, 1, client)] == ["during"]
 
 
 @pytest.mark.needs("faults")
@@ -160,7 +144,7 @@ async def test_a_send_in_doubt_is_repeated_with_the_same_id(kind: NamespaceKind)
         with pytest.raises(OperationTimeoutError):
             await sender.send_messages(second, timeout=1.5)
         await sender.send_messages(second)
-    messages = await received(kind, client, queue, 2)
+    messages = await kind.received(queue, 2, client)
     assert [str(message) for message in messages] == ["first", "second"]
 
 
@@ -178,7 +162,7 @@ async def test_a_failed_backlog_queue_is_skipped(kind: NamespaceKind) -> None:
     kind.heal()
     client.pair.mark_healthy(queue)
     assert (await client.run_syphon(until="empty")).drained == 4
-    assert len(await received(kind, client, queue, 4)) == 4
+    assert len(await kind.received(queue, 4, client)) == 4
 
 
 async def test_the_order_of_a_session_is_kept_through_the_backlog(kind: NamespaceKind) -> None:
@@ -211,7 +195,7 @@ async def test_queues_are_provisioned_when_the_secondary_is_available_again(kind
     async with client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
         assert not client.pair.status().is_provisioned
-        assert [str(message) for message in await received(kind, client, queue, 1)] == ["before"]
+        assert [str(message) for message in await kind.received(queue, 1, client)] == ["before"]
         kind.inject(Fault(FaultKind.DOWN, queue))
         with pytest.raises(BacklogUnavailableError, match="not provisioned"):
             await sender.send_messages(ServiceBusMessage("during"), timeout=3.0)
@@ -228,7 +212,7 @@ async def test_a_secondary_that_does_not_answer_does_not_stop_the_primary(kind: 
     client = kind.paired_client(**AT_ONCE)
     async with client, client.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
-        assert [str(message) for message in await received(kind, client, queue, 1)] == ["a"]
+        assert [str(message) for message in await kind.received(queue, 1, client)] == ["a"]
         assert not client.pair.status().is_provisioned
 
 
@@ -242,5 +226,5 @@ async def test_a_list_with_several_keys_fits_a_partitioned_backlog_queue(kind: N
         await sender.send_messages([ServiceBusMessage(str(n), partition_key=f"key-{n % 3}") for n in range(6)])
     client.pair.mark_healthy(queue)
     assert (await client.run_syphon(until="empty")).drained == 6
-    assert len(await received(kind, client, queue, 6)) == 6
+    assert len(await kind.received(queue, 6, client)) == 6
     await kind.secondary_client().administration.delete_queue(backlog)

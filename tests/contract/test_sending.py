@@ -18,7 +18,6 @@ from sbclient import (
     ServiceBusMessage,
 )
 from sbclient.broker.faults import Fault, FaultKind
-from sbclient.message import ServiceBusReceivedMessage
 from tests.contract.kinds import NamespaceKind
 
 PROPERTIES: dict[str, Any] = {
@@ -43,20 +42,6 @@ def properties_for(kind: NamespaceKind) -> dict[str, Any]:
     return PROPERTIES | (FURTHER_PROPERTIES if "all property types" in kind.capabilities else {})
 
 
-async def drained(kind: NamespaceKind, queue: str, count: int) -> list[ServiceBusReceivedMessage]:
-    """So many messages of a queue, and that there are no more."""
-    messages: list[ServiceBusReceivedMessage] = []
-    async with kind.plain.get_queue_receiver(queue) as receiver:
-        while len(messages) < count:
-            some = await receiver.receive_messages(count, max_wait_time=kind.patience_s)
-            assert some, f"{len(messages)} of {count} came"
-            for message in some:
-                await receiver.complete_message(message)
-            messages += some
-        assert await receiver.peek_messages(5, sequence_number=1) == []
-    return messages
-
-
 async def test_messages_given_as_mappings(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     given = {"body": "first", "message_id": UUID(int=7), "application_properties": {"n": 1}}
@@ -71,7 +56,7 @@ async def test_messages_given_as_mappings(kind: NamespaceKind) -> None:
         await sender.cancel_scheduled_messages(
             await sender.schedule_messages({"body": "later"}, datetime.now(UTC) + timedelta(hours=1))
         )
-    first, second, third, fourth = await drained(kind, queue, 4)
+    first, second, third, fourth = await kind.received(queue, 4)
     assert (str(first), first.message_id, first.application_properties) == ("first", str(UUID(int=7)), {"n": 1})
     assert (bytes(second), bytes(third)) == (b"second", "grüße".encode("latin-1"))
     assert (bytes(fourth), fourth.subject) == (b"", "fourth")
@@ -94,7 +79,7 @@ async def test_every_field_of_a_message_arrives(kind: NamespaceKind) -> None:
     )
     async with kind.plain.get_queue_sender(queue) as sender:
         await sender.send_messages(sent)
-    (message,) = await drained(kind, queue, 1)
+    (message,) = await kind.received(queue, 1)
     names = (
         "message_id content_type correlation_id subject partition_key to reply_to reply_to_session_id session_id "
         "time_to_live application_properties body_type"
@@ -116,7 +101,7 @@ async def test_a_body_arrives_as_its_bytes(kind: NamespaceKind, body: Any) -> No
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender:
         await sender.send_messages(ServiceBusMessage(body))
-    (message,) = await drained(kind, queue, 1)
+    (message,) = await kind.received(queue, 1)
     assert bytes(message) == bytes(ServiceBusMessage(body))
 
 
@@ -129,14 +114,14 @@ async def test_a_list_and_a_batch_arrive_whole_and_in_order(kind: NamespaceKind)
             batch.add_message(ServiceBusMessage(str(number)))
         await sender.send_messages(batch)
         await sender.send_messages([])
-    assert [str(message) for message in await drained(kind, queue, 10)] == [str(number) for number in range(10)]
+    assert [str(message) for message in await kind.received(queue, 10)] == [str(number) for number in range(10)]
 
 
 async def test_a_message_of_the_sdk_can_be_sent(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender:
         await sender.send_messages(SdkMessage("hello", application_properties={"n": 1}, subject="s"))
-    (message,) = await drained(kind, queue, 1)
+    (message,) = await kind.received(queue, 1)
     assert (str(message), message.application_properties, message.subject) == ("hello", {"n": 1}, "s")
     assert message.message_id
 
@@ -147,7 +132,7 @@ async def test_p048_a_message_gets_an_id_and_keeps_it(kind: NamespaceKind) -> No
     async with kind.plain.get_queue_sender(queue) as sender:
         for message in (sent, sent, ServiceBusMessage("y")):
             await sender.send_messages(message)
-    first, second, other = await drained(kind, queue, 3)
+    first, second, other = await kind.received(queue, 3)
     assert first.message_id
     assert first.message_id == second.message_id == sent.message_id
     assert other.message_id not in (None, first.message_id)
@@ -164,7 +149,7 @@ async def test_concurrent_sends_arrive_once(kind: NamespaceKind) -> None:
             )
         )
     by_key = defaultdict(list)
-    for message in await drained(kind, queue, count):
+    for message in await kind.received(queue, count):
         by_key[message.partition_key].append(int(str(message)))
     assert sorted(number for numbers in by_key.values() for number in numbers) == list(range(count))
     assert all(numbers == sorted(numbers) for numbers in by_key.values()), "one key keeps the order of the calls"
@@ -178,7 +163,7 @@ async def test_a_message_that_is_too_large_is_rejected(kind: NamespaceKind) -> N
         with pytest.raises(MessageSizeExceededError):
             await sender.send_messages([ServiceBusMessage(b"x" * 200_000) for _ in range(10)])
         await sender.send_messages(ServiceBusMessage("small"))
-    (message,) = await drained(kind, queue, 1)
+    (message,) = await kind.received(queue, 1)
     assert str(message) == "small"
 
 
@@ -196,7 +181,7 @@ async def test_a_full_batch_rejects_messages(kind: NamespaceKind) -> None:
         await sender.send_messages(batch)
         with pytest.raises(ValueError):
             await sender.create_message_batch(10**9)
-    assert len(await drained(kind, queue, count)) == count
+    assert len(await kind.received(queue, count)) == count
 
 
 async def test_sending_to_a_missing_entity_raises_with_its_name(kind: NamespaceKind) -> None:
@@ -211,7 +196,7 @@ async def test_different_keys_are_rejected_before_sending(kind: NamespaceKind) -
     async with kind.plain.get_queue_sender(queue) as sender:
         with pytest.raises(InvalidOperationError):
             await sender.send_messages(ServiceBusMessage("x", session_id="a", partition_key="b"))
-    assert await drained(kind, queue, 0) == []
+    assert await kind.received(queue, 0) == []
 
 
 async def test_a_session_queue_rejects_messages_without_session(kind: NamespaceKind) -> None:
@@ -246,7 +231,7 @@ async def test_a_ping_is_accepted_and_never_delivered(kind: NamespaceKind) -> No
     link = transport.open_sender(queue)
     await link.send([ping], timeout_s=kind.patience_s)
     await link.close()
-    assert await drained(kind, queue, 0) == []
+    assert await kind.received(queue, 0) == []
 
 
 @pytest.mark.needs("faults")

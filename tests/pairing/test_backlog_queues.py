@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -30,7 +29,7 @@ from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryNamespace, MemoryPair
-from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts
+from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts, until
 from tests.measured import values
 
 UNRESOLVABLE = Fault(FaultKind.ERROR, error=ServiceBusConnectionError)
@@ -41,13 +40,6 @@ UNAVAILABLE = [
     UNRESOLVABLE,
     Fault(FaultKind.ERROR, error=ServiceBusServerBusyError),
 ]
-
-
-async def until(clock: VirtualClock, condition: Callable[[], bool], *, at_most_s: float) -> None:
-    end_at = clock.monotonic() + at_most_s
-    while not condition():
-        assert clock.monotonic() < end_at, f"it did not happen within {at_most_s} s"
-        await clock.sleep(0.25)
 
 
 # -- the secondary is unavailable --------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -35,7 +34,7 @@ from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.partition_key import fragment_of
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts
+from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts, until
 
 HEALTHY, SUSPECT, FAILED_OVER = FailoverState.HEALTHY, FailoverState.SUSPECT, FailoverState.FAILED_OVER
 
@@ -51,13 +50,6 @@ def names(client: ServiceBusClient) -> list[str]:
 async def fail(sender: ServiceBusSender, error: type[ServiceBusError] = ServiceBusConnectionError, **keys: str) -> None:
     with pytest.raises(error):
         await sender.send_messages(ServiceBusMessage("failed", **keys))  # type: ignore[arg-type]  # names of attributes
-
-
-async def until(clock: VirtualClock, condition: Callable[[], bool], *, at_most_s: float) -> None:
-    end_at = clock.monotonic() + at_most_s
-    while not condition():
-        assert clock.monotonic() < end_at, f"it did not happen within {at_most_s} s"
-        await clock.sleep(0.25)
 
 
 # -- the course of an outage -------------------------------------------------------------------------------------------

@@ -188,14 +188,7 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     kinds = draw_kinds(random, seed, only)
     lanes = _lanes(random, with_transactions=bool(set(kinds) & set(OF_TRANSACTIONS)))
     options = _options(random)
-    sky = Sky(
-        random,
-        traffic_s,
-        [lane.name for lane in lanes],
-        fragment_count=SMALL_FRAGMENTS,
-        queue_count=options.backlog_queue_count,
-        interval_s=options.failover_interval.total_seconds(),
-    )
+    sky = _sky(random, traffic_s, lanes, options)
     incidents = draw_incidents(kinds, sky)
     incidents = tuple(sorted((*incidents, *draw_aftermath(incidents, more, sky)), key=lambda incident: incident.at_s))
     has_edge = "size_edge" in kinds or random.random() < 0.04
@@ -245,14 +238,7 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     kinds = draw_network_kinds(random, tuple(only))
     lanes = _lanes(random, with_transactions=bool(set(kinds) & set(OF_TRANSACTIONS)))[: random.choice((1, 2, 2))]
     options = replace(_options(random), provision="create", backlog_queue_count=random.choice((1, 2)))
-    sky = Sky(
-        random,
-        traffic_s,
-        [lane.name for lane in lanes],
-        fragment_count=SMALL_FRAGMENTS,
-        queue_count=options.backlog_queue_count,
-        interval_s=options.failover_interval.total_seconds(),
-    )
+    sky = _sky(random, traffic_s, lanes, options)
     incidents = tuple(
         sorted((incident for kind in kinds for incident in WIRE_KINDS[kind](sky)), key=lambda incident: incident.at_s)
     )
@@ -290,6 +276,17 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
             token_s=random.choice((6.0, 20.0)) if "tokens_expire" in kinds else 3_600.0,
             max_frame_bytes=random.choice((512, 1_024, 65_536)),
         ),
+    )
+
+
+def _sky(random: Random, traffic_s: float, lanes: Sequence[Lane], options: PairedNamespaceOptions) -> Sky:
+    return Sky(
+        random,
+        traffic_s,
+        [lane.name for lane in lanes],
+        fragment_count=SMALL_FRAGMENTS,
+        queue_count=options.backlog_queue_count,
+        interval_s=options.failover_interval.total_seconds(),
     )
 
 

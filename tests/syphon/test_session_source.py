@@ -27,7 +27,18 @@ from sbclient.syphon import session_backoff, session_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.transport import MemoryTransport
-from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, dead_letters, make_queue, options, taken, texts
+from tests.client.scene import (
+    BACKLOG,
+    QUEUE,
+    SESSION_BACKLOG,
+    cancel,
+    dead_letters,
+    make_queue,
+    options,
+    taken,
+    texts,
+    with_pings,
+)
 
 ORDERED = options(ordering="session", backlog_queue_count=1)
 HOME = SESSION_BACKLOG[0]
@@ -48,12 +59,6 @@ async def left(pair: MemoryPair) -> list[str]:
 
 def numbered(session: str, count: int) -> list[str]:
     return [f"{session}{number}" for number in range(count)]
-
-
-async def ended(run: asyncio.Future[Any]) -> None:
-    run.cancel()
-    await asyncio.wait([run])
-    assert run.cancelled()
 
 
 async def test_sessions_are_drained_in_order(pair: MemoryPair) -> None:
@@ -105,16 +110,7 @@ async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monke
             await sender.send_messages(ServiceBusMessage("lost", session_id="x"))
             await sender.send_messages(ServiceBusMessage("ping", session_id="x"))
         link = client.pair.state.secondary.open_receiver(HOME)
-        receive = type(link).receive
-
-        async def with_ping(self: Any, **kwargs: Any) -> Any:
-            messages = await receive(self, **kwargs)
-            for message in messages:
-                if str(message) == "ping":
-                    message.content_type = "application/vnd.ms-servicebus-ping"
-            return messages
-
-        monkeypatch.setattr(type(link), "receive", with_ping)
+        monkeypatch.setattr(type(link), "receive", with_pings(type(link).receive))
         report = await client.run_syphon(until="empty")
         monkeypatch.undo()
     assert (report.drained, report.dead_lettered) == (0, {"DestinationMissing": 1})
@@ -136,7 +132,7 @@ async def test_a_refusing_destination_releases_its_sessions_and_holds_up_no_othe
         pair.primary.heal(fault)
         await clock.sleep(90.0)
         received = texts(await taken(pair))
-        await ended(run)
+        await cancel(run)
     for session in "abcdefgh":
         assert [text for text in received if text[0] == session] == numbered(session, 20)
 
@@ -169,7 +165,7 @@ async def test_a_long_outage_is_waited_out_without_haste(pair: MemoryPair, clock
         before = pair.secondary.namespace.operation_count
         await clock.sleep(600.0)
         assert pair.secondary.namespace.operation_count - before < 600 * 4 * 4
-        await ended(run)
+        await cancel(run)
 
 
 async def test_until_empty_drains_messages_behind_blocked_ones(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -212,7 +208,7 @@ async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, cl
         assert await dead_letters(pair, [HOME]) == []
         await clock.sleep(150.0)
         assert {one.dead_letter_reason for one in await dead_letters(pair, [HOME])} == {"DestinationNotFound"}
-        await ended(run)
+        await cancel(run)
     assert await left(pair) == []
 
 
@@ -235,7 +231,7 @@ async def test_time_in_which_the_primary_is_busy_does_not_count_towards_the_grac
         assert await dead_letters(pair, [queue]) == []
         await clock.sleep(400.0)
         assert [one.dead_letter_reason for one in await dead_letters(pair, [queue])] == ["DestinationNotFound"]
-        await ended(run)
+        await cancel(run)
 
 
 async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
@@ -258,7 +254,7 @@ async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
         assert await dead_letters(pair, [HOME]) == []
         await clock.sleep(120.0)
         assert texts(await dead_letters(pair, [HOME])) == ["b2"]
-        await ended(run)
+        await cancel(run)
 
 
 async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(
@@ -346,7 +342,7 @@ async def test_a_syphon_cancelled_at_any_time_loses_nothing_and_keeps_the_order(
         for _ in range(4):
             run = asyncio.ensure_future(client.run_syphon())
             await clock.sleep(chance.uniform(0, 4))
-            await ended(run)
+            await cancel(run)
         for host in (pair.primary, pair.secondary):
             host.heal()
         await client.run_syphon(until="empty")
@@ -412,7 +408,7 @@ async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPa
             patch.setattr(link_type, "open", counted)
             run = asyncio.ensure_future(Syphon(client.pair, limits=SyphonLimits(max_queues_polled=2)).run())
             await clock.sleep(100.0)
-            await ended(run)
+            await cancel(run)
     assert max(waiting_at_once) == 2
 
 
@@ -429,7 +425,7 @@ async def test_status_includes_sessions(pair: MemoryPair, clock: VirtualClock) -
         pair.primary.heal(fault)
         await clock.sleep(60.0)
         assert run.status().refusing == {}
-        await ended(task)
+        await cancel(task)
 
 
 async def test_the_memory_of_destinations_that_refuse_is_bounded(
@@ -445,6 +441,6 @@ async def test_the_memory_of_destinations_that_refuse_is_bounded(
         task = asyncio.ensure_future(run.run())
         await clock.sleep(300.0)
         assert 1 <= len(run.status().refusing) <= 3
-        await ended(task)
+        await cancel(task)
         pair.primary.heal()
         assert (await client.run_syphon(until="empty")).drained == 8

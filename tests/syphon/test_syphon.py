@@ -33,7 +33,18 @@ from sbclient.syphon import destination, destination_table, queue_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.receiver import MemoryReceiver
-from tests.client.scene import BACKLOG, QUEUE, dead_letters, diverted, make_queue, options, taken, texts, waiting
+from tests.client.scene import (
+    BACKLOG,
+    QUEUE,
+    cancel,
+    dead_letters,
+    diverted,
+    make_queue,
+    options,
+    taken,
+    texts,
+    waiting,
+)
 
 ONE = options(backlog_queue_count=1)
 GOOD = "good"
@@ -162,13 +173,7 @@ async def test_time_to_live_shrinks_while_the_destination_rejects(
     (message,) = await waiting_in(pair, QUEUE)
     assert message.time_to_live is not None
     assert 100 <= message.time_to_live.total_seconds() <= 200
-    await ended(run)
-
-
-async def ended(run: asyncio.Future[Any]) -> None:
-    run.cancel()
-    await asyncio.wait([run])
-    assert run.cancelled()
+    await cancel(run)
 
 
 async def test_a_schedule_is_kept_through_the_backlog(
@@ -312,7 +317,7 @@ async def test_unavailable_fragment_pauses_its_entity(pair: MemoryPair, clock: V
         assert pair.primary.namespace.operation_count - before <= 5
         pair.primary.heal()
         await clock.sleep(60.0)
-        await ended(run)
+        await cancel(run)
     received = texts(await taken(pair, "wide"))
     assert sorted(received) == sorted(expected(*range(60), queue="wide"))
 
@@ -365,7 +370,7 @@ async def test_temporarily_rejected_message_is_retried(
     await clock.sleep(80.0)
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(20)))
     assert "syphon.destination_recovered" in [event.name for event in client.pair.events()]
-    await ended(run)
+    await cancel(run)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
@@ -384,7 +389,7 @@ async def test_an_unavailable_destination_delays_no_other(
         pair.primary.heal(fault)
         await clock.sleep(200.0)
         assert sorted(texts(await taken(pair))) == sorted(expected(*range(1000)))
-        await ended(run)
+        await cancel(run)
 
 
 @pytest.mark.parametrize("until_empty", [False, True])
@@ -401,7 +406,7 @@ async def test_an_available_destination_behind_an_unavailable_one_is_found(
         assert sorted(texts(await taken(pair, GOOD))) == sorted(expected(*range(50), queue=GOOD))
         assert run.done() is until_empty
         if not until_empty:
-            await ended(run)
+            await cancel(run)
         pair.primary.heal()
         await client.run_syphon(until="empty")
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(500)))
@@ -423,7 +428,7 @@ async def test_while_the_whole_primary_is_down_the_backlog_is_left_where_it_is(
         pair.primary.heal(fault)
         await clock.sleep(120.0)
         assert sorted(texts(await taken(pair))) == sorted(expected(*range(500)))
-        await ended(run)
+        await cancel(run)
 
 
 async def diverted_one(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
@@ -474,7 +479,7 @@ async def test_unremembered_deferred_messages_are_found_after_the_recovery(
         pair.primary.heal(fault)
         await clock.sleep(300.0)
         assert sorted(texts(await taken(pair))) == sorted(expected(*range(35)))
-        await ended(run)
+        await cancel(run)
 
 
 async def test_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPair, client: ServiceBusClient) -> None:
@@ -510,7 +515,7 @@ async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, cl
         await clock.sleep(300.0)
         dead = await dead_letters(pair)
         assert [message.dead_letter_reason for message in dead] == ["DestinationNotFound"] * 5
-        await ended(run)
+        await cancel(run)
 
 
 async def test_entity_recreated_within_the_grace_gets_its_messages(
@@ -524,7 +529,7 @@ async def test_entity_recreated_within_the_grace_gets_its_messages(
     await make_queue(pair, "gone")
     await clock.sleep(80.0)
     assert len(await taken(pair, "gone")) == 5
-    await ended(run)
+    await cancel(run)
 
 
 async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
@@ -546,7 +551,7 @@ async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
         assert await dead_letters(pair, BACKLOG[:1]) == []
         await clock.sleep(120.0)
         assert texts(await dead_letters(pair, BACKLOG[:1])) == expected(3, queue="gone")
-        await ended(run)
+        await cancel(run)
 
 
 async def test_messages_of_one_key_keep_their_order_through_busy_answers(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -669,7 +674,7 @@ async def test_a_lock_that_is_lost_while_its_message_waits_for_the_rate_limit_is
         quick = asyncio.ensure_future(other.run_syphon())  # receives the second message when its lock ends after 60 s
         await clock.sleep(200.0)
         for run in (slow, quick):
-            await ended(run)
+            await cancel(run)
     assert sorted(texts(await taken(pair))) == expected(*range(3))
 
 
@@ -687,7 +692,7 @@ async def test_a_message_whose_lock_expires_while_its_renewal_hangs_is_left_to_a
         second = asyncio.ensure_future(other.run_syphon())
         await clock.sleep(200.0)
         for run in (first, second):
-            await ended(run)
+            await cancel(run)
     assert sorted(texts(await taken(pair))) == expected(*range(3))
 
 
@@ -754,7 +759,7 @@ async def test_two_syphons_share_deferred_messages(pair: MemoryPair, clock: Virt
         pair.primary.heal(fault)
         await clock.sleep(1000.0)
         for run in runs:
-            await ended(run)
+            await cancel(run)
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(50)))
 
 
@@ -772,7 +777,7 @@ async def test_a_syphon_cancelled_at_any_time_loses_nothing(pair: MemoryPair, cl
             for _ in range(chance.randrange(10)):
                 await asyncio.sleep(0)
             began_at = clock.monotonic()
-            await ended(run)
+            await cancel(run)
             assert clock.monotonic() - began_at <= 20.0
         for host in (pair.primary, pair.secondary):
             host.heal()
@@ -787,7 +792,7 @@ async def test_cancelled_syphon_releases_messages_in_flight_at_once(pair: Memory
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND]))
         run = asyncio.ensure_future(client.run_syphon())
         await clock.sleep(3.0)
-        await ended(run)
+        await cancel(run)
         assert clock.monotonic() <= 9.0
         pair.primary.heal()
         report = await client.run_syphon(until="empty")
@@ -804,7 +809,7 @@ async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair, c
         await clock.sleep(2.0)
         pair.secondary.inject(Fault(FaultKind.HANG))
         began_at = clock.monotonic()
-        await ended(run)
+        await cancel(run)
         assert clock.monotonic() - began_at <= 20.0
         pair.primary.heal()
         pair.secondary.heal()
@@ -827,7 +832,7 @@ async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: Memor
         pair.secondary.heal(fault)
         await clock.sleep(70.0)
         assert texts(await taken(pair)) == expected(*range(5))
-        await ended(run)
+        await cancel(run)
 
 
 async def test_a_second_outage_of_a_backlog_queue_begins_like_the_first(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -847,7 +852,7 @@ async def test_a_second_outage_of_a_backlog_queue_begins_like_the_first(pair: Me
             assert texts(await taken(pair)) == expected(number), "the first pause is short"
         unreachable = [event for event in client.pair.events() if event.name == "syphon.queue_unreachable"]
         assert len(unreachable) == 6
-        await ended(run)
+        await cancel(run)
 
 
 async def test_until_empty_does_not_end_on_missing_responses(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -903,7 +908,7 @@ async def test_messages_in_flight_are_bounded_in_number_and_bytes(pair: MemoryPa
             await clock.sleep(0.25)
             most = max(most, source._window.size_bytes)
         assert 300_000 < most <= 1_500_000
-        await ended(task)
+        await cancel(task)
     assert len(await taken(pair)) == 60
 
 
@@ -922,7 +927,7 @@ async def test_destinations_for_which_nothing_waits_are_forgotten(
         await clock.sleep(200.0)
         assert len(run._destinations) <= 5
         await clock.sleep(1000.0)
-        await ended(task)
+        await cancel(task)
     for name in names:  # one that was parked in between may come behind the other
         assert sorted(texts(await taken(pair, name))) == expected(1, 2, queue=name)
 
@@ -943,7 +948,7 @@ async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost
         assert len(run._destinations) <= 3
         assert task.done() is until_empty
         if not until_empty:
-            await ended(task)
+            await cancel(task)
         for number in range(30):
             await make_queue(pair, f"missing{number}")
         await client.run_syphon(until="empty")
@@ -994,7 +999,7 @@ async def test_under_a_rate_little_is_in_flight_and_nothing_is_parked(pair: Memo
         states = Counter(message.state for message in await diverted_one(pair))
         assert states == {ServiceBusMessageState.ACTIVE: 500 - run.report().drained}
         assert 98 <= run.report().drained <= 102
-        await ended(task)
+        await cancel(task)
         assert clock.monotonic() < 101.0
 
 
@@ -1011,7 +1016,7 @@ async def test_a_rate_to_each_destination_is_kept_and_nothing_is_parked(pair: Me
         for queue in (QUEUE, GOOD):
             assert 145 <= len(await waiting_in(pair, queue)) <= 155
         assert {message.state for message in await diverted(pair)} == {ServiceBusMessageState.ACTIVE}
-        await ended(task)
+        await cancel(task)
 
 
 async def test_syphon_polls_a_limited_number_of_queues_in_rotation(
@@ -1041,7 +1046,7 @@ async def test_syphon_polls_a_limited_number_of_queues_in_rotation(
             await foreign(pair, ServiceBusMessage(queue, application_properties={"x-ms-path": QUEUE}), queue)
         await clock.sleep(60.0)
         assert sorted(texts(await taken(pair))) == sorted(BACKLOG[:6])
-        await ended(task)
+        await cancel(task)
 
 
 async def test_status_reports_last_poll_and_error_of_each_queue(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -1068,7 +1073,7 @@ async def test_status_reports_last_poll_and_error_of_each_queue(pair: MemoryPair
         pair.primary.heal(fault)
         await clock.sleep(60.0)
         assert run.status().refusing == {}
-        await ended(task)
+        await cancel(task)
 
 
 async def test_status_reports_an_unreachable_queue(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -1085,7 +1090,7 @@ async def test_status_reports_an_unreachable_queue(pair: MemoryPair, clock: Virt
         await clock.sleep(1000.0)
         (queue,) = run.status().queues
         assert queue.error is None
-        await ended(task)
+        await cancel(task)
 
 
 async def test_a_queue_that_was_made_again_loses_no_message_to_the_memory(
@@ -1096,7 +1101,7 @@ async def test_a_queue_that_was_made_again_loses_no_message_to_the_memory(
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
         task = asyncio.ensure_future(client.run_syphon())
         await clock.sleep(1.0)
-        await ended(task)
+        await cancel(task)
         pair.secondary.heal()
         async with pair.unpaired_client(secondary=True) as other:
             await other.administration.delete_queue(BACKLOG[0])
@@ -1112,7 +1117,7 @@ async def test_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
         task = asyncio.ensure_future(client.run_syphon())
         await clock.sleep(1.0)
-        await ended(task)
+        await cancel(task)
         pair.secondary.heal()
         assert (await client.run_syphon(until="empty")).drained == 0
         assert len(client.pair.state.accepted) == 0
@@ -1163,5 +1168,5 @@ async def test_queue_is_scanned_when_its_polls_no_longer_fill_or_after_a_minute(
         began_at = clock.monotonic()
         run = asyncio.ensure_future(client.run_syphon(limits=SyphonLimits(max_messages_per_second=50)))
         await clock.sleep(100.0)
-        await ended(run)
+        await cancel(run)
     assert earliest_s <= peeked_at[0] - began_at <= latest_s

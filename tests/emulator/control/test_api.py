@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.broker.faults import Fault, FaultKind
 from sbclient.clock import VirtualClock
 from sbclient.emulator.context import NamespaceContext
-from sbclient.emulator.control.api import ControlApi
 from sbclient.emulator.events import MAX_SUBSCRIBERS
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import EntityKind
@@ -20,34 +19,8 @@ from sbclient.errors import ServiceBusInternalError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create
+from tests.emulator.control.scene import Control, send
 from tests.emulator.requests import request, token
-
-
-class Control:
-    """The API under test, spoken to in JSON."""
-
-    def __init__(self, context: NamespaceContext) -> None:
-        self.reset_count = 0
-        self.api = ControlApi(context, self._reset)
-
-    def _reset(self) -> None:
-        self.reset_count += 1
-
-    async def say(self, method: str, target: str, said: Any = None, *, status: int = 200) -> Any:
-        body = b"" if said is None else json.dumps(said).encode()
-        answer = await self.api.answer(request(method, f"/$control/{target}", body))
-        assert answer.status == status, answer.body
-        return json.loads(answer.body)
-
-
-@pytest.fixture
-def control(context: NamespaceContext) -> Control:
-    return Control(context)
-
-
-def send(host: BrokerHost, path: str, *messages: ServiceBusMessage) -> None:
-    for message in messages:
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [message])
 
 
 class TestState:
@@ -57,7 +30,7 @@ class TestState:
             host, "orders", *(ServiceBusMessage(b"x", message_id=f"m{index}", partition_key="a") for index in range(3))
         )
         (received, *_) = await host.receive("orders", max_message_count=1, max_wait_time_s=1)
-        state = await control.say("GET", "state")
+        state = await control.ask("GET", "state")
         assert (state["namespace"], state["profile"], state["auth"]) == ("contoso", "std-2021", "sas")
         (orders,) = state["entities"]
         assert (orders["path"], orders["kind"], orders["is_partitioned"]) == ("orders", "queue", True)
@@ -77,17 +50,17 @@ class TestState:
     async def test_shows_sessions_and_sub_queues(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
         send(host, "jobs", *(ServiceBusMessage(b"x", session_id=session) for session in "aab"))
-        (jobs,) = (await control.say("GET", "state?entity=jobs"))["entities"]
+        (jobs,) = (await control.ask("GET", "state?entity=jobs"))["entities"]
         assert (jobs["fragments"][0]["sessions"], jobs["fragments"][0]["session_count"]) == (["a", "b"], 2)
         assert jobs["sub_queues"]["deadletter"]["fragments"][0]["message_count"] == 0
 
     async def test_shows_no_bodies(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "orders")
         send(host, "orders", ServiceBusMessage(b"the body", application_properties={"secret": "value"}))
-        assert "the body" not in json.dumps(await control.say("GET", "state"))
+        assert "the body" not in json.dumps(await control.ask("GET", "state"))
 
     async def test_of_one_entity_that_is_missing(self, control: Control) -> None:
-        assert "nowhere" in (await control.say("GET", "state?entity=nowhere", status=404))["error"]
+        assert "nowhere" in (await control.ask("GET", "state?entity=nowhere", status=404))["error"]
 
 
 class TestPurgeAndReset:
@@ -101,25 +74,25 @@ class TestPurgeAndReset:
         send(host, "orders", ServiceBusMessage(b"3", scheduled_enqueue_time_utc=later))
         send(host, "other", ServiceBusMessage(b"4"))
         await host.receive("orders", max_message_count=1, max_wait_time_s=1)
-        assert await control.say("POST", "purge", {"entity": "orders"}) == {"purged": 3}
-        (orders, other) = (await control.say("GET", "state"))["entities"]
+        assert await control.ask("POST", "purge", {"entity": "orders"}) == {"purged": 3}
+        (orders, other) = (await control.ask("GET", "state"))["entities"]
         assert (orders["fragments"][0]["message_count"], other["fragments"][0]["message_count"]) == (0, 1)
         assert orders["fragments"][0]["size_bytes"] == orders["fragments"][0]["scheduled_count"] == 0
         await clock.sleep(120)
         assert await host.receive("orders", max_message_count=5, max_wait_time_s=0) == []
-        assert await control.say("POST", "purge") == {"purged": 1}
+        assert await control.ask("POST", "purge") == {"purged": 1}
 
     async def test_purge_of_a_topic_empties_its_subscriptions(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.TOPIC, "t")
         create(host, EntityKind.SUBSCRIPTION, "t", "a")
         create(host, EntityKind.SUBSCRIPTION, "t", "b")
         send(host, "t", ServiceBusMessage(b"1"))
-        assert await control.say("POST", "purge", {"entity": "t"}) == {"purged": 2}
+        assert await control.ask("POST", "purge", {"entity": "t"}) == {"purged": 2}
 
     async def test_purged_queue_works_on(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
         send(host, "jobs", ServiceBusMessage(b"1", session_id="a"))
-        await control.say("POST", "purge")
+        await control.ask("POST", "purge")
         send(host, "jobs", ServiceBusMessage(b"2", session_id="a"))
         lock = await host.accept_session("jobs", "a", timeout_s=1)
         (found,) = await host.receive("jobs", max_message_count=5, max_wait_time_s=1, lock=lock)
@@ -127,76 +100,76 @@ class TestPurgeAndReset:
 
     @pytest.mark.parametrize("said", [{"entity": 5}, {"queue": "q"}, []])
     async def test_purge_of_nonsense_is_refused(self, control: Control, said: Any) -> None:
-        await control.say("POST", "purge", said, status=400)
+        await control.ask("POST", "purge", said, status=400)
 
     async def test_purge_of_a_missing_entity(self, control: Control) -> None:
-        await control.say("POST", "purge", {"entity": "nowhere"}, status=404)
+        await control.ask("POST", "purge", {"entity": "nowhere"}, status=404)
 
     async def test_reset_is_done_by_the_emulator(self, control: Control) -> None:
-        assert await control.say("POST", "reset") == {"reset": "contoso"}
+        assert await control.ask("POST", "reset") == {"reset": "contoso"}
         assert control.reset_count == 1
 
 
 class TestFaults:
     async def test_injected_fault_is_active_until_it_is_healed(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "orders")
-        (fault,) = (await control.say("POST", "faults", {"kind": "down", "entity": "orders"}))["faults"]
+        (fault,) = (await control.ask("POST", "faults", {"kind": "down", "entity": "orders"}))["faults"]
         with pytest.raises(ServiceBusInternalError):
             send(host, "orders", ServiceBusMessage(b"1"))
-        assert await control.say("GET", "faults") == {"faults": [fault]}
-        assert await control.say("DELETE", f"faults/{fault['id']}") == {"faults": []}
+        assert await control.ask("GET", "faults") == {"faults": [fault]}
+        assert await control.ask("DELETE", f"faults/{fault['id']}") == {"faults": []}
         send(host, "orders", ServiceBusMessage(b"1"))
-        await control.say("DELETE", f"faults/{fault['id']}", status=404)
+        await control.ask("DELETE", f"faults/{fault['id']}", status=404)
 
     @pytest.mark.parametrize(("what", "said"), [("faults?id=99", None), ("faults", {"id": 99})])
     async def test_request_with_the_id_in_the_wrong_place_heals_nothing(
         self, control: Control, what: str, said: Any
     ) -> None:
-        thrown = await control.say("POST", "faults", {"kind": "busy"})
-        assert "DELETE faults/<id>" in (await control.say("DELETE", what, said, status=400))["error"]
-        assert await control.say("GET", "faults") == thrown
-        assert await control.say("DELETE", "faults?namespace=contoso") == {"faults": []}
+        thrown = await control.ask("POST", "faults", {"kind": "busy"})
+        assert "DELETE faults/<id>" in (await control.ask("DELETE", what, said, status=400))["error"]
+        assert await control.ask("GET", "faults") == thrown
+        assert await control.ask("DELETE", "faults?namespace=contoso") == {"faults": []}
 
     async def test_put_replaces_all_of_them(self, control: Control, context: NamespaceContext) -> None:
-        await control.say("POST", "faults", {"kind": "busy"})
+        await control.ask("POST", "faults", {"kind": "busy"})
         said = [{"kind": "latency", "latency_s": 0.5}, {"kind": "hang", "entity": "q", "fragments": [1]}]
-        found = (await control.say("PUT", "faults", said))["faults"]
+        found = (await control.ask("PUT", "faults", said))["faults"]
         assert sorted(each["kind"] for each in found) == ["hang", "latency"]
         assert context.wire_faults.latency_s(context.clock.now()) == 0.5
-        assert await control.say("PUT", "faults", []) == {"faults": []}
+        assert await control.ask("PUT", "faults", []) == {"faults": []}
 
     async def test_one_invalid_message_changes_nothing(self, control: Control) -> None:
-        await control.say("POST", "faults", {"kind": "busy"})
-        await control.say("PUT", "faults", [{"kind": "down"}, {"kind": "nonsense"}], status=400)
-        assert [each["kind"] for each in (await control.say("GET", "faults"))["faults"]] == ["busy"]
+        await control.ask("POST", "faults", {"kind": "busy"})
+        await control.ask("PUT", "faults", [{"kind": "down"}, {"kind": "nonsense"}], status=400)
+        assert [each["kind"] for each in (await control.ask("GET", "faults"))["faults"]] == ["busy"]
 
     async def test_those_thrown_in_process_are_listed_and_healed_too(
         self, control: Control, context: NamespaceContext
     ) -> None:
         context.host.inject(Fault(FaultKind.SLOW, latency_s=2))
         context.wire_faults.inject(WireFault(WireFaultKind.REFUSE))
-        found = (await control.say("GET", "faults"))["faults"]
+        found = (await control.ask("GET", "faults"))["faults"]
         assert [each["kind"] for each in found] == ["slow", "refuse"]
-        await control.say("DELETE", f"faults/{found[1]['id']}")
+        await control.ask("DELETE", f"faults/{found[1]['id']}")
         assert not context.wire_faults.refuses(context.clock.now())
-        await control.say("DELETE", "faults")
+        await control.ask("DELETE", "faults")
         assert context.host.namespace.faults.active(context.clock.now()) == []
 
     async def test_numbers_are_never_reused(self, control: Control) -> None:
-        first = (await control.say("POST", "faults", {"kind": "busy"}))["faults"][0]["id"]
-        await control.say("DELETE", "faults")
-        assert (await control.say("POST", "faults", {"kind": "busy"}))["faults"][0]["id"] != first
+        first = (await control.ask("POST", "faults", {"kind": "busy"}))["faults"][0]["id"]
+        await control.ask("DELETE", "faults")
+        assert (await control.ask("POST", "faults", {"kind": "busy"}))["faults"][0]["id"] != first
 
     async def test_fault_ends_by_itself(self, control: Control, clock: VirtualClock) -> None:
-        await control.say("POST", "faults", {"kind": "busy", "duration_s": 10})
+        await control.ask("POST", "faults", {"kind": "busy", "duration_s": 10})
         await clock.sleep(4)
-        assert (await control.say("GET", "faults"))["faults"][0]["duration_s"] == 6.0
+        assert (await control.ask("GET", "faults"))["faults"][0]["duration_s"] == 6.0
         await clock.sleep(6)
-        assert await control.say("GET", "faults") == {"faults": []}
+        assert await control.ask("GET", "faults") == {"faults": []}
 
     async def test_seed_repeats_random_choices(self, control: Control, context: NamespaceContext) -> None:
         async def drawn() -> float:
-            await control.say("PUT", "faults", {"seed": 7, "faults": []})
+            await control.ask("PUT", "faults", {"seed": 7, "faults": []})
             return context.random.random()
 
         assert await drawn() == await drawn()
@@ -214,9 +187,9 @@ class TestEvents:
         answer = await control.api.answer(request("GET", "/$control/events"))
         assert (answer.status, answer.content_type) == (200, "text/event-stream")
         assert answer.events is not None
-        await control.say("POST", "faults", {"kind": "busy"})
-        await control.say("DELETE", "faults")
-        await control.say("POST", "purge")
+        await control.ask("POST", "faults", {"kind": "busy"})
+        await control.ask("DELETE", "faults")
+        await control.ask("POST", "purge")
         events = [(await anext(answer.events)).split(b"\n")[0] for _ in range(3)]
         assert events == [b"event: fault.thrown", b"event: fault.all_healed", b"event: namespace.purged"]
         await answer.events.aclose()
@@ -240,13 +213,13 @@ class TestRefusals:
 
     @pytest.mark.parametrize("target", ["", "other", "state/x", "faults/1/2"])
     async def test_unknown_resource_is_not_found(self, control: Control, target: str) -> None:
-        await control.say("GET", target, status=404)
+        await control.ask("GET", target, status=404)
 
     @pytest.mark.parametrize(
         ("method", "target"), [("POST", "state"), ("GET", "reset"), ("PATCH", "faults"), ("GET", "faults/1")]
     )
     async def test_other_methods_are_refused(self, control: Control, method: str, target: str) -> None:
-        await control.say(method, target, status=405)
+        await control.ask(method, target, status=405)
 
 
 async def test_nothing_is_left_behind(control: Control) -> None:

@@ -12,14 +12,9 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from tests.emulator.amqp.client import create
-from tests.emulator.control.test_messages_api import Control
+from tests.emulator.control.scene import Control
 
 EU = "prices/Subscriptions/eu"
-
-
-@pytest.fixture
-def control(context: NamespaceContext) -> Control:
-    return Control(context)
 
 
 def new(kind: str, *names: str, **settings: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -13,47 +12,21 @@ from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.clock import VirtualClock
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext
-from sbclient.emulator.control.api import ControlApi
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create
+from tests.emulator.control.scene import Control, send
 from tests.emulator.requests import request
 
 DEAD = "orders/$DeadLetterQueue"
-
-
-class Control:
-    """The API under test, spoken to in JSON."""
-
-    def __init__(self, context: NamespaceContext) -> None:
-        self.api = ControlApi(context, lambda: None)
-
-    async def ask(self, method: str, target: str, said: Any = None, *, status: int = 200) -> Any:
-        body = b"" if said is None else json.dumps(said).encode()
-        answer = await self.api.answer(request(method, f"/$control/{target}", body))
-        assert answer.status == status, answer.body
-        return json.loads(answer.body)
-
-    async def send(self, said: Any, *, entity: str = "orders", status: int = 200) -> Any:
-        return await self.ask("POST", f"messages?entity={entity}", said, status=status)
-
-
-@pytest.fixture
-def control(context: NamespaceContext) -> Control:
-    return Control(context)
 
 
 @pytest.fixture
 async def orders(host: BrokerHost) -> BrokerHost:
     create(host, EntityKind.QUEUE, "orders")
     return host
-
-
-def send(host: BrokerHost, path: str, *messages: ServiceBusMessage) -> None:
-    for message in messages:
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [message])
 
 
 class TestLook:
