@@ -6,19 +6,18 @@ Most messages are completed; a few are abandoned, dead-lettered, or kept until t
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusReceivedMessage
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from tests.processes.bodies import is_whole, uid_of
+from tests.processes.plan import Plan
 from tests.processes.record import Record
 
 UNWANTED: Final = "unwanted"
@@ -30,39 +29,25 @@ WAIT_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReceivingPlan:
-    """The work of one process of a receiver.
+class ReceivingPlan(Plan):
+    """What one process receives.
 
     Attributes:
         paths: of queues, or of subscriptions.
         workers: receivers for each path.
         abandoned, dead_lettered, kept: shares of what is received.
-        pause_s: about how long a message takes to be worked on.
     """
 
-    primary: str
-    record: str
     paths: list[str]
     has_sessions: bool = False
     workers: int = 2
-    seed: int = 0
-    timeout_s: float = 6.0
     abandoned: float = 0.03
     dead_lettered: float = 0.02
     kept: float = 0.01
-    pause_s: float = 0.0
-
-    @classmethod
-    def read(cls, path: str) -> Self:
-        return cls(**json.loads(Path(path).read_text()))
-
-    def write(self, path: Path) -> Path:
-        path.write_text(json.dumps(asdict(self)))
-        return path
 
 
 class Receiving:
-    """One process of a receiver."""
+    """Receives what a plan says and records every delivery and settlement."""
 
     def __init__(self, plan: ReceivingPlan) -> None:
         self._plan = plan

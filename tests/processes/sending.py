@@ -7,7 +7,6 @@ again or given up.
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -16,13 +15,14 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from tests.processes.bodies import body_of
+from tests.processes.plan import Plan
 from tests.processes.record import Line, Record, lines_of
 
 COLORS: Final = ("red", "green", "blue")
@@ -34,18 +34,16 @@ GIVEN_UP: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendingPlan:
+class SendingPlan(Plan):
     """What one process sends.
 
     Attributes:
         uid_prefix: of the ids of its messages; each process has another one.
-        primary, secondary: connection strings.
-        record: the file that the process writes, see `Record`.
+        secondary: the connection string of the secondary.
         entities: queues, or topics with `is_topic`; each lane sends to one of them, lane 0 to the first.
         keys: the kind of key of a message: "none", "partition" or "session"; each lane has one key.
         lanes: tasks that send at the same time.
         count: the number of messages; 0 = send until SIGTERM.
-        pause_s: the mean pause of a lane between two sends.
         least_bytes, most_bytes: how much filler a body has.
         list_share: the share of sends with three messages.
         expiring_share, scheduled_share: the shares of messages with a time to live, or with a scheduled enqueue time.
@@ -54,17 +52,13 @@ class SendingPlan:
     """
 
     uid_prefix: str
-    primary: str
     secondary: str
-    record: str
     entities: list[str]
     is_topic: bool = False
     keys: str = "none"
     lanes: int = 6
     count: int = 0
     pause_s: float = 0.2
-    seed: int = 0
-    timeout_s: float = 6.0
     least_bytes: int = 20
     most_bytes: int = 400
     list_share: float = 0.1
@@ -72,14 +66,6 @@ class SendingPlan:
     scheduled_share: float = 0.0
     pairing: dict[str, Any]
     unfinished: str = ""
-
-    @classmethod
-    def read(cls, path: str) -> Self:
-        return cls(**json.loads(Path(path).read_text()))
-
-    def write(self, path: Path) -> Path:
-        path.write_text(json.dumps(asdict(self)))
-        return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

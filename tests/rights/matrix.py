@@ -6,7 +6,7 @@ and a few thousand other combinations, drawn by a seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Generic, Protocol, TypeVar
@@ -29,6 +29,7 @@ class Operation(Protocol):
 
 
 O = TypeVar("O", bound=Operation)  # noqa: E741
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -114,3 +115,28 @@ class Worlds:
             return False
         del self._worlds[key]
         return True
+
+
+async def check(
+    cells: Sequence[Cell[O]],
+    clock: Clock,
+    seen: Callable[[Cell[O], World], Awaitable[R]],
+    expected: Callable[[Cell[O]], R],
+    is_refusal: Callable[[R], bool],
+) -> None:
+    """Perform the operation of each cell, and fail with a line for each wrong result.
+
+    Args:
+        seen: performs the operation of a cell and returns its result.
+        expected: returns the right result.
+        is_refusal: whether a result means that nothing may change.
+    """
+    worlds, wrong = Worlds(clock), []
+    for cell in cells:
+        found, wanted = await seen(cell, worlds.world(cell)), expected(cell)
+        has_changed = worlds.has_changed(cell)
+        if found != wanted:
+            wrong.append(f"{cell}: {wanted} is right, {found} came")
+        elif is_refusal(wanted) and has_changed:
+            wrong.append(f"{cell}: it was refused and yet something has changed")
+    assert not wrong, f"{len(wrong)} of {len(cells)} cells:\n" + "\n".join(wrong[:20])

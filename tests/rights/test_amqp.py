@@ -11,7 +11,7 @@ from sbclient.entities import AccessRights
 from tests.emulator.amqp.client import Client, connected
 from tests.rights import matrix, oracle
 from tests.rights.credentials import EVERY_RIGHT, FLAWLESS, RIGHTS, scopes_of
-from tests.rights.matrix import Cell, Worlds
+from tests.rights.matrix import Cell
 from tests.rights.messaging import MANAGEMENT, OK, OPERATIONS, AmqpOperation
 from tests.rights.oracle import UNAUTHORIZED
 from tests.rights.world import KEY_NAME, QUEUE, World, key_of
@@ -49,25 +49,11 @@ def check_nothing_was_read(client: Client, outcome: str) -> None:
     assert outcome == OK or b"secret" not in client.pipe.heard, "a refused operation has shown a message"
 
 
-async def judged(cells: list[Cell[AmqpOperation]], clock: VirtualClock) -> list[str]:
-    """Return the wrong results, a line for each cell."""
-    worlds, wrong = Worlds(clock), []
-    for cell in cells:
-        found, wanted = await seen(cell, worlds.world(cell)), expected(cell)
-        has_changed = worlds.has_changed(cell)
-        if found != wanted:
-            wrong.append(f"{cell}: {wanted} is right, {found} came")
-        elif wanted[1] != OK and has_changed:
-            wrong.append(f"{cell}: it was refused and yet something has changed")
-    return wrong
-
-
 @pytest.mark.parametrize("part", range(CHUNKS))
 @pytest.mark.parametrize("which", matrix.SETS)
 async def test_operation_is_allowed_exactly_when_documented(which: str, part: int, clock: VirtualClock) -> None:
     cells = matrix.cells(which, OPERATIONS)[part::CHUNKS]
-    wrong = await judged(cells, clock)
-    assert not wrong, f"{len(wrong)} of {len(cells)} cells:\n" + "\n".join(wrong[:20])
+    await matrix.check(cells, clock, seen, expected, lambda result: result[1] != OK)
 
 
 @pytest.mark.parametrize("rights", RIGHTS, ids=lambda rights: "+".join(sorted(rights)) or "none")

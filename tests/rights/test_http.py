@@ -18,8 +18,9 @@ from sbclient.rules.shared_access_signature import sign
 from tests.emulator.requests import request
 from tests.rights import matrix, oracle
 from tests.rights.managing import OPERATIONS, HttpOperation
-from tests.rights.matrix import Cell, Worlds
+from tests.rights.matrix import Cell
 from tests.rights.oracle import Claim
+from tests.rights.world import World
 
 CHUNKS = 4
 REFUSED = 401
@@ -36,25 +37,15 @@ def expected(cell: Cell[HttpOperation]) -> int:
     return operation.answers if allowed else REFUSED
 
 
-async def judged(cells: list[Cell[HttpOperation]], clock: VirtualClock) -> list[str]:
-    """Return the wrong results, a line for each cell."""
-    worlds, wrong = Worlds(clock), []
-    for cell in cells:
-        found = await cell.operation.status(worlds.world(cell), cell.flaw.write(cell.scope, clock.now()))
-        wanted, has_changed = expected(cell), worlds.has_changed(cell)
-        if found != wanted:
-            wrong.append(f"{cell}: {wanted} is right, {found} came")
-        elif wanted == REFUSED and has_changed:
-            wrong.append(f"{cell}: it was refused and yet something has changed")
-    return wrong
+async def seen(cell: Cell[HttpOperation], world: World) -> int:
+    return await cell.operation.status(world, cell.flaw.write(cell.scope, world.host.clock.now()))
 
 
 @pytest.mark.parametrize("part", range(CHUNKS))
 @pytest.mark.parametrize("which", matrix.SETS)
 async def test_operation_is_allowed_exactly_when_documented(which: str, part: int, clock: VirtualClock) -> None:
     cells = matrix.cells(which, OPERATIONS)[part::CHUNKS]
-    wrong = await judged(cells, clock)
-    assert not wrong, f"{len(wrong)} of {len(cells)} cells:\n" + "\n".join(wrong[:20])
+    await matrix.check(cells, clock, seen, expected, lambda result: result == REFUSED)
 
 
 def test_matrix_has_enough_cells() -> None:
