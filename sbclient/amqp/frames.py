@@ -114,7 +114,7 @@ class FrameReader:
         if chunk[start : start + 3] == b"\x00\x53\x14" and kind == TYPE_AMQP:
             performative, end = read_transfer(chunk, start + 3)
             if end <= stop:
-                return Frame(channel, performative, chunk[end:stop])
+                return tuple.__new__(Frame, (channel, performative, chunk[end:stop]))
         elif chunk[start : start + 3] == b"\x00\x53\x15" and kind == TYPE_AMQP:
             disposition, end = read_disposition(chunk, start + 3)
             if end == stop:

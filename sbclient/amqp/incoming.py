@@ -227,7 +227,7 @@ class IncomingLink(Link):
         if refusal is None and not settled and not self.session.remember(delivery):
             refusal = AmqpError(RESOURCE_LIMIT, "too many deliveries are unsettled: wait for their outcomes")
         if refusal is None:
-            self.session.emit(DeliveryReceived(self, delivery))
+            self.session.emit(tuple.__new__(DeliveryReceived, (self, delivery)))
         elif not settled:
             self.session.write_disposition(ROLE_RECEIVER, delivery, Rejected(refusal), settled=True)
 

@@ -8,7 +8,7 @@ few bytes, so their meaning is remembered.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from sbclient.amqp.encode import encode_binary, encode_uint, sized_list
@@ -152,7 +152,7 @@ def write_transfers(
     settled: bool,
     state: DeliveryState | None,
     max_frame_size: int,
-) -> Iterator[bytes]:
+) -> Iterable[bytes]:
     """The frames of one delivery, as many as the peer's frame size makes necessary.
 
     Raises:
@@ -168,8 +168,11 @@ def write_transfers(
         last = b"\x00\x53\x14" + sized_list(identity + b"\x42\x40" + encode_composite(state), 8)
     size = FRAME_HEADER_BYTES + len(last) + len(payload)
     if size <= max_frame_size:
-        yield _pack_header(size, 2, 0, channel) + last + payload
-        return
+        return (_pack_header(size, 2, 0, channel) + last + payload,)
+    return _split(channel, identity, last, payload, max_frame_size)
+
+
+def _split(channel: int, identity: bytes, last: bytes, payload: bytes, max_frame_size: int) -> Iterator[bytes]:
     more = b"\x00\x53\x14" + sized_list(identity + b"\x41", 6)
     room = max_frame_size - FRAME_HEADER_BYTES - len(more)
     if room < 1 or max_frame_size - FRAME_HEADER_BYTES - len(last) < 1:

@@ -29,6 +29,9 @@ DEFAULT_WAIT_S: Final = 60.0
 """The default wait for a first message (source: azure-servicebus)."""
 
 
+_COMPLETE: Final = Settlement(SettleMode.COMPLETE)
+
+
 class ServiceBusSession:
     """The session that a receiver has locked, with its state; available as `receiver.session`."""
 
@@ -288,7 +291,7 @@ class ServiceBusReceiver:
             MessageAlreadySettled: the message is settled; as every settlement.
             TypeError: it is not a received message; as every settlement.
         """
-        await self._settle(message, Settlement(SettleMode.COMPLETE), transaction)
+        await self._settle(message, _COMPLETE, transaction)
 
     async def abandon_message(
         self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
@@ -322,7 +325,7 @@ class ServiceBusReceiver:
         """
         if self._session is not None:
             raise TypeError("messages of a session have no lock of their own: use session.renew_lock()")
-        self._check_settleable(message, "renew_message_lock")
+        self._check_settleable(message)
         message.locked_until_utc = await self._run(partial(self._link.renew_lock, message), timeout)
         return message.locked_until_utc
 
@@ -348,18 +351,25 @@ class ServiceBusReceiver:
     async def _settle(
         self, message: ServiceBusReceivedMessage, settlement: Settlement, transaction: Transaction | None
     ) -> None:
-        self._check_settleable(message, f"{settlement.mode}_message")
+        self._check_settleable(message, settlement.mode)
         await self._open()
         if transaction is not None:
             settling: Coroutine[Any, Any, None] = self._settle_in(transaction, message, settlement)
         else:
-            link, retry = self._link, self._core.retry
-            settling = retry.run(
-                lambda timeout_s: link.settle(message, settlement, timeout_s=timeout_s), deadline=retry.deadline(None)
-            )
+            settling = self._settle_alone(message, settlement)
         await self._telemetry.settling(message, settlement.mode, settling)
         self._core.primary_answered()
         message.is_settled = True
+
+    async def _settle_alone(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> None:
+        link, retry = self._link, self._core.retry
+        deadline = retry.deadline(None)
+        try:  # most settlements succeed here, without the objects that retries need
+            await link.settle(message, settlement, timeout_s=retry.first_attempt_s(deadline))
+        except ServiceBusError as error:
+            await retry.run(
+                lambda timeout_s: link.settle(message, settlement, timeout_s=timeout_s), deadline=deadline, failed=error
+            )
 
     async def _settle_in(
         self, transaction: Transaction, message: ServiceBusReceivedMessage, settlement: Settlement
@@ -370,7 +380,16 @@ class ServiceBusReceiver:
             await self._link.settle(message, settlement, timeout_s=timeout_s, transaction=link)
         transaction.settled(message)
 
-    def _check_settleable(self, message: ServiceBusReceivedMessage, operation: str) -> None:
+    def _check_settleable(self, message: ServiceBusReceivedMessage, mode: SettleMode | None = None) -> None:
+        """Check that a message can be settled, or that its lock can be renewed if `mode` is None."""
+        if (
+            self._mode is ServiceBusReceiveMode.PEEK_LOCK
+            and isinstance(message, ServiceBusReceivedMessage)
+            and message._is_held
+            and not message.is_settled
+        ):
+            return
+        operation = "renew_message_lock" if mode is None else f"{mode}_message"
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             raise InvalidOperationError(
                 f"{operation} is not possible: the receiver of {self._path!r} has no locks; use PEEK_LOCK"
@@ -381,8 +400,7 @@ class ServiceBusReceiver:
             raise InvalidOperationError(
                 f"{operation} is not possible for a peeked message: receive the message instead"
             )
-        if message.is_settled:
-            raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is already settled")
+        raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is already settled")
 
     async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
         """Call an operation of the link, and retry it until the timeout."""

@@ -22,6 +22,7 @@ from uuid import UUID
 from sbclient.amqp import (
     DispositionReceived,
     DispositionsReceived,
+    EndpointClosedError,
     OutgoingDelivery,
     OutgoingLink,
     Rejected,
@@ -215,11 +216,12 @@ class ReceiverLink(LinkHandler):
         self._wanted = 0
         deliveries = [encode_entry(entry) for entry in taken]
         for position, each in enumerate(deliveries):
-            if self._link.is_over:  # also when the last message was too much for the client's session window
+            try:
+                self._send_one(each)
+            except EndpointClosedError:  # also when the message before was too much for the client's session window
                 self._release([unsent.token for unsent in deliveries[position:] if unsent.token is not None])
                 self._peer.flush()
                 return None
-            self._send_one(each)
         return len(deliveries)
 
     def _release(self, tokens: Sequence[UUID]) -> None:
@@ -228,11 +230,13 @@ class ReceiverLink(LinkHandler):
         self._peer.at_once(Operation.RECEIVE, lambda call: namespace.release(call, self._path, tokens))
 
     def _send_one(self, delivery: EncodedDelivery) -> None:
+        """Send a message, for which there was credit when it was taken: less credit stops the task that takes."""
         self._usual_bytes = max(len(delivery.payload), (self._usual_bytes + len(delivery.payload)) // 2)
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE or delivery.token is None:
-            self._link.send(delivery.payload, tag=b"", settled=True)
+            self._link.send(delivery.payload, tag=b"", settled=True, needs_credit=False)
         else:
-            self._link.send(delivery.payload, tag=delivery.token.bytes_le).owner = delivery.token
+            sent = self._link.send(delivery.payload, tag=delivery.token.bytes_le, needs_credit=False)
+            sent.owner = delivery.token
 
     # ------------------------------------------------------------------ outcomes
 

@@ -116,6 +116,7 @@ class AmqpReceiver(ReceiverLink):
         self.owner = owner
         self._clock = owner.clock
         self.path = path
+        self._doing = {mode: f"{mode} a message of {path!r}" for mode in SettleMode}
         self._session = session
         self._is_locking = mode is ServiceBusReceiveMode.PEEK_LOCK
         self._connecting = Shared(self._connect, tasks=owner.tasks, name=f"attach to {path!r}")
@@ -399,19 +400,22 @@ class AmqpReceiver(ReceiverLink):
     ) -> None:
         self._check_open()
         self._check_held(message)
-        deadline = self._clock.monotonic() + timeout_s
+        began_at = self._clock.monotonic()
+        deadline = began_at + timeout_s
         delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
         end = None if delivery is None else delivery.link.owner
-        doing = f"{settlement.mode} a message of {self.path!r}"
+        doing = self._doing[settlement.mode]
         in_doubt = False
         if delivery is not None and isinstance(end, IncomingEnd) and end.is_open and not delivery.is_settled:
             outcome = outcome_of(settlement)
             if transaction is not None:
                 state = await transaction_of(transaction).state_on(end.wire, deadline)
-                await self._confirmed(end, Settling([delivery], in_transaction(outcome, state), deadline, doing))
+                await self._confirmed(
+                    end, Settling([delivery], in_transaction(outcome, state), deadline, doing), began_at
+                )
                 return
             try:
-                await self._confirmed(end, Settling([delivery], outcome, deadline, doing))
+                await self._confirmed(end, Settling([delivery], outcome, deadline, doing), began_at)
                 return
             except ServiceBusConnectionError as error:
                 in_doubt = error.is_in_doubt
@@ -427,9 +431,8 @@ class AmqpReceiver(ReceiverLink):
             error.is_in_doubt = error.is_in_doubt or in_doubt
             raise
 
-    async def _confirmed(self, end: IncomingEnd, settling: Settling) -> None:
+    async def _confirmed(self, end: IncomingEnd, settling: Settling, began_at: float) -> None:
         self.owner.deadlines.add(settling)
-        began_at = self._clock.monotonic()
         end.settlements.add(settling)
         try:
             await settling.future
@@ -443,8 +446,9 @@ class AmqpReceiver(ReceiverLink):
         self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
         self._check_open()
-        deadline = self._clock.monotonic() + timeout_s
-        outcome, doing = outcome_of(settlement), f"{settlement.mode} a message of {self.path!r}"
+        began_at = self._clock.monotonic()
+        deadline = began_at + timeout_s
+        outcome, doing = outcome_of(settlement), self._doing[settlement.mode]
         by_end: dict[IncomingEnd, dict[IncomingDelivery, ServiceBusReceivedMessage]] = {}
         for message in messages:
             delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
@@ -456,7 +460,7 @@ class AmqpReceiver(ReceiverLink):
             if end.is_open:
                 settling = SettlingTogether(list(several), outcome, deadline, doing)
                 with suppress(ServiceBusError):  # the caller settles the others by themselves
-                    await self._confirmed(end, settling)
+                    await self._confirmed(end, settling, began_at)
                 settled += [message for delivery, message in several.items() if delivery in settling.confirmed]
         return settled
 
