@@ -205,13 +205,13 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "prefetched messages are never replaced",
         "inbox.py",
-        "        if end.link.credit <= room // 2:\n",
-        "        if end.link.credit < 0:\n",
+        "end is not None and end.link.credit <= room // 2:\n",
+        "end is not None and end.link.credit < 0:\n",
     ),
     _mutant(
         "a receiver that has released everything fetches nothing",
         "inbox.py",
-        "                self._keep_prefetching(end)  # what was fetched may have been released since\n",
+        "                self._keep_prefetching()  # what was fetched may have been released since\n",
         "                pass\n",
     ),
     _mutant(
@@ -224,8 +224,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "the wrong delivery is settled",
         "settlements.py",
-        "            self._link.settle_many([settling.delivery for settling in run], state, settled=False)\n",
-        "            oldest = [*self._link.unsettled.values()][: len(run)]\n            self._link.settle_many(oldest, state, settled=False)\n",
+        "            self._link.settle_many(together, state, settled=False)\n",
+        "            oldest = [*self._link.unsettled.values()][: len(together)]\n            self._link.settle_many(oldest, state, settled=False)\n",
     ),
     _mutant(
         "a settlement is done when it is written",
@@ -236,8 +236,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "a refused settlement counts as done",
         "settlements.py",
-        "            settling.fail(refusal_of(settling.doing, outcome))\n",
-        "            settling.finish()\n",
+        "                settling.answered(delivery, refusal_of(settling.doing, outcome))\n",
+        "                settling.answered(delivery, None)\n",
     ),
     _mutant(
         "a settlement in doubt is reported as not done",
@@ -266,8 +266,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "a message is settled outside of the transaction",
         "receiver.py",
-        "Settling(delivery, in_transaction(outcome, state), deadline, doing)",
-        "Settling(delivery, outcome, deadline, doing)",
+        "Settling([delivery], in_transaction(outcome, state), deadline, doing)",
+        "Settling([delivery], outcome, deadline, doing)",
     ),
     _mutant(
         "a token of a lost link completes what should be abandoned",
