@@ -188,6 +188,24 @@ async def test_prefetch_keeps_credit_up(service: Service, transport: AmqpTranspo
     assert transport.clock.monotonic() - began_at < 1
 
 
+async def test_messages_come_ahead_of_the_calls_but_no_more_than_these_will_receive(
+    service: Service, transport: AmqpTransport
+) -> None:
+    store(service, *(str(number) for number in range(20)))
+    receiver = transport.open_receiver("orders")
+    receiver.fetch_ahead(5, 12)
+    assert len(await receive(receiver, 4)) == 4
+    await transport.clock.sleep(1)
+    assert len(service.stored) == 11  # without another call
+    seen = 4
+    while seen < 12:
+        seen += len(await receive(receiver, 3))
+    await transport.clock.sleep(1)
+    assert [str(each) for each in service.stored] == [str(number) for number in range(12, 20)]
+    assert not any(drain for _, drain in service.end.grants)
+    assert [str(each) for each in await receive(receiver, 1)] == ["12"]  # more than was announced
+
+
 async def test_message_with_less_than_half_of_its_lock_is_released(service: Service, transport: AmqpTransport) -> None:
     store(service, "a", "b")
     receiver = transport.open_receiver("orders", prefetch_count=5)
