@@ -45,7 +45,8 @@ log = get_logger(__name__)
 WORKERS: Final = 4
 SESSION_MESSAGES: Final = 20
 MORE_WAIT_S: Final = 0.5
-"""How long a session is polled for more messages before it is released."""
+"""How long to wait for the first message of a session, and for more of them if the transport cannot tell that there are
+none."""
 
 RENEW_BELOW_S: Final = 30.0
 LINKS_KEPT: Final = 100
@@ -181,7 +182,12 @@ class SessionSource:
 
     async def _drain(self, link: ReceiverLink) -> None:
         """Forward the messages of an accepted session until its destination refuses."""
-        while messages := await self._receive(link):
+        is_empty = False
+        while not is_empty:
+            count = max(1, min(SESSION_MESSAGES, self._window.room // WORKERS))  # each worker has a share of the room
+            with self._polls.polling():
+                messages = await link.receive(max_message_count=count, max_wait_time_s=MORE_WAIT_S)
+            is_empty = not messages or (len(messages) < count and link.is_drained)
             sizes = [encoded_size(message) for message in messages]
             for size in sizes:
                 self._window.add(size)
@@ -200,12 +206,6 @@ class SessionSource:
             finally:
                 for size in sizes:
                     self._window.remove(size)
-
-    async def _receive(self, link: ReceiverLink) -> Sequence[ServiceBusReceivedMessage]:
-        """Return the next messages of a session; none if it has no more."""
-        count = max(1, min(SESSION_MESSAGES, self._window.room // WORKERS))  # each worker has its share of the room
-        with self._polls.polling():
-            return await link.receive(max_message_count=count, max_wait_time_s=MORE_WAIT_S)
 
     async def _wait_for_rate(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> None:
         """Wait until the rate limit allows one more message, and renew the session lock meanwhile."""

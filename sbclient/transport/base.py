@@ -147,6 +147,14 @@ class ReceiverLink(Protocol):
             total: how many messages the caller will receive; no more are fetched.
         """
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last receive call, if it returned fewer messages than it may, has returned all available ones.
+
+        False = unknown.
+        """
+        return False
+
     async def peek(
         self, *, max_message_count: int, sequence_number: int, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:

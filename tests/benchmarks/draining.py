@@ -153,7 +153,7 @@ def _unsealed(message: Any) -> SdkMessage:
 
 async def syphon_sessions(settings: Settings) -> Result:
     """Compare the syphon of ordered sessions on both transports."""
-    our_count, sdk_count = (SESSION_MESSAGES * settings.count(sessions) for sessions in (1_000, 40))
+    our_count, sdk_count = (SESSION_MESSAGES * settings.count(sessions) for sessions in (1_000, 120))
     with EmulatorProcess() as server:
         server.create_queue(QUEUE, requires_session=True)
         pair = Pair(server, ordering="session")

@@ -230,6 +230,10 @@ class WiredReceiver:
 
         return await self._wire.call(work)
 
+    @property
+    def is_drained(self) -> bool:
+        return self._inner.is_drained
+
     async def peek(
         self, *, max_message_count: int, sequence_number: int, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:

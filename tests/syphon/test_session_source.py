@@ -71,6 +71,16 @@ async def test_sessions_are_drained_in_order(pair: MemoryPair) -> None:
     assert [text for text in received if text[0] == "b"] == numbered("b", 30)
 
 
+async def test_a_session_is_released_at_once_when_it_is_empty(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, *(f"{session}0" for session in "abcdefghijklmnopqrst"))
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(0.1)
+        assert run.report().drained == 20
+        await cancel(task)
+
+
 async def test_enable_syphon_drains_sessions_as_they_arrive(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(options(ordering="session", enable_syphon=True)) as client:
         for number in range(10):

@@ -171,6 +171,12 @@ class Inbox:
         end = self._end
         return end if end is not None and end.is_open else None
 
+    @property
+    def is_drained(self) -> bool:
+        """Whether the last call drained the link: no message is here or on its way, and none is fetched ahead."""
+        end = self.end
+        return end is not None and not (self._queue or end.link.credit or self._prefetch_count)
+
     def open(self, end: IncomingEnd) -> None:
         """Take what comes over a link that was attached."""
         self._end = end

@@ -303,6 +303,10 @@ class AmqpReceiver(ReceiverLink):
             if messages or self._clock.monotonic() >= deadline:
                 return messages
 
+    @property
+    def is_drained(self) -> bool:
+        return self._inbox.is_drained
+
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def peek(

@@ -78,6 +78,10 @@ class MemoryReceiver(ReceiverLink):
             )
         return [self._prefetched.popleft() for _ in range(min(max_message_count, len(self._prefetched)))]
 
+    @property
+    def is_drained(self) -> bool:
+        return not self._prefetch_count
+
     async def peek(
         self, *, max_message_count: int, sequence_number: int, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:

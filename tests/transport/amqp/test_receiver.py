@@ -91,6 +91,7 @@ async def test_fewer_messages_than_asked_for_end_with_a_drain(service: Service, 
     store(service, "a")
     receiver = transport.open_receiver("orders")
     assert len(await receive(receiver, 10)) == 1
+    assert receiver.is_drained
     assert service.end.grants == [(10, False), (9, True)]
     put(service, "b")
     assert service.stored, "the service has no credit left"
@@ -105,6 +106,7 @@ async def test_message_that_crosses_the_drain_is_returned(service: Service, tran
     await transport.clock.sleep(0.1)
     put(service, "late")
     assert [str(each) for each in await waiting] == ["late"]
+    assert not receiver.is_drained, "another message may be on its way"
 
 
 async def test_drain_without_answer_holds_the_call_up_for_200_ms(
