@@ -22,7 +22,7 @@ from sbclient.errors import BacklogUnavailableError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
 from sbclient.transport.choice import open_transport
-from sbclient_spark.connection_options import ConnectionOptions
+from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.credentials import connection_string_of, credential_of
 from sbclient_spark.reports import log_event
 from sbclient_spark.rows import Destination
@@ -59,18 +59,21 @@ def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> Se
         InvalidOperationError: a connection string is invalid.
     """
     credential = credential_of(options, clock)
-    primary = open_transport(
-        connection_string_of(options.primary, "connectionString"),
-        fully_qualified_namespace=options.primary.fully_qualified_namespace,
-        credential=credential,
-        clock=clock,
-        random=RANDOM,
-        transport=options.transport,
-    )
+
+    def transport(namespace: NamespaceOptions, what: str) -> Transport:
+        return open_transport(
+            connection_string_of(namespace, what),
+            fully_qualified_namespace=namespace.fully_qualified_namespace,
+            credential=credential,
+            clock=clock,
+            random=RANDOM,
+            transport=options.transport,
+        )
+
     retry: dict[str, Any] = dict(options.retry)
     client = _OwningClient(
-        transport=primary,
-        secondary_transport=_secondary(options, credential, clock) if paired else None,
+        transport=transport(options.primary, "connectionString"),
+        secondary_transport=transport(options.secondary, "secondaryConnectionString") if paired else None,
         options=options.pairing_options() if paired else None,
         timeout=options.send_timeout_s,
         clock=clock,
@@ -79,18 +82,6 @@ def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> Se
     )
     client.credential = credential
     return client
-
-
-def _secondary(options: ConnectionOptions, credential: Any, clock: Clock) -> Transport:
-    given = options.secondary
-    return open_transport(
-        connection_string_of(given, "secondaryConnectionString"),
-        fully_qualified_namespace=given.fully_qualified_namespace,
-        credential=credential,
-        clock=clock,
-        random=RANDOM,
-        transport=options.transport,
-    )
 
 
 class Connection:
