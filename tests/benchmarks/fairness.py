@@ -128,7 +128,7 @@ class Attacker:
 
 
 def together(pieces: Iterator[list[bytes]], number: int) -> Iterator[bytes]:
-    """So many pieces as one, again and again."""
+    """Join each `number` of pieces to one."""
     while True:
         yield b"".join(frame for piece in islice(pieces, number) for frame in piece)
 

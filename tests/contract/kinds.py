@@ -44,10 +44,10 @@ class NamespaceKind:
     Attributes:
         name: of the kind.
         capabilities: what it can do that others cannot.
-        clock: its time; `sleep` is real where the namespace is.
-        patience_s: what is awaited surely comes within that time.
-        moment_s: a wait in which nothing is to come.
-        names: the memory namespaces to be forgotten.
+        clock: its time, virtual for namespaces in memory.
+        patience_s: the longest wait for something that must happen.
+        moment_s: the length of a wait in which nothing may happen.
+        names: the memory namespaces to remove after the test.
     """
 
     name: str

@@ -225,10 +225,10 @@ class TestModes:
         assert "--auth sas" in refusal(web_token({"exp": NOW + 1}))
 
     def test_any_web_token_is_accepted_in_its_mode(self) -> None:
-        anybody = authorizer(AuthorizationMode.ANY_JWT)
-        assert anybody.authenticate(f"Bearer {web_token({'exp': NOW + 9})}", NOW).expires_at == NOW + 9
-        assert anybody.authenticate(web_token({}), NOW).expires_at == math.inf
-        assert anybody.authenticate(web_token({"exp": 10**400}), NOW).expires_at == math.inf
+        any_token = authorizer(AuthorizationMode.ANY_JWT)
+        assert any_token.authenticate(f"Bearer {web_token({'exp': NOW + 9})}", NOW).expires_at == NOW + 9
+        assert any_token.authenticate(web_token({}), NOW).expires_at == math.inf
+        assert any_token.authenticate(web_token({"exp": 10**400}), NOW).expires_at == math.inf
 
     @pytest.mark.parametrize(
         "text",

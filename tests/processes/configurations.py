@@ -138,7 +138,7 @@ CONFIGURATIONS: Final = (
     ),
     Configuration(
         name="killed senders",
-        purpose="senders and receivers are killed again and again, in the midst of everything",
+        purpose="senders and receivers are killed repeatedly while they work",
         outages=(FaultSource(Kind.RESET, PRIMARY),),
         sources=(
             FaultSource(Kind.KILL, "sender-*", 1.0),

@@ -172,7 +172,7 @@ class Scene:
     def start_syphon(
         self, program: Program, *arguments: str, ordering: str = "none", queues: int = BACKLOG_QUEUES
     ) -> None:
-        """Another life of a syphon: the command, as anybody runs it."""
+        """Another life of a syphon, started with the public command."""
         command = [*SBCLIENT, "syphon", "--primary-name", PRIMARY_NAME, "--backlog-queue-count", str(queues), "--json"]
         if ordering == "session":
             command.append("--sessions")

@@ -24,11 +24,11 @@ AUDIT: Final = "audit"
 REASON: Final = "unwanted"
 WAIT_S: Final = 60.0
 SLOW_S: Final = 4.0
-"""Who works so long on a message takes one at a time."""
+"""A consumer that works this long on a message receives one at a time."""
 
 QUICK_S: Final = 10.0
 MOST_PATIENT: Final = 6
-"""Who fails quickly, again and again, waits longer each time, up to so many times as long."""
+"""A consumer that fails repeatedly within `QUICK_S` waits longer each time, up to this many times as long."""
 
 _ACTIONS: Final = ("abandon", "defer", "dead_letter", "late", "renew", "transact", "roll_back", "forget")
 _WEIGHTS: Final = (5, 3, 3, 2, 3, 4, 2, 2)

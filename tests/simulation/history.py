@@ -163,9 +163,9 @@ class Handed:
     Attributes:
         link: the receiver link.
         copy: names the stored copy: path, number, and time of storing.
-        locked_until: how long it surely is; moved by renewals. Infinite in a session, whose own lock counts.
-        locked_at_most: how long it may be, if an answer to a renewal was lost.
-        ended_at: when the hold surely or possibly ended: settled, given back, or its link gone.
+        locked_until: the earliest end of its lock, extended by renewals. Infinite in a session, which has its own lock.
+        locked_at_most: the latest end of its lock, if an answer to a renewal was lost.
+        ended_at: when the hold certainly or possibly ended: settled, given back, or its link gone.
         how: what ended it.
         is_final: whether the message was confirmed to be gone from where it was.
         is_stale: whether it was fetched ahead, and may have lain with its receiver until its lock had ended.

@@ -75,7 +75,7 @@ def run_plan(plan: Plan, *, trace: bool = False) -> Result:
 
 @contextmanager
 def _garbage_afterwards() -> Iterator[None]:
-    """Collect what a run leaves behind at its end, and not again and again within it."""
+    """Collect garbage once after a run, not repeatedly during it."""
     was_enabled = gc.isenabled()
     gc.disable()
     gc.freeze()

@@ -296,7 +296,7 @@ def draw_kinds(random: Random, number: int, only: Sequence[str] = ()) -> tuple[s
 
     Args:
         number: of the run. Each second run has three or four kinds, and two of them are the next of all the pairs, so
-            that every two kinds meet again and again.
+            that every two kinds meet repeatedly.
         only: kinds to draw from; empty = all.
     """
     if only:

@@ -68,7 +68,7 @@ def expected(*numbers: int, queue: str = QUEUE) -> list[str]:
     return [f"{queue} {number}" for number in numbers]
 
 
-# -- the way home ------------------------------------------------------------------------------------------------------
+# -- draining ----------------------------------------------------------------------------------------------------------
 
 
 async def test_everything_is_drained_and_reported(pair: MemoryPair, client: ServiceBusClient) -> None:

@@ -1,4 +1,4 @@
-"""Which requests of browsers are let in: the own page's, from an address that is surely this machine."""
+"""Which requests of browsers are let in: the own page's, from an address of this machine."""
 
 from __future__ import annotations
 

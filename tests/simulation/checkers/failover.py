@@ -113,7 +113,7 @@ def _check_asked(world: World) -> Iterator[Violation]:
             ):
                 continue
             if not any(one.client == call.client and one.begin < call.end and one.end > call.begin for one in sends):
-                yield Violation("I16", f"{submission.uid} was given up before anybody was asked to take it")
+                yield Violation("I16", f"{submission.uid} timed out although no other send delayed it")
 
 
 def _check_diverted_at_once(world: World) -> Iterator[Violation]:

@@ -29,7 +29,7 @@ def check_locks(world: World) -> Iterator[Violation]:
 
 
 def _held_until(handed: Handed, sessions: dict[int, SessionHold]) -> float:
-    """The moment up to which a receiver surely held a message."""
+    """Return the time until which a receiver certainly held a message."""
     session = sessions.get(handed.link)
     until = handed.locked_until if session is None else min(session.locked_until, session.ended_at)
     return min(until, handed.ended_at)
@@ -63,7 +63,7 @@ def _possible(notes: list[StateNote], number: int) -> set[bytes | None]:
 
 
 def _check_delivery_counts(history: History) -> Iterator[Violation]:
-    """Each delivery that was surely given back unsuccessfully is counted."""
+    """Each delivery that certainly ended without success is counted."""
     failed: dict[tuple[str, tuple[str, int, float]], int] = defaultdict(int)
     for handed in history.handed:
         if handed.token is None or handed.is_stale:
