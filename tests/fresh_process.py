@@ -11,6 +11,10 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 def output_of(program: str) -> str:
-    """Run a program of Python in a new process; return what it prints."""
+    """Run a program of Python in a new process; return what it prints.
+
+    Raises:
+        CalledProcessError: the program failed.
+    """
     ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     return ended.stdout.strip()

@@ -288,4 +288,4 @@ def test_the_parser_is_loaded_by_the_first_rule_in_sql_alone() -> None:
         "filters.compile_filter(TrueRuleFilter()); assert 'lark' not in sys.modules; "
         "filters.compile_filter(SqlRuleFilter('1=1')); assert 'lark' in sys.modules"
     )
-    output_of(program)
+    output_of(program)  # fails if the program fails

@@ -55,31 +55,27 @@ def test_the_documented_batches_run(spark: SparkSession, pair: EmulatedPair) -> 
     assert shown("drain_backlog")(spark, pair.primary, pair.secondary) == 0
 
 
-def test_the_documented_stream_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
-    (tmp_path / "input").mkdir()
-    (tmp_path / "input" / "one.txt").write_text("first\nsecond\n")
+def check_stream(name: str, location: str, spark: SparkSession, pair: EmulatedPair, folder: Path) -> None:
+    """Check that a function of the page sends the lines of a stream."""
+    (folder / "input").mkdir()
+    (folder / "input" / "one.txt").write_text("first\nsecond\n")
     readings = pair.create_queue("readings")
-    rows = spark.readStream.text(str(tmp_path / "input")).withColumnRenamed("value", "body")
-    query = shown("start")(rows, pair.primary, readings, str(tmp_path / "checkpoint"))
+    rows = spark.readStream.text(str(folder / "input")).withColumnRenamed("value", "body")
+    query = shown(name)(rows, pair.primary, readings, location)
     try:
         query.processAllAvailable()
     finally:
         query.stop()
     assert sorted(str(message) for message in pair.take(readings)) == ["first", "second"]
+
+
+def test_the_documented_stream_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
+    check_stream("start", str(tmp_path / "checkpoint"), spark, pair, tmp_path)
 
 
 def test_the_documented_stream_with_reports_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
-    (tmp_path / "input").mkdir()
-    (tmp_path / "input" / "one.txt").write_text("first\nsecond\n")
-    readings = pair.create_queue("readings")
-    rows = spark.readStream.text(str(tmp_path / "input")).withColumnRenamed("value", "body")
     spark.conf.set("fs.viewfs.mounttable.readings.link./out", tmp_path.as_uri())
-    query = shown("start_with_reports")(rows, pair.primary, readings, "viewfs://readings/out")
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert sorted(str(message) for message in pair.take(readings)) == ["first", "second"]
+    check_stream("start_with_reports", "viewfs://readings/out", spark, pair, tmp_path)
     (line,) = (json.loads(row.value) for row in spark.read.text("viewfs://readings/out/metrics").collect())
     assert (line["outcome"], line["sent"]) == ("commit", 2)
 
