@@ -168,13 +168,14 @@ class Sections:
                     end = at + 5 + _unpack_size(payload, at + 1)[0]
                 else:
                     end = skip_value(payload, at)
+                place = (position, at, end)
                 if 5 <= index < 8:
-                    body.append((position, at, end))
+                    body.append(place)
                     if len(body) > 1 and (bounds[index] is None or index == 7):
                         raise WireError(DECODE_ERROR, "the message has bodies of two types, or two values")
                 elif bounds[index] is not None:
                     raise WireError(DECODE_ERROR, f"the section {_NAMES[index]} is repeated")
-                bounds[index] = (position, at, end)
+                bounds[index] = place
                 position = end
         except (IndexError, struct.error) as error:
             raise malformed(error, position) from error

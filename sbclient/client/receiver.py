@@ -362,14 +362,21 @@ class ServiceBusReceiver:
         message.is_settled = True
 
     async def _settle_alone(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> None:
-        link, retry = self._link, self._core.retry
+        retry = self._core.retry
         deadline = retry.deadline(None)
         try:  # most settlements succeed here, without the objects that retries need
-            await link.settle(message, settlement, timeout_s=retry.first_attempt_s(deadline))
+            await self._link.settle(message, settlement, timeout_s=retry.first_attempt_s(deadline))
         except ServiceBusError as error:
-            await retry.run(
-                lambda timeout_s: link.settle(message, settlement, timeout_s=timeout_s), deadline=deadline, failed=error
-            )
+            await self._settle_again(message, settlement, deadline, error)
+
+    async def _settle_again(
+        self, message: ServiceBusReceivedMessage, settlement: Settlement, deadline: float, failed: ServiceBusError
+    ) -> None:
+        await self._core.retry.run(
+            lambda timeout_s: self._link.settle(message, settlement, timeout_s=timeout_s),
+            deadline=deadline,
+            failed=failed,
+        )
 
     async def _settle_in(
         self, transaction: Transaction, message: ServiceBusReceivedMessage, settlement: Settlement
