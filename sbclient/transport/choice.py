@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -70,32 +71,23 @@ def open_transport(
         return MemoryTransport(host, is_cross_entity=enable_cross_entity_transactions)
     from sbclient.transport.sdk.transport import open_sdk_transport  # imports the SDK
 
+    open_sdk = partial(
+        open_sdk_transport,
+        connection,
+        fully_qualified_namespace=fully_qualified_namespace,
+        credential=credential,
+        clock=clock,
+        random=random,
+        **sdk_options,
+    )
     if (transport or DEFAULT) == "sdk":
         if enable_cross_entity_transactions:
             raise TransactionNotSupportedError(
                 "azure-servicebus has no transactions over several entities: remove enable_cross_entity_transactions, "
                 "or use transport='amqp'"
             )
-        return open_sdk_transport(
-            connection,
-            fully_qualified_namespace=fully_qualified_namespace,
-            credential=credential,
-            clock=clock,
-            random=random,
-            **sdk_options,
-        )
+        return open_sdk()
     from sbclient.transport.amqp.transport import open_amqp_transport
-
-    def open_management() -> Transport:
-        """Return the transport that manages the entities: azure-servicebus."""
-        return open_sdk_transport(
-            connection,
-            fully_qualified_namespace=fully_qualified_namespace,
-            credential=credential,
-            clock=clock,
-            random=random,
-            **sdk_options,
-        )
 
     return open_amqp_transport(
         connection,
@@ -103,7 +95,7 @@ def open_transport(
         credential=credential,
         clock=clock,
         random=random,
-        management=open_management,
+        management=open_sdk,
         enable_cross_entity_transactions=enable_cross_entity_transactions,
         **sdk_options,
     )

@@ -21,6 +21,7 @@ from sbclient.errors import InvalidOperationError, MessageSizeExceededError, Ope
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical
+from sbclient.rules.partition_key import ordering_key
 from sbclient.rules.size import batch_size
 from sbclient.transport.base import SenderLink, TransactionLink
 from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
@@ -157,7 +158,7 @@ class SdkSender(SenderLink):
             left_s = max(deadline - self._clock.monotonic(), 0.001)
             await sdk.send_messages(outgoing if len(outgoing) > 1 else outgoing[0], timeout=left_s)
 
-        await self._call(_key(messages[0]), transfer, doing="send to", timeout_s=timeout_s)
+        await self._call(ordering_key(messages[0]), transfer, doing="send to", timeout_s=timeout_s)
 
     async def schedule(
         self,
@@ -182,7 +183,7 @@ class SdkSender(SenderLink):
                 numbers += await sdk.schedule_messages(outgoing, enqueue_at, timeout=left_s)
             return numbers
 
-        return await self._call(_key(messages[0]), schedule, doing="schedule for", timeout_s=timeout_s)
+        return await self._call(ordering_key(messages[0]), schedule, doing="schedule for", timeout_s=timeout_s)
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         deadline = self._clock.monotonic() + timeout_s
@@ -257,10 +258,6 @@ class SdkSender(SenderLink):
 
 async def _nothing(sdk: Any) -> None:
     """Only open the link."""
-
-
-def _key(message: ServiceBusMessage) -> str | None:
-    return message.session_id if message.session_id is not None else message.partition_key
 
 
 def _ours(transaction: TransactionLink) -> SdkTransaction:
