@@ -173,7 +173,7 @@ class ServiceBusMessage:
         application_properties: names of type str; values of type str, int, float, bool, bytes, datetime, UUID, Decimal
             or None.
         session_id: at most 128 characters; required by session entities, where it is the partition key. An empty one
-            counts as none.
+            is the id of a session, too.
         message_id: at most 128 characters; a UUID or a number becomes text. None = the first send sets a UUID.
         scheduled_enqueue_time_utc: when the message becomes visible; a naive value is UTC.
         time_to_live: time after which the message expires, a timedelta or seconds; None = the entity's default.
@@ -234,7 +234,7 @@ class ServiceBusMessage:
         if application_properties:
             self.application_properties = application_properties
         # Most values are None; calling the checks for them would double the cost of creating a message.
-        self._session_id = None if session_id is None else _short_id("session_id", session_id) or None
+        self._session_id = None if session_id is None else _short_id("session_id", session_id)
         self._message_id = None if message_id is None else _short_id("message_id", message_id)
         self._scheduled_enqueue_time_utc = _utc(scheduled_enqueue_time_utc)
         self._time_to_live = _time_to_live(time_to_live)
@@ -309,7 +309,7 @@ class ServiceBusMessage:
 
     @session_id.setter
     def session_id(self, value: str | None) -> None:
-        self._session_id = _short_id("session_id", value) or None
+        self._session_id = _short_id("session_id", value)
 
     @property
     def message_id(self) -> str | None:

@@ -102,10 +102,8 @@ class ColumnEncoder:
             else:
                 texts[name] = amqp.text_bytes(column, MAX_ID_LENGTH if name in SHORT_IDS else None)
         session, key = texts.get("session_id"), texts.get("partition_key")
-        if session is not None:
-            session = texts["session_id"] = pc.if_else(pc.equal(session, b""), pa.scalar(None, pa.binary()), session)
-            if key is not None and pc.any(pc.not_equal(session, key)).as_py():
-                raise NotEncodableError
+        if session is not None and key is not None and pc.any(pc.not_equal(session, key)).as_py():
+            raise NotEncodableError
         content_type = texts.get("content_type")
         if (
             content_type is not None

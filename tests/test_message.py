@@ -123,10 +123,9 @@ def test_texts_are_text_or_none(name: str) -> None:
     setattr(message, name, None)
     assert getattr(message, name) is None
     setattr(message, name, "")
-    empty = None if name == "session_id" else ""
-    assert getattr(message, name) == empty
-    assert getattr(message.copy(), name) == empty
-    assert getattr(saying(name, ""), name) == empty
+    assert getattr(message, name) == ""
+    assert getattr(message.copy(), name) == ""
+    assert getattr(saying(name, ""), name) == ""
     with pytest.raises(TypeError) as caught:
         setattr(message, name, 1.5)
     assert name in str(caught.value)

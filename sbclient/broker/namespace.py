@@ -540,7 +540,8 @@ class Namespace:
         return self._session_fragment(call, path, lock).session_state(lock, call.now)
 
     def set_session_state(self, call: Call, path: str, lock: SessionLock, state: bytes | None) -> None:
-        self._session_fragment(call, path, lock).set_session_state(lock, state, call.now)
+        # Clients in Go delete a state by an empty one, which AMQP distinguishes from null.
+        self._session_fragment(call, path, lock).set_session_state(lock, state or None, call.now)
 
     def list_sessions(self, call: Call, path: str, *, state_updated_after: datetime | None = None) -> list[str]:
         """Return ids in order: of sessions with messages or state, or of those whose state was set after a time."""

@@ -65,7 +65,7 @@ class ServiceBusSession:
         return await self._receiver._run(self._receiver._link.get_session_state, timeout)
 
     async def set_state(self, state: str | bytes | bytearray | None, *, timeout: float | None = None) -> None:
-        """Store the state; None removes it. The state is kept when the session has no more messages.
+        """Store the state; None or an empty one removes it. The state is kept when the session has no more messages.
 
         Raises:
             SessionLockLostError: the lock has expired; with `is_in_doubt` an earlier try may have stored the state.

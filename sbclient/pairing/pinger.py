@@ -111,7 +111,9 @@ class Pinger:
 
     def _with_session(self, keys: PingKeys) -> PingKeys:
         """Add a session id: the partition key, so that the ping reaches the same fragment, or else a random id."""
-        return keys._replace(session_id=keys.session_id or keys.partition_key or self._new_id())
+        if keys.session_id is not None:
+            return keys
+        return keys._replace(session_id=self._new_id() if keys.partition_key is None else keys.partition_key)
 
     def _message(self, keys: PingKeys) -> ServiceBusMessage:
         return ping_message(message_id=self._new_id(), session_id=keys.session_id, partition_key=keys.partition_key)

@@ -307,8 +307,11 @@ class SessionMachine(RuleBasedStateMachine):
     def remember(self, session: str, state: bytes) -> None:
         if session in self.locks:
             self.broker.set_state("q", self.locks[session], state)
-            assert self.broker.state("q", self.locks[session]) == state
-            self.with_state.add(session)
+            assert self.broker.state("q", self.locks[session]) == (state or None)
+            if state:
+                self.with_state.add(session)
+            else:
+                self.with_state.discard(session)
 
     @rule(span_s=SPANS, renews=st.booleans())
     def wait(self, span_s: float, renews: bool) -> None:

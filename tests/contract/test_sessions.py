@@ -41,6 +41,27 @@ async def test_a_session_is_received_in_order_by_one_receiver(kind: NamespaceKin
         assert await receiver.receive_messages(1, max_wait_time=kind.moment_s) == []
 
 
+async def test_an_empty_text_is_the_id_of_a_session(kind: NamespaceKind) -> None:
+    queue = await filled(kind, {"": 2, "a": 1})
+    async with kind.plain.get_queue_receiver(queue, session_id="") as receiver:
+        assert receiver.session is not None
+        assert receiver.session.session_id == ""
+        for number in range(2):
+            [message] = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+            assert (message.session_id, str(message)) == ("", str(number))
+            await receiver.complete_message(message)
+        assert await receiver.receive_messages(1, max_wait_time=kind.moment_s) == []
+
+
+async def test_an_empty_state_deletes_the_state_of_a_session(kind: NamespaceKind) -> None:
+    queue = await filled(kind, {"a": 1})
+    async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
+        assert receiver.session is not None
+        await receiver.session.set_state("state")
+        await receiver.session.set_state("")
+        assert await receiver.session.get_state() is None
+
+
 async def test_a_session_keeps_its_order_while_others_settle_and_wait(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"a": 0})
     count = 60

@@ -39,7 +39,6 @@ def test_p041_keys_spread_evenly() -> None:
 def test_p042_to_p045_precedence_of_the_keys(
     session: str | None, partition: str | None, message_id: str | None, detects: bool
 ) -> None:
-    session = session or None  # an empty session id is none
     candidates = [session, partition, message_id] if detects else [session, partition]
     expected = next((key for key in candidates if key is not None), None)
     given_message = message(session, partition, message_id)
@@ -53,7 +52,7 @@ def test_p045_a_message_id_is_no_key_without_duplicate_detection() -> None:
 
 @given(keys, keys)
 def test_p046_session_id_and_partition_key_must_not_differ(session: str | None, partition: str | None) -> None:
-    if not session or partition is None or session == partition:  # an empty session id is none
+    if session is None or partition is None or session == partition:
         check_keys(message(session, partition))
     else:
         with pytest.raises(InvalidOperationError) as caught:

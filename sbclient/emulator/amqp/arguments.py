@@ -44,8 +44,8 @@ class Arguments:
         return value
 
     def session_id(self) -> str | None:
-        """The session id; None if it is missing or empty."""
-        return self.optional_text("session-id") or None
+        """The session id; None if it is missing."""
+        return self.optional_text("session-id")
 
     def number(self, name: str, default: int | None = None) -> int:
         """A whole number of 64 bits."""

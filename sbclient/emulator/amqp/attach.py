@@ -121,7 +121,7 @@ def _session_of(source: Source | Target) -> SessionChoice:
     wanted = filters[SESSION_FILTER]
     if isinstance(wanted, Described):
         wanted = wanted.value
-    if wanted is None or wanted == "":
+    if wanted is None:
         return NEXT_AVAILABLE_SESSION
     if not isinstance(wanted, str):
         raise WireError(INVALID_FIELD, f"the session filter is a {type(wanted).__name__}: give a string, or null")

@@ -116,13 +116,16 @@ async def delivered_bytes(client: Client, queue: str, payload: bytes) -> bytes:
     return (await sent_and_received(client, queue, payload)).payload
 
 
-async def test_empty_session_id_counts_as_none(context: NamespaceContext, queue: str) -> None:
-    properties = Properties(message_id="m", group_id="")
-    payload = encode_sections(message_annotations={"x-opt-partition-key": "k"}, properties=properties, data=[b"x"])
-    async with connected(context, queue) as client:
-        assert (await sent_and_received(client, queue, payload)).data() == [b"x"]
+async def test_empty_text_is_the_id_of_a_session(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "s", requires_session=True)
+    async with connected(context, "s") as client:
+        other = encode_sections(properties=Properties(message_id="n", group_id="a"), data=[b"other"])
+        assert await client.transfer(await client.sender("s"), other) == ACCEPTED
+        payload = encode_sections(properties=Properties(message_id="m", group_id=""), data=[b"x"])
+        filters = {"com.microsoft:session-filter": ""}
+        assert (await sent_and_received(client, "s", payload, filters=filters)).data() == [b"x"]
         peek = {"from-sequence-number": Long(0), "message-count": Int(5), "session-id": ""}
-        status, body = await client.ask(queue, "peek-message", peek)
+        status, body = await client.ask("s", "peek-message", peek)
     assert (status, len(body["messages"])) == (200, 1)
 
 
