@@ -25,6 +25,8 @@ from sbclient.entities import (
     QueueProperties,
     SubscriptionProperties,
     TopicProperties,
+    element_name,
+    kind_of,
 )
 from sbclient.errors import InvalidOperationError
 
@@ -165,7 +167,8 @@ def changed(before: D, after: D, profile: Profile) -> D:
         old, new = getattr(before, name, None), getattr(after, name, None)
         if old != new:
             raise _refuse(
-                f"{name} of {before.name} is {old} and cannot be changed to {new}: delete and recreate the entity"
+                f"The value for the {element_name(name)} property of an existing {kind_of(before).capitalize()} cannot "
+                f"be changed: that of {before.name} is {old}, not {new}. Delete and recreate the entity"
             )
     if isinstance(before, SubscriptionProperties) or isinstance(after, SubscriptionProperties):
         return completed(after, profile)

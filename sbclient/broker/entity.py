@@ -266,10 +266,14 @@ class Queue:
         """
         if self.requires_session and not with_session:
             raise InvalidOperationError(
-                f"{self.path} requires sessions: open the receiver with a session_id or NEXT_AVAILABLE_SESSION"
+                "It is not possible for an entity that requires sessions to create a non-sessionful message receiver. "
+                f"For {self.path}, open the receiver with a session_id or NEXT_AVAILABLE_SESSION"
             )
         if with_session and not self.requires_session:
-            raise InvalidOperationError(f"{self.path} has no sessions: open the receiver without session_id")
+            raise InvalidOperationError(
+                "A sessionful message receiver cannot be created on an entity that does not require sessions. "
+                f"For {self.path}, open the receiver without session_id"
+            )
 
 
 MAX_SHARED_POSITIONS: Final = 1_000

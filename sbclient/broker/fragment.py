@@ -325,8 +325,8 @@ class Fragment(Storage):
         entry = self._locks.get(token)
         if entry is None:
             raise MessageLockLostError(
-                f"the lock on a message of {self.path} was lost: it ended before it was renewed, or the message was "
-                "settled; an unsettled message is delivered again"
+                "The lock supplied is invalid. Either the lock expired, or the message has already been removed from "
+                f"the queue. An unsettled message of {self.path} is delivered again"
             )
         return entry
 

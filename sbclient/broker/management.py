@@ -22,7 +22,7 @@ from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.profile import Partitioning, Profile
 from sbclient.broker.recovery import StoredNamespace
-from sbclient.broker.request_gate import RequestGate, touch
+from sbclient.broker.request_gate import RequestGate, note_activity
 from sbclient.broker.rulebook import Rulebook
 from sbclient.broker.topic import Subscription, Topic
 from sbclient.broker.transactions import Transaction
@@ -253,7 +253,7 @@ class Management:
             queue, dead_letters_filter_errors=bool(description.dead_lettering_on_filter_evaluation_exceptions)
         )
         body.subscriptions[canonical(description.name)] = subscription
-        return Entity(path, description, queue, sub_queues, make, topic, subscription, now, now, now)
+        return Entity(path, description, queue, sub_queues, make, topic, subscription, now, now, now, accessed_at=now)
 
     # ------------------------------------------------------------------ describe
 
@@ -363,7 +363,7 @@ class Management:
         entity.updated_at = call.now
         if self._gate.changes is not None:
             self._gate.changes.define(canonical(entity.path))
-        touch(entity, call.now)
+        note_activity(entity, call.now)
         self._direct(entity)
         self._gate.watch_idle(entity)
         return self._described(entity, call.now)

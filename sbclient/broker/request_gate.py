@@ -186,7 +186,13 @@ class RequestGate:
 
 
 def touch(entity: Entity, now: float) -> None:
-    """Note a request to an entity: it is not idle, and neither is its topic."""
-    entity.busy_at = entity.accessed_at = now
+    """Note a request to an entity for its messages."""
+    entity.accessed_at = now
+    note_activity(entity, now)
+
+
+def note_activity(entity: Entity, now: float) -> None:
+    """Note that an entity is not idle, and neither is its topic."""
+    entity.busy_at = now
     if entity.topic is not None:
         entity.topic.busy_at = now

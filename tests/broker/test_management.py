@@ -616,10 +616,19 @@ def test_runtime_properties_have_times(broker: Driver) -> None:
     counts = broker.counts("q")
     assert (counts.created_at_utc, counts.accessed_at_utc) == (at(START), NEVER)
     broker.wait(5)
-    broker.send("q", message())
     broker.update(address("q"), broker.get(address("q")))
     counts = broker.counts("q")
-    assert (counts.accessed_at_utc, counts.updated_at_utc) == (at(START + 5), at(START + 5))
+    assert (counts.accessed_at_utc, counts.updated_at_utc) == (NEVER, at(START + 5))
+    broker.wait(5)
+    broker.send("q", message())
+    counts = broker.counts("q")
+    assert (counts.accessed_at_utc, counts.updated_at_utc) == (at(START + 10), at(START + 5))
+
+
+def test_a_new_subscription_counts_as_accessed(broker: Driver) -> None:
+    broker.topic()
+    broker.subscription()
+    assert broker.counts("t/Subscriptions/s").accessed_at_utc == at(START)
 
 
 def test_delete_removes_everything_below(broker: Driver) -> None:

@@ -114,7 +114,7 @@ async def test_a_fixed_setting_cannot_be_changed(control: Control, host: BrokerH
     create(host, EntityKind.QUEUE, "orders")
     said = {"settings": {"requires_session": True}}
     refused = await control.ask("PUT", "entities?entity=orders", said, status=400)
-    assert refused["error"].startswith("requires_session of orders is False and cannot be changed")
+    assert refused["error"].startswith("The value for the RequiresSession property of an existing Queue cannot be")
 
 
 async def test_faults_affect_changes_but_not_reads(control: Control, host: BrokerHost) -> None:

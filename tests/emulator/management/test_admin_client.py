@@ -217,7 +217,7 @@ async def test_errors_are_the_ones_of_the_service(client: ServiceBusAdministrati
         await client.create_queue("")
     found = await client.get_queue("q")
     found.requires_session = True
-    with pytest.raises(HttpResponseError, match="requires_session"):
+    with pytest.raises(HttpResponseError, match="RequiresSession"):
         await client.update_queue(found)
     await client.delete_queue("q")
     with pytest.raises(ResourceNotFoundError):

@@ -466,20 +466,14 @@ class TestUpdate:
         ):
             assert error(await api.answer(request("PUT", path, body, if_match="*")))[0] == 404
 
-    @pytest.mark.parametrize(
-        ("field", "name"),
-        [
-            ("RequiresSession", "requires_session"),
-            ("RequiresDuplicateDetection", "requires_duplicate_detection"),
-            ("EnablePartitioning", "enable_partitioning"),
-        ],
-    )
-    async def test_p012_error_names_the_unchangeable_property(self, api: ManagementApi, field: str, name: str) -> None:
+    @pytest.mark.parametrize("field", ["RequiresSession", "RequiresDuplicateDetection", "EnablePartitioning"])
+    async def test_p012_error_names_the_unchangeable_property(self, api: ManagementApi, field: str) -> None:
         await made(api, ("/orders", QUEUE))
         answer = await api.answer(request("PUT", "/orders", described("Queue", **{field: "true"}), if_match="*"))
         status, detail = error(answer)
-        assert (status, detail[:14]) == (400, "SubCode=40000.")
-        assert name in detail
+        assert status == 400
+        start = f"SubCode=40000. The value for the {field} property of an existing Queue cannot be changed"
+        assert detail.startswith(start)
 
     async def test_the_document_of_get_can_be_put(self, api: ManagementApi) -> None:
         """As the SDK does it: read, change one field, write everything."""
