@@ -20,6 +20,7 @@ import json
 import math
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, unquote_plus
@@ -185,7 +186,7 @@ class Authorizer:
             for key in _keys(rule):
                 if hmac.compare_digest(signature_of(fields["sr"], fields["se"], key), signature):
                     if expires_at <= now:
-                        raise _refuse(f"has expired {now - expires_at:.0f} s ago")
+                        raise _expired(expires_at)
                     return Grant(scope, _rights(rule), expires_at, None if entity_rules is None else entity)
         owner = f"{scope[:260]!r} or the namespace" if scope else "the namespace"
         raise _refuse(f"is not signed with a key named {key_name[:64]!r} of {owner}")
@@ -193,6 +194,14 @@ class Authorizer:
 
 def _refuse(what: str) -> ServiceBusAuthenticationError:
     return ServiceBusAuthenticationError(f"the token {what}: sign a new one with a key of the namespace")
+
+
+def _expired(at: float) -> ServiceBusAuthenticationError:
+    """The error in the words of the service, for which programs search."""
+    time = f"{datetime.fromtimestamp(max(at, 0.0), UTC):%Y-%m-%d %H:%M:%S}Z"
+    return ServiceBusAuthenticationError(
+        f"ExpiredToken: The token is expired. Expiration time: '{time}'. Sign a new one with a key of the namespace"
+    )
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -210,15 +219,15 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _path_of(encoded_uri: str) -> str:
-    """The entity path in the URI of a token; one without a scheme is `host/path`."""
+    """The entity path in the URI of a token; one without a scheme is `host/path`, or `host` for the namespace."""
     uri = unquote_plus(encoded_uri)
     scheme, has_scheme, rest = uri.partition("://")
     if not has_scheme:
         rest = scheme
     if len(uri) > MAX_URI_LENGTH:
         raise _refuse(f"is for a resource (sr) of {len(uri)} characters, {MAX_URI_LENGTH} are allowed")
-    host, slash, path = rest.partition("?")[0].partition("/")
-    if not host or not (has_scheme or slash):
+    host, _, path = rest.partition("?")[0].partition("/")
+    if not host:
         raise _refuse("is for a resource (sr) that is not a URI such as sb://host/queue")
     return unquote(path).strip("/")
 
@@ -245,7 +254,7 @@ def _of_web_token(token: str, now: float) -> Grant:
     if expires_at >= LATEST_EXPIRY:
         expires_at = math.inf
     if expires_at <= now:
-        raise _refuse(f"has expired {now - expires_at:.0f} s ago")
+        raise _expired(expires_at)
     return Grant("", ALL_RIGHTS, expires_at)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sbclient.amqp import Coordinator, IncomingLink, Link, OutgoingLink, Source, Target, WireError
-from sbclient.amqp.errors import INVALID_FIELD
+from sbclient.amqp.errors import INVALID_FIELD, NOT_ALLOWED
 from sbclient.amqp.performatives import SETTLE_SETTLED
 from sbclient.amqp.types import Described
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
@@ -66,6 +66,7 @@ def handler_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkHandler:
 
 def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkHandler:
     if node.kind == CBS:
+        _check_only(peer, RequestLink)
         return RequestLink(peer, link, CBS, TokenNode(peer).on_request)
     if node.kind == MANAGEMENT:
         return RequestLink(
@@ -83,6 +84,7 @@ def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkHandler:
 
 def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source | Target) -> LinkHandler:
     if node.kind == CBS:
+        _check_only(peer, ReplyLink)
         return ReplyLink(peer, link, CBS)
     if node.kind == MANAGEMENT:
         return ReplyLink(peer, link, f"{node.path}/{MANAGEMENT}", node.path)
@@ -95,6 +97,16 @@ def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source 
         mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE if is_deleting else ServiceBusReceiveMode.PEEK_LOCK,
         timeout_s=_timeout_s(link, SESSION_WAIT_S),
     )
+
+
+def _check_only(peer: Peer, kind: type[RequestLink | ReplyLink]) -> None:
+    """Check that a connection has no other link with `$cbs` in that direction, as the service demands.
+
+    Raises:
+        WireError: it has one.
+    """
+    if any(isinstance(handler, kind) and handler.address == CBS for handler in peer.handlers.values()):
+        raise WireError(NOT_ALLOWED, f"this connection has a link with {CBS} already: close that, or use it")
 
 
 def _properties(link: Link) -> Mapping[str, Any]:

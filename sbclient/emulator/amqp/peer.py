@@ -327,7 +327,8 @@ class Peer:
         """
         if right not in self.rights(path):
             raise ServiceBusAuthorizationError(
-                f"{right} is needed on {path} and no token of this connection grants it: put a token that does"
+                f"Unauthorized access. '{right}' claim(s) are required to perform this operation. No token of this "
+                f"connection has them for {path}: put a token that does"
             )
 
     def admit(self, path: str, grant: Grant) -> None:

@@ -112,6 +112,7 @@ class RequestLink(LinkHandler):
         self, peer: Peer, link: IncomingLink, address: str, on_request: OnRequest, managed: str | None = None
     ) -> None:
         self._peer = peer
+        self.address = address
         self._managed = managed
         self._link = link
         self._on_request = on_request
@@ -150,6 +151,7 @@ class ReplyLink(LinkHandler):
 
     def __init__(self, peer: Peer, link: OutgoingLink, address: str, managed: str | None = None) -> None:
         self._managed = managed
+        self.address = address
         self.link = link
         self.key = canonical(address)
         target = link.remote.target if link.remote is not None else None

@@ -38,8 +38,8 @@ from sbclient.emulator.management.paths import (
     Target,
     bounds_of,
     check_method,
+    check_right,
     list_url,
-    scopes_of,
     target_of,
     title_of,
     url,
@@ -63,6 +63,7 @@ from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
     ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusServerBusyError,
@@ -117,7 +118,7 @@ class ManagementApi:
         if not request.segments and request.method == "GET":
             return self._public_list(request, grant)
         target = target_of(request.segments)
-        grant.check(_covered(grant, scopes_of(target)), AccessRights.MANAGE)
+        self._check_right(request, target, grant)
         if target.is_list:
             check_method(request, "GET")
             return await self._list(request, target)
@@ -127,6 +128,15 @@ class ManagementApi:
         if request.method == "DELETE":
             return await self._delete(target)
         return await self._get(request, target)
+
+    def _check_right(self, request: Request, target: Target, grant: Grant) -> None:
+        try:
+            check_right(grant, target, request.method)
+        except ServiceBusAuthorizationError:
+            if request.method == "GET" and target.kind is None and grant.covers(target.names[0]):
+                # Without the right to manage, too, the service reports a queue or topic as missing.
+                self._host.namespace.directory.at(self._existing(target))
+            raise
 
     def _grant(self, request: Request) -> Grant:
         authorizer, token = self._context.authorizer, request.headers.get("authorization", "")
@@ -192,7 +202,7 @@ class ManagementApi:
         address = EntityAddress(kind, target.names)
         properties = read_properties(element, target.names[-1])
         self._check_supplementary(request, properties, grant)
-        properties = _with_keys(properties, self._now())
+        properties = _with_keys(properties)
         if "if-match" in request.headers:
             return await self._update(request, address, properties)
         if version is None and isinstance(properties, QueueProperties | TopicProperties):
@@ -305,18 +315,16 @@ def _name_of(shown: Shown | RuleProperties) -> str:
     return shown.description.name if isinstance(shown, Shown) else shown.name
 
 
-def _with_keys(properties: EntityProperties, now: datetime) -> EntityProperties:
-    """The description with keys and times in its authorization rules; missing keys are generated."""
+def _with_keys(properties: EntityProperties) -> EntityProperties:
+    """The description with keys in its authorization rules; missing keys are generated, times are not."""
     if isinstance(properties, RuleProperties | SubscriptionProperties) or not properties.authorization_rules:
         return properties
-    return replace(properties, authorization_rules=[_with_key(rule, now) for rule in properties.authorization_rules])
+    return replace(properties, authorization_rules=[_with_key(rule) for rule in properties.authorization_rules])
 
 
-def _with_key(rule: AuthorizationRule, now: datetime) -> AuthorizationRule:
+def _with_key(rule: AuthorizationRule) -> AuthorizationRule:
     return replace(
         rule,
         primary_key=rule.primary_key or b64encode(token_bytes(32)).decode(),
         secondary_key=rule.secondary_key or b64encode(token_bytes(32)).decode(),
-        created_at_utc=rule.created_at_utc or now,
-        modified_at_utc=now,
     )

@@ -100,12 +100,13 @@ def feed_document(title: str, url: str, next_url: str | None, entries: Sequence[
     return tag("feed", parts, xmlns=ATOM).encode()
 
 
-def error_document(status: int, sub_code: int, text: str, tracking_id: str, at: datetime) -> bytes:
+def error_document(status: int, sub_code: int | None, text: str, tracking_id: str, at: datetime) -> bytes:
     """A document with an error; a sub-code in the text takes precedence."""
     match = _SUB_CODE.match(text)
-    code, text = (match[1], text[match.end() :]) if match else (str(sub_code), text)
+    code, text = (match[1], text[match.end() :]) if match else (sub_code, text)
     message = text.rstrip(". ")
-    detail = f"SubCode={code}. {message}. TrackingId:{tracking_id}, SystemTracker:NoSystemTracker, Timestamp:"
+    prefix = "" if code is None else f"SubCode={code}. "
+    detail = f"{prefix}{message}. TrackingId:{tracking_id}, SystemTracker:NoSystemTracker, Timestamp:"
     return tag("Error", [tag("Code", str(status)), text_tag("Detail", f"{detail}{at:%Y-%m-%dT%H:%M:%S}")]).encode()
 
 

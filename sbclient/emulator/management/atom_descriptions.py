@@ -20,7 +20,6 @@ from urllib.parse import unquote
 from sbclient.emulator.management.atom_values import read_any, write_any
 from sbclient.emulator.management.xml import Element, tag, text_tag
 from sbclient.entities import (
-    NEVER,
     PROPERTIES_OF,
     AccessRights,
     AuthorizationRule,
@@ -78,14 +77,14 @@ def _member(choices: type[Choice], what: str, text: str) -> Choice:
 
 
 def _write_rule(rule: AuthorizationRule) -> str:
+    times = {"CreatedTime": rule.created_at_utc, "ModifiedTime": rule.modified_at_utc}
     return tag(
         "AuthorizationRule",
         [
             tag("ClaimType", "SharedAccessKey"),
             tag("ClaimValue", "None"),
             tag("Rights", [text_tag("AccessRights", right) for right in rule.rights]),
-            text_tag("CreatedTime", write_timestamp(rule.created_at_utc or NEVER)),
-            text_tag("ModifiedTime", write_timestamp(rule.modified_at_utc or NEVER)),
+            *(text_tag(name, write_timestamp(time)) for name, time in times.items() if time is not None),
             text_tag("KeyName", rule.key_name),
             text_tag("PrimaryKey", rule.primary_key or ""),
             text_tag("SecondaryKey", rule.secondary_key or ""),

@@ -11,10 +11,11 @@ from typing import Final
 
 from sbclient import errors
 from sbclient.emulator.management.atom import ERROR_TYPE, error_document
-from sbclient.emulator.management.paths import MethodError
+from sbclient.emulator.management.paths import MethodError, RightError
 from sbclient.emulator.net.http_messages import Response
 
-_REFUSALS: Final[tuple[tuple[type[errors.ServiceBusError], tuple[int, int]], ...]] = (
+_REFUSALS: Final[tuple[tuple[type[errors.ServiceBusError], tuple[int, int | None]], ...]] = (
+    (RightError, (401, None)),
     (errors.ServiceBusAuthenticationError, (401, 40103)),
     (errors.ServiceBusAuthorizationError, (401, 40100)),
     (errors.MessagingEntityNotFoundError, (404, 40400)),
@@ -33,4 +34,5 @@ def refusal_of(error: errors.ServiceBusError, at: datetime) -> Response:
     """The response for an error."""
     status, sub_code = next(refusal for kind, refusal in _REFUSALS if isinstance(error, kind))
     body = error_document(status, sub_code, error.message, token_hex(16), at)
-    return Response(status, body, ERROR_TYPE, {"WWW-Authenticate": "SharedAccessSignature"} if status == 401 else {})
+    headers = {"WWW-Authenticate": "SharedAccessSignature"} if status == 401 else {}
+    return Response(status, body, ERROR_TYPE, headers, reason=error.words if isinstance(error, RightError) else "")

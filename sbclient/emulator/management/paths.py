@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from sbclient.broker.directory import path_of
 from sbclient.emulator.net.http_messages import Request
-from sbclient.entities import EntityAddress, EntityKind
-from sbclient.errors import InvalidOperationError
+from sbclient.emulator.sas import Grant
+from sbclient.entities import AccessRights, EntityAddress, EntityKind
+from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError
 
 MAX_PAGE: Final = 100
 
@@ -27,6 +28,18 @@ _LISTS: Final = {"queues": EntityKind.QUEUE, "topics": EntityKind.TOPIC}
 
 class MethodError(InvalidOperationError):
     """The resource does not support the HTTP method."""
+
+
+class RightError(ServiceBusAuthorizationError):
+    """The token lacks the right to manage an entity; the text begins with the words of the service.
+
+    Attributes:
+        words: of the service.
+    """
+
+    def __init__(self, words: str, more: str) -> None:
+        super().__init__(f"{words}. {more}")
+        self.words = words
 
 
 class Target(NamedTuple):
@@ -90,6 +103,31 @@ def scopes_of(target: Target) -> tuple[str, ...]:
     if target.kind is EntityKind.RULE:
         return scope, f"{scope}/{title_of(target.kind)}/{target.names[2]}"
     return (scope,)
+
+
+def check_right(grant: Grant, target: Target, method: str) -> None:
+    """Check the right to manage the target of a request.
+
+    Raises:
+        RightError: the grant lacks it.
+    """
+    scopes = scopes_of(target)
+    covered = next((scope for scope in scopes if grant.covers(scope)), scopes[0])
+    try:
+        grant.check(covered, AccessRights.MANAGE)
+    except ServiceBusAuthorizationError as error:
+        raise RightError(_words_of(target, method), error.message) from error
+
+
+def _words_of(target: Target, method: str) -> str:
+    kind = target.kind
+    if kind in (EntityKind.SUBSCRIPTION, EntityKind.RULE):
+        doing = {"PUT": "CreateOrUpdate", "DELETE": "Delete"}.get(method, "Enumerate" if target.is_list else "Get")
+        name = title_of(kind) if target.is_list else kind.capitalize()
+        return f"SubCode=40100: Unauthorized : Unauthorized access for '{doing}{name}' operation"
+    if method in ("PUT", "DELETE"):
+        return f"Authorization failed for specified action: Manage,Entity{'Write' if method == 'PUT' else 'Delete'}"
+    return "Manage,EntityRead claims required for this operation"
 
 
 def title_of(kind: EntityKind) -> str:

@@ -17,6 +17,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
 
@@ -198,7 +199,8 @@ class _Connection:
         headers = {"Content-Type": response.content_type, "Server": "sbclient", **response.headers}
         if response.events is None:
             headers["Content-Length"] = str(len(response.body))
-        self._send(h11.Response(status_code=response.status, headers=list(headers.items())))
+        reason = (response.reason or HTTPStatus(response.status).phrase).encode()
+        self._send(h11.Response(status_code=response.status, headers=list(headers.items()), reason=reason))
         if not is_head:
             self._send(h11.Data(data=response.body))
             if response.events is not None:

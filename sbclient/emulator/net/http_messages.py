@@ -54,6 +54,7 @@ class Response:
     """An HTTP response.
 
     Attributes:
+        reason: after the status, without line breaks; empty = the usual one of the status.
         events: sent part by part after `body`, until they end or the client disconnects.
     """
 
@@ -62,6 +63,7 @@ class Response:
     content_type: str = TEXT
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     events: EventSource | None = None
+    reason: str = ""
 
 
 class NoResponse(Exception):

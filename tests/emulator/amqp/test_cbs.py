@@ -220,5 +220,16 @@ async def test_request_without_a_reply_link_does_not_affect_other_clients(
             properties=Properties(message_id="1"), application_properties={"operation": "put-token"}, value="x"
         )
         await client.transfer(link, payload)
-        await asyncio.sleep(1)
+        async with connected(context) as other:
+            assert await other.put_token(queue) == 202
+
+
+async def test_a_connection_has_one_pair_of_links_with_the_token_node(context: NamespaceContext, queue: str) -> None:
+    async with connected(context) as client:
+        requests, replies = await client.node("$cbs")
+        for second in (await client.sender("$cbs"), await client.receiver("$cbs")):
+            assert await client.refusal(second) == "amqp:not-allowed"
         assert await client.put_token(queue) == 202
+        requests.detach()
+        replies.detach()
+        assert not (await client.sender("$cbs")).is_over
