@@ -24,12 +24,14 @@ def reason_to_refuse(request: Request, own_names: Collection[str] = (), *, is_ex
     """The reason to reject a request; None = accept it.
 
     Args:
-        own_names: host names besides those that are always local.
+        own_names: host names besides those that are always local; `*.example.test` stands for one more label, as in a
+            certificate.
         is_exposed: whether other machines may reach the server.
     """
     host = host_of(request.authority)
     is_known = is_local_name(host) if is_exposed else is_loopback_name(host)
-    if not is_known and host not in {name.casefold() for name in own_names}:
+    own = {name.casefold() for name in own_names}
+    if not is_known and own.isdisjoint((host, f"*.{host.partition('.')[2]}")):
         return (
             f"the emulator does not know the host name {host[:100]!r}: use localhost, or start it with --tls-name "
             "and that name"

@@ -47,6 +47,13 @@ def test_a_host_name_given_to_the_emulator_is_accepted() -> None:
     assert reason_to_refuse(request, ["broker.corp.EXAMPLE"]) is None
 
 
+def test_a_wildcard_given_to_the_emulator_stands_for_one_label() -> None:
+    names = ["*.Example.test"]
+    assert reason_to_refuse(asked(host="a.example.test:5672"), names) is None
+    assert reason_to_refuse(asked(host="example.test:5672"), names) is not None
+    assert reason_to_refuse(asked(host="a.b.example.test:5672"), names) is not None
+
+
 @pytest.mark.parametrize("origin", ["http://localhost:5672", "https://LOCALHOST:5672"])
 def test_the_own_page_may_ask(origin: str) -> None:
     assert reason_to_refuse(asked(origin=origin, sec_fetch_site="same-origin")) is None
