@@ -40,6 +40,9 @@ PORT: Final = 5671
 PROXY_PORT: Final = 8899
 """Stated in the samples of proxies."""
 
+PACKAGES: Final = ("azure-common", "azure-core-tracing-opentelemetry", "azure-identity", "websocket-client")
+"""What samples and tests import besides the client."""
+
 FETCH_S: Final = 240.0
 RUN_S: Final = 100.0
 PATIENT: Final = {"auto_lock_renew": 600.0}
@@ -91,29 +94,31 @@ class Result:
     seconds: float = 0.0
 
 
-def fetched(cache: Path) -> tuple[Path, Path]:
-    """Return the folder of the samples, and a folder with azure-identity.
+def fetched(part: str) -> tuple[Path, Path]:
+    """Return a folder of the source distribution, `samples` or `tests`, and a folder with packages that they import.
 
     Raises:
-        NotFetchedError: pip could not fetch one of them, or the source distribution has no samples.
+        NotFetchedError: pip could not fetch one of them, or the source distribution has no such folder.
     """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sbclient-wire-samples"
     name = f"azure_servicebus-{version('azure-servicebus')}"
-    samples, identity = cache / name / "samples", cache / "identity"
+    wanted, packages = cache / name / part, cache / "packages"
     cache.mkdir(parents=True, exist_ok=True)
-    if not samples.is_dir():
+    if not wanted.is_dir():
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             requirement = f"azure-servicebus=={version('azure-servicebus')}"
             _pip("download", "--no-binary", "azure-servicebus", "--no-deps", "--dest", folder, requirement)
             with tarfile.open(f"{folder}/{name}.tar.gz") as archive:
                 archive.extractall(folder, filter="data")
-            if not (Path(folder) / name / "samples").is_dir():
-                raise NotFetchedError(f"the source distribution of {requirement} has no samples")
-            shutil.copytree(f"{folder}/{name}/samples", samples)
-    if not identity.is_dir():
+            if not (Path(folder) / name / part).is_dir():
+                raise NotFetchedError(f"the source distribution of {requirement} has no {part}")
+            shutil.copytree(f"{folder}/{name}/{part}", wanted)
+    if not packages.is_dir():
         with tempfile.TemporaryDirectory(dir=cache) as folder:
-            _pip("install", "--target", f"{folder}/identity", "azure-identity", "websocket-client")
-            shutil.move(f"{folder}/identity", identity)
-    return samples, identity
+            api = f"opentelemetry-api=={version('opentelemetry-api')}"  # the one that fits the installed SDK of it
+            _pip("install", "--target", f"{folder}/packages", *PACKAGES, api)
+            shutil.move(f"{folder}/packages", packages)
+    return wanted, packages
 
 
 def _pip(*arguments: str) -> None:
@@ -128,7 +133,7 @@ def _pip(*arguments: str) -> None:
 
 async def run_samples(
     samples: Path,
-    identity: Path,
+    packages: Path,
     names: Sequence[str] = (),
     *,
     port: int = PORT,
@@ -138,7 +143,7 @@ async def run_samples(
     """Run samples, all by default, and return the results in the order of their names.
 
     Args:
-        samples, identity: see `fetched`.
+        samples, packages: see `fetched`.
         names: without the suffix `.py`: `sync_samples/receive_queue`.
         on_result: is called when a sample has ended.
     """
@@ -150,9 +155,9 @@ async def run_samples(
         tokens = await stack.enter_async_context(_served(_answer_token))
         target = emulator.ports["contoso"]
         await stack.enter_async_context(_served(lambda *streams: _tunnel(target, *streams), proxy_port))
-        trust = stack.enter_context(tempfile.TemporaryDirectory())
-        _trust(Path(trust), emulator.certificate_path)
-        environment = _environment(emulator, tokens, f"{trust}:{identity}", f"{trust}/certifi/cacert.pem")
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        trust(Path(folder), emulator.certificate_path)
+        environment = _environment(emulator, tokens, f"{folder}:{packages}", f"{folder}/certifi/cacert.pem")
         at_a_time = asyncio.Semaphore(AT_A_TIME)
 
         async def run(name: str) -> Result:
@@ -168,7 +173,7 @@ def _names(samples: Path) -> list[str]:
     return sorted(str(path.relative_to(samples).with_suffix("")) for path in samples.glob("*/*.py"))
 
 
-def _trust(folder: Path, certificate: Path) -> None:
+def trust(folder: Path, certificate: Path) -> None:
     """Copy the package of the trusted certificates, with one more."""
     shutil.copytree(Path(certifi.__file__).parent, folder / "certifi", ignore=shutil.ignore_patterns("__pycache__"))
     bundle = folder / "certifi" / "cacert.pem"
@@ -324,9 +329,8 @@ def _print(result: Result) -> None:
 
 def main(names: Sequence[str]) -> int:
     """Run samples, all by default, print the result of each, and return the exit status."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sbclient-wire-samples"
     try:
-        results = asyncio.run(run_samples(*fetched(cache), names, on_result=_print))
+        results = asyncio.run(run_samples(*fetched("samples"), names, on_result=_print))
     except NotFetchedError as error:
         sys.stdout.write(f"not run: {error}\n")
         return 1
