@@ -20,6 +20,7 @@ from sbclient.rules.refusal import FIRST_PAUSE_S, Refusal
 from sbclient.syphon.forwarder import MISSING, Forwarder, rejection_reason
 from sbclient.syphon.queue_source import BacklogSource, InFlight
 from sbclient.syphon.status import RECOVERED, UNAVAILABLE
+from sbclient.tasks import OwnedTasks
 
 SEND_S: Final = 30.0
 
@@ -50,12 +51,19 @@ class Destination:
     Args:
         rates: limits of the send rates.
         sources: are notified of its answers.
+        tasks: of the completions of messages that it has accepted.
     """
 
     worker: asyncio.Task[None]
 
     def __init__(
-        self, pair: PairState, path: str, rates: RateLimits, forwarder: Forwarder, sources: Sequence[BacklogSource]
+        self,
+        pair: PairState,
+        path: str,
+        rates: RateLimits,
+        forwarder: Forwarder,
+        sources: Sequence[BacklogSource],
+        tasks: OwnedTasks,
     ) -> None:
         self._pair = pair
         self._clock = pair.clock
@@ -63,6 +71,8 @@ class Destination:
         self._rates = rates
         self._forwarder = forwarder
         self._sources = sources
+        self._tasks = tasks
+        self._completing: dict[asyncio.Task[None], None] = {}
         self._line: deque[InFlight] = deque()
         self._parked: dict[BacklogSource, dict[int, None]] = {}
         self._parking = 0
@@ -85,8 +95,8 @@ class Destination:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no message: in line, in a transfer, parked or being parked."""
-        return not (self._line or self._sending or self._parking or any(self._parked.values()))
+        """Whether it has no message: in line, in a transfer, being completed, parked or being parked."""
+        return not (self._line or self._sending or self._completing or self._parking or any(self._parked.values()))
 
     @property
     def parked_count(self) -> int:
@@ -248,9 +258,11 @@ class Destination:
         """Send groups concurrently, then handle the results together.
 
         One failure counts, however many groups succeed: otherwise a single fragment that is down would be tried without
-        a pause.
+        a pause. The messages of the transfers before are completed meanwhile.
         """
+        completing = list(self._completing)
         errors = await asyncio.gather(*map(self._transfer, groups))
+        await asyncio.gather(*completing)  # messages that are sent and not completed must not add up
         answers = list(zip(groups, errors, strict=True))
         if any(group and error is None for group, error in answers):
             self._answered()
@@ -275,7 +287,7 @@ class Destination:
             await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
 
     async def _transfer(self, group: list[InFlight]) -> ServiceBusError | None:
-        """Send a group and complete it; return the error, or None. Messages that are not sent leave the group."""
+        """Send a group and begin to complete it; return the error, or None. Messages that are not sent leave it."""
         unsealed = {message: await self._content(message) for message in group}
         # Checked after the last wait: another syphon may have received what is not locked any more.
         sent = {one: content for one, content in unsealed.items() if content is not None and one.source.is_locked(one)}
@@ -287,8 +299,15 @@ class Destination:
         except ServiceBusError as error:
             return error
         self.accepted_at = self._clock.monotonic()
-        await asyncio.gather(*(message.source.complete(message) for message in group))
+        for message in group:
+            message.source.accept(message)
+        completing = self._tasks.start(self._complete(list(group)), name=f"complete {self.path}")
+        self._completing[completing] = None
+        completing.add_done_callback(self._completing.pop)
         return None
+
+    async def _complete(self, group: list[InFlight]) -> None:
+        await asyncio.gather(*(message.source.complete(message) for message in group))
 
     async def _content(self, message: InFlight) -> ServiceBusMessage | None:
         """Return the message to send; None if it is settled, since it has expired or the primary has it by now."""
@@ -356,10 +375,10 @@ class Destination:
         for source in self._sources:
             source.destination_answered(has_recovered=False)
 
-    def end(self) -> bool:
-        """Start nothing new; return whether a transfer runs, so that the worker is worth waiting for."""
+    def end(self) -> list[asyncio.Task[None]]:
+        """Start nothing new; return the tasks that are worth waiting for: running transfers and completions."""
         self.is_ending = True
-        return bool(self._sending)
+        return [self.worker, *self._completing] if self._sending else list(self._completing)
 
     async def close(self) -> None:
         await self._link.close()

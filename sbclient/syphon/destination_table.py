@@ -82,7 +82,7 @@ class Destinations:
         if destination is None:
             if not self._has_place():
                 return None
-            destination = Destination(self._pair, path, self._rates, self._forwarder, self._sources)
+            destination = Destination(self._pair, path, self._rates, self._forwarder, self._sources, self._workers)
             destination.worker = self._workers.start(self._run(destination), name=f"syphon to {path}")
             self._known[canonical(path)] = destination
         return destination
@@ -150,11 +150,11 @@ class Destinations:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def end(self) -> list[asyncio.Task[None]]:
-        """Start nothing new; return the workers whose transfers are worth waiting for."""
-        return [one.worker for one in self._known.values() if one.end()]
+        """Start nothing new; return the tasks that are worth waiting for: running transfers and completions."""
+        return [task for one in self._known.values() for task in one.end()]
 
     async def stop(self) -> None:
-        """Cancel every worker; the result of a running transfer is unknown."""
+        """Cancel every task; the result of a running transfer is unknown."""
         await self._workers.close()
 
     async def close(self) -> None:

@@ -212,9 +212,12 @@ class BacklogSource:
         """Return whether the primary has this very copy already, since only its completion failed."""
         return self._pair.accepted.has(self.queue, message)
 
+    def accept(self, sent: InFlight) -> None:
+        """Note at once that the primary has a message, so that it is not sent again, whatever happens to `complete`."""
+        self._pair.accepted.add(self.queue, sent.message)
+
     async def complete(self, settled: InFlight) -> None:
-        """Remove a message that the primary has. If that fails, or is cancelled, the message is not sent again."""
-        self._pair.accepted.add(self.queue, settled.message)
+        """Remove a message that the primary has."""
         await self._settle(settled.message, SettleMode.COMPLETE)
         self._remove(settled)
 

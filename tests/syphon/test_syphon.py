@@ -305,6 +305,31 @@ async def test_messages_of_one_key_leave_together_and_keys_side_by_side(pair: Me
         assert mine == expected(*range("abcdef".index(key), 60, 6))
 
 
+async def test_messages_are_sent_while_those_before_are_completed(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(300))
+        began_at = clock.monotonic()
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=1.0))
+        pair.secondary.inject(Fault(FaultKind.SLOW, operations=[Operation.SETTLE], latency_s=1.0))
+        report = await client.run_syphon("empty", limits=SyphonLimits(max_messages_in_flight=300))
+    assert report.drained == 300
+    assert (
+        clock.monotonic() - began_at < 6.5
+    )  # four sends, the last completion and an empty receive; in turn it would be 8
+    assert texts(await taken(pair)) == expected(*range(300))
+
+
+async def test_at_most_two_groups_are_sent_and_not_completed(pair: MemoryPair, clock: VirtualClock) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(400))
+        pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.SETTLE]))
+        syphon = asyncio.create_task(client.run_syphon(limits=SyphonLimits(max_messages_in_flight=400)))
+        await clock.sleep(5.0)
+        assert 100 < len((await waiting(pair, [QUEUE], secondary=False))[QUEUE]) <= 200
+        pair.secondary.heal()
+        await cancel(syphon)
+
+
 async def test_unavailable_fragment_pauses_its_entity(pair: MemoryPair, clock: VirtualClock) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     async with pair.client(ONE) as client:
