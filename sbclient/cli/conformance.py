@@ -147,8 +147,10 @@ async def _send_batch(scene: Scene) -> str:
 
 
 async def _schedule(scene: Scene) -> str:
-    at = scene.in_seconds(_SHORT_S)
     async with scene.client.get_queue_sender(scene.entity) as sender, scene.receiver() as receiver:
+        await sender.create_message_batch()  # attaches, so that a slow network does not use up the time to the peek
+        await receiver.peek_messages(1, sequence_number=1)
+        at = scene.in_seconds(2 * _SHORT_S)
         await sender.schedule_messages(ServiceBusMessage("a"), at)
         (waiting,) = await receiver.peek_messages(1, sequence_number=1)
         await scene.taken(receiver, 1)
