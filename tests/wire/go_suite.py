@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from sbclient.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY_NAME
-from tests.wire.python_samples import _answer_token, _served
+from tests.wire.python_samples import answer_token, served
 
 MODULE: Final = "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 HOSTS: Final = ("127.0.0.2", "127.0.0.3")
@@ -60,7 +60,7 @@ def copied(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[dict[str, str]]:
+async def namespaces(folder: Path) -> AsyncIterator[dict[str, str]]:
     """Serve both namespaces; yields the environment of the tests."""
     keys = {name: f"key-{name}" for name in RIGHTS}
     rules = [{"KeyName": name, "Rights": rights, "PrimaryKey": keys[name]} for name, rights in RIGHTS.items()]
@@ -75,7 +75,7 @@ async def served(folder: Path) -> AsyncIterator[dict[str, str]]:
     async with AsyncExitStack() as stack:
         standard = await stack.enter_async_context(Emulator(config=config, host=HOSTS[0], **common))
         premium = await stack.enter_async_context(Emulator("premium", host=HOSTS[1], profile="prem-2021", **common))
-        tokens = await stack.enter_async_context(_served(_answer_token))
+        tokens = await stack.enter_async_context(served(answer_token))
         strings = {
             "": _connection_string(HOSTS[0], ROOT_KEY_NAME, standard.root_key()),
             "_PREMIUM": _connection_string(HOSTS[1], ROOT_KEY_NAME, premium.root_key()),
@@ -106,7 +106,7 @@ async def run_suite(folder: Path, pattern: str) -> list[dict[str, Any]]:
 
     Packages run one after the other, because the tests name queues after the second.
     """
-    async with served(folder.parent) as environment:
+    async with namespaces(folder.parent) as environment:
         process = await asyncio.create_subprocess_exec(
             *("go", "test", "-json", "-p", "1", "-count", "1", "-timeout", f"{SUITE_S:.0f}s", "-run", pattern, "./..."),
             cwd=folder,

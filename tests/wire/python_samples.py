@@ -152,9 +152,9 @@ async def run_samples(
         raise LookupError(f"there are no samples {', '.join(sorted(missing))} in {samples}")
     async with AsyncExitStack() as stack:
         emulator = await stack.enter_async_context(Emulator("contoso", first_port=port, auth="jwt-any"))
-        tokens = await stack.enter_async_context(_served(_answer_token))
+        tokens = await stack.enter_async_context(served(answer_token))
         target = emulator.ports["contoso"]
-        await stack.enter_async_context(_served(lambda *streams: _tunnel(target, *streams), proxy_port))
+        await stack.enter_async_context(served(lambda *streams: _tunnel(target, *streams), proxy_port))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         trust(Path(folder), emulator.certificate_path)
         environment = _environment(emulator, tokens, f"{folder}:{packages}", f"{folder}/certifi/cacert.pem")
@@ -280,14 +280,14 @@ async def _until_empty(emulator: Emulator, queue: str, ending: asyncio.Future[tu
 
 
 @asynccontextmanager
-async def _served(answer: object, port: int = 0) -> AsyncIterator[int]:
+async def served(answer: object, port: int = 0) -> AsyncIterator[int]:
     """Serve connections; yields the port."""
     server = await asyncio.start_server(answer, "127.0.0.1", port)  # type: ignore[arg-type]
     async with server:
         yield server.sockets[0].getsockname()[1]
 
 
-async def _answer_token(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answer_token(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer one request for a token, as the App Service of Azure does for a managed identity."""
     await reader.readuntil(b"\r\n\r\n")
     expires = int(time.time()) + 3600
