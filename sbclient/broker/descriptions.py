@@ -166,10 +166,13 @@ def changed(before: D, after: D, profile: Profile) -> D:
     for name in IMMUTABLE:
         old, new = getattr(before, name, None), getattr(after, name, None)
         if old != new:
-            raise _refuse(
-                f"The value for the {element_name(name)} property of an existing {kind_of(before).capitalize()} cannot "
-                f"be changed: that of {before.name} is {old}, not {new}. Delete and recreate the entity"
+            kind, what = kind_of(before).capitalize(), f"{before.name} has {old}, not {new}"
+            words = (
+                f"Partitioning cannot be changed for {kind}. "
+                if name == "enable_partitioning"
+                else f"The value for the {element_name(name)} property of an existing {kind} cannot be changed: "
             )
+            raise _refuse(f"{words}{what}. Delete and recreate the entity")
     if isinstance(before, SubscriptionProperties) or isinstance(after, SubscriptionProperties):
         return completed(after, profile)
     if before.enable_partitioning and profile.partitioning is Partitioning.NEVER:

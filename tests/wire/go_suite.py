@@ -36,7 +36,6 @@ RIGHTS: Final = {"NoManage": ["Listen", "Send"], "SendOnly": ["Send"], "ListenOn
 
 KNOWN: Final[Mapping[str, str]] = {
     "TestAdminClient_Queue_Forwarding": "see emulator.forwarding-urls in docs/deviations.md",
-    "admin/TestAdminClient_UpdateTopic": "expects words of its own for EnablePartitioning",
 }
 """Tests that fail, and why."""
 
