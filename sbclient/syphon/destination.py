@@ -337,6 +337,7 @@ class Destination:
                 for waiting in group[position:]:
                     await self._park(waiting)
                 return
+            await self._wait_for_rate(1)
             if not message.is_lost:
                 await self._send([[message]])
         self._may_group = self._rejections > before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -141,7 +142,19 @@ class BacklogSource:
         return messages
 
     async def receive_parked(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
-        """Receive deferred messages by sequence number, without those that are gone or locked; `take` them next."""
+        """Receive deferred messages by sequence number, without those that are gone or locked; `take` them next.
+
+        If the lock of a message has expired before the answers arrived, another syphon may have the message: a scan
+        finds it again.
+        """
+        asked_at = self._clock.now()
+        answered = await self._find_parked(numbers)
+        found = [one for one in answered if not asked_at < _locked_until(one) <= self._clock.now()]
+        if len(found) < len(answered):
+            self.scan_needed.set()
+        return found
+
+    async def _find_parked(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
         try:
             found = await self._link.receive_deferred(numbers, timeout_s=SETTLE_S)
             self._counts.remove_parked(len(found))
@@ -154,7 +167,7 @@ class BacklogSource:
                 return []
         found = []
         for number in numbers:
-            found += await self.receive_parked([number])
+            found += await self._find_parked([number])
         return found
 
     async def take(self, messages: Sequence[ServiceBusReceivedMessage]) -> list[InFlight]:
@@ -376,8 +389,7 @@ class BacklogSource:
         return self._lock_left_s(one.message) - one.lock_s / 2
 
     def _lock_left_s(self, message: ServiceBusReceivedMessage) -> float:
-        until = message.locked_until_utc
-        return until.timestamp() - self._clock.now() if until is not None else 0.0
+        return _locked_until(message) - self._clock.now() if message.locked_until_utc is not None else 0.0
 
     async def close(self) -> None:
         """Release every message in flight and close the link."""
@@ -391,3 +403,9 @@ class BacklogSource:
                 queue=self.queue,
             )
         await self._link.close()
+
+
+def _locked_until(message: ServiceBusReceivedMessage) -> float:
+    """Return the end of the lock, in seconds since 1970-01-01 UTC; infinite without one."""
+    until = message.locked_until_utc
+    return until.timestamp() if until is not None else math.inf

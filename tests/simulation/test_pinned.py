@@ -38,6 +38,8 @@ from tests.simulation.run import run_seed
         (447044343, "the checker of failovers did not count a link that took all the time of its send to open"),
         (1000101984, "the rate of a destination did not hold after a wait for the total rate"),
         (1000121897, "a worker sent a message of a session while another one, without the lock, was still sending it"),
+        (1000518145, "messages of a refused transfer were sent alone at once, whatever the rate"),
+        (1000523227, "a parked message was sent although its lock had expired before the answer to its receive"),
         (1000532339, "the checker of graces counted a copy that the syphon received after its attempt"),
         (600001726, "credit was granted on a link of which the attach had just ended the session"),
     ],

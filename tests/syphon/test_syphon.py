@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -270,6 +271,31 @@ async def test_where_batches_are_refused_each_message_travels_alone(pair: Memory
         report = await client.run_syphon(until="empty")
     assert (report.drained, report.dead_lettered) == (30, {})
     assert sorted(texts(await taken(pair, "odd"))) == sorted(expected(*range(30), queue="odd"))
+
+
+async def test_messages_of_a_refused_batch_count_again_when_they_are_sent_alone(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(6))
+        namespace, sends = pair.primary.namespace, list[tuple[float, int]]()
+        send = namespace.send
+
+        def observed(call: Any, path: str, messages: Sequence[ServiceBusMessage], **named: Any) -> Any:
+            sends.append((clock.monotonic(), len(messages)))
+            if len(messages) > 1:
+                raise InvalidOperationError("one message at a time")
+            return send(call, path, messages, **named)
+
+        namespace.send = observed  # type: ignore[assignment,method-assign]  # the broker's own door
+        limits = SyphonLimits(max_messages_per_second_per_destination=4.0)
+        report = await client.run_syphon("empty", limits=limits)
+    assert report.drained == 6
+    assert sum(count for _, count in sends) == 8
+    began_at = sends[0][0]
+    for position, (at, _) in enumerate(sends):
+        sent = sum(count for _, count in sends[: position + 1])
+        assert sent <= 2 + 4.0 * (at - began_at) + 1, sends
 
 
 async def test_failure_during_single_sends_keeps_the_rest(pair: MemoryPair, clock: VirtualClock) -> None:
@@ -685,6 +711,26 @@ async def test_queued_message_with_a_lost_lock_is_not_sent_but_redelivered(
         report = await client.run_syphon(until="empty")
     assert report.drained == 10
     assert sorted(texts(await taken(pair))) == expected(*range(10))
+
+
+async def test_a_parked_message_whose_lock_expires_before_the_answer_arrives_is_found_again(
+    pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, 1)
+        async with pair.unpaired_client(secondary=True) as backlog:
+            queue = await backlog.administration.get_queue(BACKLOG[0])
+            queue.lock_duration = timedelta(seconds=5)
+            await backlog.administration.update_queue(queue)
+            async with backlog.get_queue_receiver(BACKLOG[0]) as receiver:
+                await receiver.defer_message((await receiver.receive_messages(1))[0])
+        slow = Fault(FaultKind.SLOW, operations=[Operation.RECEIVE_DEFERRED], latency_s=6.0, count=1)
+        pair.secondary.inject(slow)
+        report = await client.run_syphon(until="empty")
+    assert report.drained == 1
+    assert texts(await taken(pair)) == expected(1)
+    assert clock.monotonic() >= 6.0
+    assert "syphon.not_settled" not in [vars(record)["event_name"] for record in caplog.records]
 
 
 async def test_a_lock_that_is_lost_while_its_message_waits_for_the_rate_limit_is_left_to_another_syphon(
