@@ -146,6 +146,7 @@ class ReceiverLink(Protocol):
             count: the largest number of messages that wait for `receive`.
             total: how many messages the caller will receive; no more are fetched.
         """
+        return
 
     @property
     def is_drained(self) -> bool:

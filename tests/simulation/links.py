@@ -230,6 +230,9 @@ class WiredReceiver:
 
         return await self._wire.call(work)
 
+    def fetch_ahead(self, count: int, total: int) -> None:
+        self._inner.fetch_ahead(count, total)
+
     @property
     def is_drained(self) -> bool:
         return self._inner.is_drained

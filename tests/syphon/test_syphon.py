@@ -287,7 +287,7 @@ async def test_messages_of_a_refused_batch_count_again_when_they_are_sent_alone(
                 raise InvalidOperationError("one message at a time")
             return send(call, path, messages, **named)
 
-        namespace.send = observed  # type: ignore[assignment,method-assign]  # the broker's own door
+        namespace.send = observed  # type: ignore[method-assign]  # the broker's own door
         limits = SyphonLimits(max_messages_per_second_per_destination=4.0)
         report = await client.run_syphon("empty", limits=limits)
     assert report.drained == 6

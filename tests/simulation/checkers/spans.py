@@ -132,8 +132,8 @@ def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) ->
         for path, attempts in by_path.items():
             for one in _refused_after(attempts, grace_s):
                 for uid in one.uids:
-                    handed = [each for each in world.history.handed if each.client == client and each.uid == uid]
-                    holds = [each for each in handed if each.at <= one.begin]  # a copy may have come since
+                    mine = [each for each in world.history.handed if each.client == client and each.uid == uid]
+                    holds = [each for each in mine if each.at <= one.begin]  # a copy may have come since
                     is_lost = all(each.locked_until <= one.end + LOST_WITHIN_S for each in holds)
                     is_over = dead.get(client, one.end + 1e9) <= one.end + SETTLED_WITHIN_S
                     tried = any(at >= one.end - GRAIN_S for at in given_up[client, uid])
