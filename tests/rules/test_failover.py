@@ -266,6 +266,19 @@ def test_marking_a_forced_entity_unhealthy_lets_pings_count_again_from_zero() ->
     assert ping(subject, 64, accepted=True) is not None
 
 
+def test_a_second_failover_needs_as_many_pings_as_the_first() -> None:
+    subject = failed_over(pings=3)
+    for now in (61, 62):
+        assert ping(subject, now, accepted=True) is None
+    assert ping(subject, 63, accepted=True) is not None
+    subject.outage(100, keys=KEYED)
+    subject.advance(160)
+    assert subject.is_failed_over
+    for now in (161, 162):
+        assert ping(subject, now, accepted=True) is None
+    assert ping(subject, 163, accepted=True) is not None
+
+
 def test_the_error_class_says_whether_it_is_an_outage() -> None:
     assert is_outage(OperationTimeoutError("late"), has_sent_before=False)
     for innocent in (ServiceBusServerBusyError("busy"), InvalidOperationError("typing error")):
