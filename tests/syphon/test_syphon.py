@@ -287,7 +287,7 @@ async def test_messages_of_a_refused_batch_count_again_when_they_are_sent_alone(
                 raise InvalidOperationError("one message at a time")
             return send(call, path, messages, **named)
 
-        namespace.send = observed  # type: ignore[method-assign]  # the broker's own door
+        namespace.send = observed  # type: ignore[method-assign]  # records every send
         limits = SyphonLimits(max_messages_per_second_per_destination=4.0)
         report = await client.run_syphon("empty", limits=limits)
     assert report.drained == 6
@@ -311,7 +311,7 @@ async def test_failure_during_single_sends_keeps_the_rest(pair: MemoryPair, cloc
                 pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE, until_at=clock.now() + 1.5))
             send(*args, **kwargs)
 
-        namespace.send = failing  # type: ignore[method-assign]  # the broker's own door, with a foot in it
+        namespace.send = failing  # type: ignore[method-assign]  # fails in the second send
         report = await client.run_syphon(until="empty")
     assert (report.drained, report.dead_lettered) == (10, {})
     assert sorted(texts(await taken(pair))) == expected(*range(10))
