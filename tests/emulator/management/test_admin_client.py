@@ -7,7 +7,10 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from ssl import create_default_context
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from azure.core.credentials import AccessToken
@@ -189,6 +192,82 @@ async def test_rules_of_every_kind(client: ServiceBusAdministrationClient) -> No
     await client.delete_rule("t", "s", "sql")
     with pytest.raises(ResourceNotFoundError):
         await client.get_rule("t", "s", "sql")
+
+
+async def test_entities_with_sessions_may_forward(client: ServiceBusAdministrationClient) -> None:
+    await client.create_queue("target")
+    await client.create_queue("q", requires_session=True, forward_to="target")
+    await client.create_topic("t")
+    await client.create_subscription("t", "s", requires_session=True, forward_to="target")
+    for found in (await client.get_queue("q"), await client.get_subscription("t", "s")):
+        assert found.requires_session is True
+        assert str(found.forward_to).endswith("/target")
+
+
+async def test_entities_that_forward_keep_their_idle_time(client: ServiceBusAdministrationClient) -> None:
+    idle = timedelta(minutes=6)
+    await client.create_queue("target")
+    await client.create_topic("t")
+    queue = await client.create_queue("q", forward_to="target", auto_delete_on_idle=idle)
+    subscription = await client.create_subscription("t", "s", forward_to="target", auto_delete_on_idle=idle)
+    assert queue.auto_delete_on_idle == subscription.auto_delete_on_idle == idle
+    await client.update_queue(queue, max_delivery_count=7)
+    await client.update_subscription("t", subscription, max_delivery_count=7)
+    for found in (await client.get_queue("q"), await client.get_subscription("t", "s")):
+        assert (found.auto_delete_on_idle, found.max_delivery_count) == (idle, 7)
+        assert str(found.forward_to).endswith("/target")
+
+
+@pytest.mark.parametrize("sent", [True, False])
+async def test_ordering_of_a_topic_is_returned_as_sent(client: ServiceBusAdministrationClient, sent: bool) -> None:
+    for partitioned in (True, False):
+        name = f"t-{partitioned}"
+        made = await client.create_topic(name, enable_partitioning=partitioned, support_ordering=sent)
+        await client.update_topic(made, user_metadata="changed")
+        found = await client.get_topic(name)
+        assert (made.support_ordering, found.support_ordering, found.user_metadata) == (sent, sent, "changed")
+
+
+async def test_time_without_a_zone_in_a_rule_stays_without(client: ServiceBusAdministrationClient) -> None:
+    await client.create_topic("t")
+    await client.create_subscription("t", "s")
+    values: dict[str, Any] = {
+        "local": datetime.fromisoformat("2026-01-31T12:00:00"),
+        "utc": datetime(2026, 1, 31, 12, tzinfo=UTC),
+    }
+    await client.create_rule("t", "s", "sql", filter=SqlRuleFilter("a = @utc", parameters=dict(values)))
+    await client.create_rule("t", "s", "correlation", filter=CorrelationRuleFilter(properties=dict(values)))
+    found = {each.name: each async for each in client.list_rules("t", "s")}
+    assert found["sql"].filter.parameters == values
+    assert found["correlation"].filter.properties == values
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "partitioned"),
+    [("q?api-version=2012-03", 400, None), ("q?api-version=2013-10", 201, "true"), ("q", 201, "false")],
+)
+async def test_version_of_a_request_decides_about_partitioning(
+    emulator: Emulator, trusted: str, address: str, status: int, partitioned: str | None
+) -> None:
+    base = f"https://localhost:{emulator.ports['contoso']}"
+    token = sign(base, "RootManageSharedAccessKey", "SAS_KEY_VALUE", 4e9)
+    body = (
+        '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml"><QueueDescription '
+        'xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
+        "<EnablePartitioning>true</EnablePartitioning></QueueDescription></content></entry>"
+    )
+    request = Request(f"{base}/{address}", body.encode(), {"Authorization": token}, method="PUT")
+
+    def put() -> tuple[int, str]:
+        try:
+            with urlopen(request, context=create_default_context(cafile=trusted)) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    answered, text = await asyncio.to_thread(put)
+    assert answered == status
+    assert ("SubCode=40000" in text) if partitioned is None else f"<EnablePartitioning>{partitioned}</" in text
 
 
 async def test_lists_come_in_pages(client: ServiceBusAdministrationClient) -> None:
