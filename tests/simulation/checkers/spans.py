@@ -124,7 +124,12 @@ def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) ->
         submission = world.history.submissions.get(uid)
         for at in moments if submission is not None else ():
             assert submission is not None
-            missing_s = _missing_at_most_s([one for one in syphons[client][submission.path] if one.end <= at + GRAIN_S])
+            before = [
+                one
+                for one in syphons[client][submission.path]
+                if one.end <= at + GRAIN_S and not (_shows(one) and one.begin >= at)  # one begun then came after it
+            ]
+            missing_s = _missing_at_most_s(before)
             if missing_s < grace_s - GRAIN_S:
                 yield Violation("I1", f"{client} gave {uid} up after {missing_s:.1f} s, the grace is {grace_s:g} s")
     dead = {client: at for at, client in world.history.deaths}
