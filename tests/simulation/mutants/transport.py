@@ -271,7 +271,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "a token of a lost link completes what should be abandoned",
-        "receiver.py",
+        "managed_receiver.py",
         '    SettleMode.ABANDON: "abandoned",\n',
         '    SettleMode.ABANDON: "completed",\n',
     ),
@@ -308,7 +308,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "requests of a session go without its link",
-        "receiver.py",
+        "managed_receiver.py",
         "            link_name=None if end is None else end.link.name,\n            wire=",
         "            link_name=None,\n            wire=",
     ),
