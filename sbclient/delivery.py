@@ -1,9 +1,10 @@
-"""Types for delivery and settlement: receive modes, sub-queues, session choice, settlements and size limits."""
+"""Types for delivery and settlement: receive modes, sub-queues, session choice, settlements, size limits and expiry."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
@@ -68,3 +69,13 @@ class Settlement:
     reason: str | None = None
     error_description: str | None = None
     properties: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+def expiry(enqueued_at: datetime, time_to_live: timedelta | None) -> datetime | None:
+    """When a message expires; None if never, the latest time there is if a datetime cannot hold it."""
+    if time_to_live is None:
+        return None
+    try:
+        return enqueued_at + time_to_live
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, Self
 from uuid import UUID
@@ -26,6 +26,7 @@ from sbclient.annotated_message import (
     AmqpMessageHeader,
     AmqpMessageProperties,
 )
+from sbclient.delivery import expiry
 from sbclient.errors import InvalidOperationError
 from sbclient.message import (
     PropertyValue,
@@ -152,7 +153,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message.enqueued_sequence_number = int(original) if isinstance(original, int) else None
         enqueued_at = _moment(annotations.get(ENQUEUED_TIME_ANNOTATION)) or _UNKNOWN
         message.enqueued_time_utc = enqueued_at
-        message.expires_at_utc = _expiry(enqueued_at, message._time_to_live)
+        message.expires_at_utc = expiry(enqueued_at, message._time_to_live)
         is_locked = lock_token is not None and not has_session
         message.locked_until_utc = _moment(annotations.get(LOCKED_UNTIL_ANNOTATION)) if is_locked else None
         message._token = lock_token
@@ -215,12 +216,3 @@ def _moment(value: Any) -> datetime | None:
     if isinstance(value, datetime):
         return value
     return _LATEST if isinstance(value, Timestamp) and value > 0 else None
-
-
-def _expiry(enqueued_at: datetime, time_to_live: timedelta | None) -> datetime | None:
-    if time_to_live is None:
-        return None
-    try:
-        return enqueued_at + time_to_live
-    except OverflowError:
-        return _LATEST

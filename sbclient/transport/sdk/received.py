@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+from sbclient.delivery import expiry
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.telemetry.log import get_logger
@@ -13,7 +14,6 @@ from sbclient.transport.sdk.message import from_sdk
 
 log = get_logger(__name__)
 
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
 _UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
 
 
@@ -54,7 +54,7 @@ def received(sdk_message: Any, *, is_locked: bool, has_session: bool) -> SdkRece
         sequence_number=sdk_message.sequence_number or 0,
         enqueued_time_utc=enqueued_at,
         enqueued_sequence_number=sdk_message.enqueued_sequence_number,
-        expires_at_utc=_expiry(enqueued_at, content.time_to_live),
+        expires_at_utc=expiry(enqueued_at, content.time_to_live),
         locked_until_utc=sdk_message.locked_until_utc if is_locked and not has_session else None,
         lock_token=_uuid(sdk_message.lock_token) if is_locked else None,
         delivery_count=sdk_message.delivery_count or 0,
@@ -68,15 +68,6 @@ def received(sdk_message: Any, *, is_locked: bool, has_session: bool) -> SdkRece
 def _state(state: Any) -> ServiceBusMessageState:
     known = {each.value for each in ServiceBusMessageState}
     return ServiceBusMessageState(int(state)) if int(state) in known else ServiceBusMessageState.ACTIVE
-
-
-def _expiry(enqueued_at: datetime, time_to_live: timedelta | None) -> datetime | None:
-    if time_to_live is None:
-        return None
-    try:
-        return enqueued_at + time_to_live
-    except OverflowError:
-        return _LATEST
 
 
 def _uuid(token: UUID | str | None) -> UUID | None:
