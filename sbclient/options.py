@@ -136,7 +136,8 @@ class SyphonLimits:
             they come after such a message in the same backlog queue. More than 0; None, the default, is no limit.
         max_queues_polled: concurrent receive calls that wait at backlog queues; further queues are polled later. At
             least 1; None, the default, is all queues.
-        max_messages_in_flight: messages in flight from each backlog queue. 1 to 5,000, default 100.
+        max_messages_in_flight: messages in flight from each backlog queue. 1 to 5,000, default 300: while some are
+            sent and others completed, the next ones arrive.
         max_bytes_in_flight: encoded bytes in flight, divided equally among the backlog queues. The average message size
             is used, and one message of each queue is always allowed. At least 1, default 64 MiB.
 
@@ -147,7 +148,7 @@ class SyphonLimits:
     max_messages_per_second: float | None = None
     max_messages_per_second_per_destination: float | None = None
     max_queues_polled: int | None = None
-    max_messages_in_flight: int = 100
+    max_messages_in_flight: int = 300
     max_bytes_in_flight: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:

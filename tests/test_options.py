@@ -128,7 +128,7 @@ def options_with(name: str, value: Any) -> PairedNamespaceOptions:
 def test_limits_of_a_syphon_at_their_ends() -> None:
     limits = SyphonLimits()
     assert (limits.max_messages_per_second, limits.max_queues_polled) == (None, None)
-    assert (limits.max_messages_in_flight, limits.max_bytes_in_flight) == (100, 64 * 1024 * 1024)
+    assert (limits.max_messages_in_flight, limits.max_bytes_in_flight) == (300, 64 * 1024 * 1024)
     SyphonLimits(max_messages_per_second=0.001, max_queues_polled=1, max_messages_in_flight=5000, max_bytes_in_flight=1)
 
 
