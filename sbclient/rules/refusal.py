@@ -3,7 +3,8 @@
 The rules, our choice:
 
 1. The pause before the next attempt is 1 s after the first failure. It doubles with each further failure, up to 60 s.
-2. An entity counts as missing between two consecutive responses that it does not exist. A response that proves its
+2. An entity counts as missing from a response that it does not exist until the next request with such a response. A
+   slow response does not count: it does not show at which time the entity was missing. A response that proves its
    existence resets this time. Any other result, such as a lost connection, only interrupts it.
 """
 
@@ -62,10 +63,11 @@ class Refusal:
         self._missing_at: float | None = None
         self._missing_s = 0.0
 
-    def add(self, error: ServiceBusError, now: float, *, jitter: float = 1.0) -> None:
+    def add(self, error: ServiceBusError, now: float, *, asked_at: float, jitter: float = 1.0) -> None:
         """Record another failure.
 
         Args:
+            asked_at: time of the request that failed.
             jitter: factor of the pause before the next attempt.
         """
         self.error = OngoingError.of(error, now, self.error if self.failures else None)
@@ -73,7 +75,7 @@ class Refusal:
         self.retry_at = now + jitter * backoff_s(self.failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
         if isinstance(error, MessagingEntityNotFoundError):
             if self._missing_at is not None:
-                self._missing_s += now - self._missing_at
+                self._missing_s += max(0.0, asked_at - self._missing_at)
             self._missing_at = now
         else:
             self.interrupt()

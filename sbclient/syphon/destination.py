@@ -191,10 +191,11 @@ class Destination:
 
     async def _probe(self) -> None:
         """Open the link to see whether the entity can be reached again, without a message."""
+        asked_at = self._clock.monotonic()
         try:
             await self._link.open(timeout_s=SEND_S)
         except ServiceBusError as error:
-            await self._failed([], error)
+            await self._failed([], error, asked_at)
         else:
             self._answered()
             self.has_succeeded = True
@@ -260,7 +261,7 @@ class Destination:
         One failure counts, however many groups succeed: otherwise a single fragment that is down would be tried without
         a pause. The messages of the transfers before are completed meanwhile.
         """
-        completing = list(self._completing)
+        asked_at, completing = self._clock.monotonic(), list(self._completing)
         errors = await asyncio.gather(*map(self._transfer, groups))
         await asyncio.gather(*completing)  # messages that are sent and not completed must not add up
         answers = list(zip(groups, errors, strict=True))
@@ -282,7 +283,7 @@ class Destination:
         if busy and self.refusal is not None:
             self.refusal.interrupt()
         if failure is not None:
-            await self._failed(failed, failure)
+            await self._failed(failed, failure, asked_at)
         elif busy:
             await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
 
@@ -353,14 +354,19 @@ class Destination:
         for source in self._sources:
             source.destination_answered(has_recovered=failures > 0)
 
-    async def _failed(self, group: list[InFlight], error: ServiceBusError) -> None:
-        """Park the group and the line, or dead-letter them if the entity is missing for too long."""
+    async def _failed(self, group: list[InFlight], error: ServiceBusError, asked_at: float) -> None:
+        """Park the group and the line, or dead-letter them if the entity is missing for too long.
+
+        Args:
+            asked_at: monotonic time of the request that failed.
+        """
         if self.refusal is None:
             self._pair.record(
                 "syphon.destination_unavailable", UNAVAILABLE, self.path, level=logging.WARNING, error=error
             )
         refusal = self.refusal or Refusal()
-        refusal.add(error, self._clock.monotonic(), jitter=self._pair.random.uniform(0.9, 1.1))
+        jitter = self._pair.random.uniform(0.9, 1.1)
+        refusal.add(error, self._clock.monotonic(), asked_at=asked_at, jitter=jitter)
         self.refusal = refusal
         self.has_succeeded = False
         self._waits_since_at = None

@@ -78,12 +78,16 @@ class SessionBackoff:
         refusing.tried_by, refusing.retry_at = session_id, now + TRY_S
         return True
 
-    def refused(self, path: str, error: ServiceBusError) -> bool:
-        """Record that a destination returned an error; return whether it is the first one."""
+    def refused(self, path: str, error: ServiceBusError, asked_at: float) -> bool:
+        """Record that a destination returned an error; return whether it is the first one.
+
+        Args:
+            asked_at: monotonic time of the request.
+        """
         now, key = self._clock.monotonic(), canonical(path)
         is_new = key not in self._refusing
         refusing = _Refusing(path) if is_new else self._refusing.pop(key)
-        refusing.add(error, now)
+        refusing.add(error, now, asked_at=asked_at)
         refusing.tried_by, refusing.needed_at = None, now
         self._refusing[key] = refusing
         if len(self._refusing) > REFUSALS_KEPT:

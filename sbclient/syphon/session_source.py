@@ -275,6 +275,7 @@ class SessionSource:
         if not self._backoff.may_try(path, session_id):
             self._rest(session_id, path)
             return False
+        asked_at = self._clock.monotonic()
         try:
             sender = await self._sender(path)
             await self._forwarder.send(sender, path, [content], TRY_S)
@@ -282,14 +283,14 @@ class SessionSource:
             self._backoff.interrupt(path)
             return None
         except ServiceBusError as error:
-            return await self._failed(link, message, path, error)
+            return await self._failed(link, message, path, error, asked_at)
         self._pair.accepted.add(self.queue, message)
         self._answered(path)
         await self._complete(link, message)
         return True
 
     async def _failed(
-        self, link: ReceiverLink, message: ServiceBusReceivedMessage, path: str, error: ServiceBusError
+        self, link: ReceiverLink, message: ServiceBusReceivedMessage, path: str, error: ServiceBusError, asked_at: float
     ) -> bool:
         """Dead-letter a message that can never be sent, or let its session rest; return whether it is settled."""
         reason = rejection_reason(error)
@@ -297,7 +298,7 @@ class SessionSource:
             self._answered(path)
             await self._dead_letter(link, message, reason, str(error))
             return True
-        if self._backoff.refused(path, error):
+        if self._backoff.refused(path, error, asked_at):
             self._pair.record("syphon.destination_unavailable", UNAVAILABLE, path, level=logging.WARNING, error=error)
         if self._backoff.is_missing_for(path, self._pair.options.missing_entity_grace.total_seconds()):
             await self._dead_letter(link, message, MISSING, str(error))

@@ -41,7 +41,7 @@ from tests.simulation.run import run_seed
         (1000518145, "messages of a refused transfer were sent alone at once, whatever the rate"),
         (1000523227, "a parked message was sent although its lock had expired before the answer to its receive"),
         (1000532339, "the checker of graces counted a copy that the syphon received after its attempt"),
-        (1000704231, "the checker of graces counted a success that began when the message was already given up"),
+        (1000704231, "an answer that took 30 s counted as 30 s in which the entity was missing"),
         (600001726, "credit was granted on a link of which the attach had just ended the session"),
     ],
 )

@@ -22,7 +22,7 @@ def chance() -> Random:
 
 async def refused(clock: VirtualClock, *sessions: str, path: str = "orders") -> SessionBackoff:
     backoff = SessionBackoff(clock)
-    backoff.refused(path, LOST)
+    backoff.refused(path, LOST, clock.monotonic())
     for session_id in sessions:
         assert backoff.rest(session_id, path)
     return backoff
@@ -38,7 +38,7 @@ async def test_pauses_double_up_to_a_minute(clock: VirtualClock) -> None:
         await clock.sleep(backoff.due_at - began_at)
         assert backoff.due() == "a"
         assert backoff.may_try("orders", "a")
-        assert not backoff.refused("orders", LOST)
+        assert not backoff.refused("orders", LOST, clock.monotonic())
     assert spans == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
     assert backoff.least_failures == 10
 
@@ -50,7 +50,7 @@ async def test_one_session_probes_while_the_others_wait(clock: VirtualClock) -> 
     assert backoff.due() is None
     assert backoff.may_try("ORDERS", "a")
     assert not backoff.may_try("orders", "b")
-    backoff.refused("orders", LOST)
+    backoff.refused("orders", LOST, clock.monotonic())
     await clock.sleep(2.0)
     assert backoff.due() == "b"
 
@@ -67,7 +67,7 @@ async def test_a_try_without_a_result_delays_the_others_for_20_s(clock: VirtualC
 
 async def test_an_answer_ends_the_rest_of_all_its_sessions(clock: VirtualClock) -> None:
     backoff = await refused(clock, "a", "b")
-    backoff.refused("bills", LOST)
+    backoff.refused("bills", LOST, clock.monotonic())
     backoff.rest("c", "bills")
     assert backoff.answered("Orders")
     assert not backoff.answered("orders")
@@ -89,7 +89,7 @@ async def test_a_destination_without_sessions_is_forgotten_after_a_while_and_no_
     clock: VirtualClock, chance: Random
 ) -> None:
     backoff = await refused(clock, "a")
-    backoff.refused("bills", LOST)
+    backoff.refused("bills", LOST, clock.monotonic())
     await clock.sleep(599.9)
     backoff.forget_idle()
     assert list(backoff.errors) == ["orders", "bills"]
@@ -109,7 +109,7 @@ async def test_sessions_are_bounded_and_each_destination_keeps_one(
     monkeypatch.setattr(session_backoff, "SESSIONS_KEPT", 2)
     backoff = await refused(clock, "a", "b")
     assert not backoff.rest("c", "orders")
-    backoff.refused("bills", LOST)
+    backoff.refused("bills", LOST, clock.monotonic())
     assert backoff.rest("d", "bills")
     assert not backoff.rest("e", "bills")
     assert backoff.count == 3
@@ -120,19 +120,19 @@ async def test_destinations_are_bounded_with_their_sessions(
 ) -> None:
     monkeypatch.setattr(session_backoff, "REFUSALS_KEPT", 1)
     backoff = await refused(clock, "a", "b")
-    assert backoff.refused("bills", LOST)
+    assert backoff.refused("bills", LOST, clock.monotonic())
     assert (list(backoff.errors), backoff.count) == (["bills"], 0)
 
 
 async def test_next_message_is_processed_at_once_after_one_is_given_up(clock: VirtualClock) -> None:
     backoff = await refused(clock, "a", "b")
     for _ in range(3):
-        backoff.refused("orders", MISSING)
+        backoff.refused("orders", MISSING, clock.monotonic())
         await clock.sleep(60.0)
     assert not backoff.is_missing_for("orders", 121.0)
     assert backoff.is_missing_for("orders", 120.0)
     assert not backoff.is_missing_for("bills", 0.0)
-    backoff.refused("orders", MISSING)
+    backoff.refused("orders", MISSING, clock.monotonic())
     backoff.given_up("orders")
     assert backoff.may_try("orders", "a")
     backoff.given_up("orders")

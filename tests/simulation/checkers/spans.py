@@ -147,12 +147,20 @@ def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) ->
 
 
 def _missing_at_most_s(attempts: Sequence[Attempt]) -> float:
-    """How long an entity can be known to be missing: between answers that say so, since it last was there."""
+    """How long an entity can be known to be missing: from an answer that says so to the next request with such an
+    answer, since it last was there.
+    """
     since = max((one.begin for one in attempts if _shows(one)), default=0.0)
-    missing = sorted(one.end for one in attempts if one.error is MessagingEntityNotFoundError and one.end >= since)
+    missing = sorted(
+        (one for one in attempts if one.error is MessagingEntityNotFoundError and one.end >= since),
+        key=lambda one: one.end,
+    )
     others = [one.end for one in attempts if one.error not in (None, MessagingEntityNotFoundError) and not _shows(one)]
-    spans = [after - before for before, after in pairwise(missing) if not any(before < at < after for at in others)]
-    return sum(spans)
+    return sum(
+        max(0.0, after.begin - before.end)
+        for before, after in pairwise(missing)
+        if not any(before.end < at < after.end for at in others)
+    )
 
 
 def _refused_after(attempts: Sequence[Attempt], grace_s: float) -> Iterator[Attempt]:
@@ -161,7 +169,7 @@ def _refused_after(attempts: Sequence[Attempt], grace_s: float) -> Iterator[Atte
     for one in sorted(attempts, key=lambda one: one.end):
         if one.error is MessagingEntityNotFoundError:
             if before is not None:
-                known_s += one.end - before if not is_first else 0.0
+                known_s += max(0.0, one.begin - before) if not is_first else 0.0
                 is_first = False
             before = one.end
             if known_s >= grace_s + GRAIN_S and one.what == "send":
