@@ -349,7 +349,8 @@ def _property_values(sections: Sections) -> dict[str, Any]:
     All other types keep themselves; the width of integers is kept in the bytes that are passed through. A decimal may
     have the form of the service.
     """
-    return {name: _property_value(value) for name, value in sections.application_properties.items()}
+    properties = sections.application_properties
+    return {name: value if type(value) is str else _property_value(value) for name, value in properties.items()}
 
 
 def _property_value(value: Any) -> Any:

@@ -35,7 +35,7 @@ from sbclient.amqp.fields import (
     layout_at,
     list_bounds,
 )
-from sbclient.amqp.usual_sections import read_annotations, read_properties
+from sbclient.amqp.usual_sections import read_annotations, read_properties, read_texts
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71
@@ -286,6 +286,10 @@ class Sections:
     @property
     def application_properties(self) -> dict[str, Any]:
         """The application properties; values keep their AMQP types, see `amqp.types`."""
+        place = self._bounds[4]
+        usual = {} if place is None else read_texts(self.payload, place[1], place[2])
+        if usual is not None:
+            return usual
         properties = self._map(APPLICATION_PROPERTIES, typed=True)
         for name in properties:
             if type(name) is not str:

@@ -1,4 +1,4 @@
-"""Fast readers for the usual encodings of the sections that nearly every message has: annotations and properties.
+"""Fast readers for the usual encodings of annotations, properties and application properties.
 
 They return None for every other encoding and for malformed bytes, which the general readers of `sections` decode or
 reject. A test compares both.
@@ -39,11 +39,11 @@ def read_properties(raw: bytes, at: int, stop: int) -> list[str | None] | None:
     Args:
         at, stop: where the list begins and ends.
     """
-    if raw[at] != 0xC0 or (count := raw[at + 2]) > _FIELD_COUNT:
-        return None
-    at += 3
     values: list[str | None] = []
     try:
+        if raw[at] != 0xC0 or (count := raw[at + 2]) > _FIELD_COUNT:
+            return None
+        at += 3
         for codes in _TEXT_CODES[:count]:
             code = raw[at]
             if code == 0x40:
@@ -66,11 +66,11 @@ def read_annotations(raw: bytes, at: int, stop: int) -> dict[Any, Any] | None:
     Args:
         at, stop: where the map begins and ends.
     """
-    if raw[at] != 0xC1 or (count := raw[at + 2]) & 1:
-        return None
-    at += 3
     values: dict[Any, Any] = {}
     try:
+        if raw[at] != 0xC1 or (count := raw[at + 2]) & 1:
+            return None
+        at += 3
         for _ in range(count >> 1):
             end = at + 2 + raw[at + 1]
             name = _NAMES.get(raw[at + 2 : end])
@@ -89,5 +89,28 @@ def read_annotations(raw: bytes, at: int, stop: int) -> dict[Any, Any] | None:
             else:
                 return None
     except (IndexError, UnicodeDecodeError, struct.error):
+        return None
+    return values if at == stop and len(values) << 1 == count else None
+
+
+def read_texts(raw: bytes, at: int, stop: int) -> dict[str, Any] | None:
+    """The application properties of a message if all values are short texts.
+
+    Args:
+        at, stop: where the map begins and ends.
+    """
+    values: dict[str, Any] = {}
+    try:
+        if raw[at] != 0xC1 or (count := raw[at + 2]) & 1:
+            return None
+        at += 3
+        for _ in range(count >> 1):
+            end = at + 2 + raw[at + 1]
+            next_at = end + 2 + raw[end + 1]
+            if raw[at] != 0xA1 or raw[end] != 0xA1:
+                return None
+            values[raw[at + 2 : end].decode()] = raw[end + 2 : next_at].decode()
+            at = next_at
+    except (IndexError, UnicodeDecodeError):
         return None
     return values if at == stop and len(values) << 1 == count else None

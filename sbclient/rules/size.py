@@ -184,7 +184,8 @@ def _variable(length: int) -> int:
 
 
 def _text(text: str) -> int:
-    return _variable(len(text) if text.isascii() else len(text.encode()))
+    length = len(text) if text.isascii() else len(text.encode())
+    return length + (2 if length <= 255 else 5)  # as `_variable`, without a call: this runs often for every message
 
 
 def _compound(inside: int) -> int:
@@ -203,7 +204,8 @@ def _integer(value: int) -> int:
 def _map(items: Mapping[Any, Any]) -> int:
     inside = 0
     for key, value in items.items():
-        inside += _value(key) + _value(value)
+        inside += _text(key) if type(key) is str else _value(key)
+        inside += _text(value) if type(value) is str else _value(value)
     return _compound(inside)
 
 

@@ -14,7 +14,7 @@ from sbclient.amqp.errors import WireError
 from sbclient.amqp.fields import LAYOUTS, decode_fields
 from sbclient.amqp.message import encode_message
 from sbclient.amqp.sections import Properties, Sections
-from sbclient.amqp.usual_sections import read_annotations, read_properties
+from sbclient.amqp.usual_sections import read_annotations, read_properties, read_texts
 from sbclient.message import ServiceBusMessage
 
 texts = st.text(max_size=3).map(lambda text: b"\xa1" + bytes((len(text.encode()),)) + text.encode())
@@ -49,9 +49,23 @@ def test_annotations_agree(parts: list[bytes], more: int, rest: bytes) -> None:
         assert decode_at(raw, 0) == (usual, len(raw))
 
 
+@given(st.lists(st.one_of(texts, st.just(b"\x43"), st.just(b"\xa3\x01x")), max_size=8), st.binary(max_size=2))
+def test_application_properties_agree(parts: list[bytes], rest: bytes) -> None:
+    raw = encoded(0xC1, len(parts), b"".join(parts) + rest)
+    usual = read_texts(raw, 0, len(raw))
+    if usual is not None:
+        assert decode_at(raw, 0, typed=True) == (usual, len(raw))
+
+
+def test_a_section_that_ends_after_its_size_is_left_to_the_general_reader() -> None:
+    assert read_properties(b"\xc0\x00", 0, 2) is None
+    assert read_annotations(b"\xc1\x00", 0, 2) is None
+    assert read_texts(b"\xc1\x00", 0, 2) is None
+
+
 @given(st.binary(max_size=40))
 def test_any_bytes_agree_or_are_left_to_the_general_reader(content: bytes) -> None:
-    for code, read in ((0xC0, read_properties), (0xC1, read_annotations)):
+    for code, read in ((0xC0, read_properties), (0xC1, read_annotations), (0xC1, read_texts)):
         raw = encoded(code, content[0] if content else 0, content)
         usual = read(raw, 0, len(raw))
         if usual is None:
@@ -64,9 +78,11 @@ def test_any_bytes_agree_or_are_left_to_the_general_reader(content: bytes) -> No
 
 
 def test_deliveries_of_the_broker_are_read_fast() -> None:
-    sent = ServiceBusMessage(b"body", message_id="one", content_type="text", session_id="s")
+    sent = ServiceBusMessage(
+        b"body", application_properties={"path": "orders"}, message_id="one", content_type="text", session_id="s"
+    )
     payload = encode_delivery(Sections(encode_message(sent)), BrokerAnnotations(1, 1_700_000_000_000, 0, None, 5))
     sections = Sections(payload)
-    for code, read in ((0x72, read_annotations), (0x73, read_properties)):
+    for code, read in ((0x72, read_annotations), (0x73, read_properties), (0x74, read_texts)):
         raw = sections.raw_value(code)
         assert read(raw, 0, len(raw)) is not None
