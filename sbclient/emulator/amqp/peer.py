@@ -133,6 +133,7 @@ class Peer:
         handlers: the broker's ends of all links, by link.
         time_slice: limits how much is read before other connections run.
         is_handling: whether the connection handles events, and writes the output itself afterwards.
+        waiting_count: how many links wait for messages.
         has_new_deadline: set when a token expires, or a heartbeat is due, earlier than before.
     """
 
@@ -148,6 +149,7 @@ class Peer:
         self.tasks = OwnedTasks(self.fail)
         self.time_slice = TimeSlice(context.clock)
         self.is_handling = False
+        self.waiting_count = 0
         self.has_new_deadline = asyncio.Event()
         self._stream = stream
         self._is_writing = False
@@ -217,7 +219,12 @@ class Peer:
         return len(self._work) < MAX_WORK_COUNT and self._work_bytes < MAX_WORK_BYTES
 
     async def room(self) -> None:
-        """Write the output. Wait until the work of this client is below the limits, and its output is read."""
+        """Write the output. Wait until the work of this client is below the limits, and its output is read.
+
+        If links wait for messages, they run before, so that what they send is written with the answers.
+        """
+        if self.waiting_count:
+            await self.host.clock.sleep(0)
         self.write_out()
         while not self._has_room and not self.engine.is_over:
             self._less_work.clear()

@@ -198,6 +198,7 @@ class ReceiverLink(LinkHandler):
     async def _send(self, credit: int, wait_s: float) -> int | None:
         """Take messages and send them; returns how many, None if the link has ended. A cancelled call takes none."""
         self._wanted = wanted = min(credit, MAX_TAKEN, max(1, MAX_TAKEN_BYTES // self._usual_bytes))
+        self._peer.waiting_count += 1
         try:
             taken = await self._peer.host.receive(
                 self._path,
@@ -213,6 +214,8 @@ class ReceiverLink(LinkHandler):
                 await self._peer.host.clock.sleep(LOST_SESSION_S)
             self._peer.detach(self._link, error)
             return None
+        finally:
+            self._peer.waiting_count -= 1
         self._wanted = 0
         deliveries = [encode_entry(entry) for entry in taken]
         for position, each in enumerate(deliveries):
