@@ -14,6 +14,10 @@ REPORT = """<testsuites><testsuite>
 <testcase classname="mgmt_tests.async.test_rules" name="test_lists"><skipped message="later"/></testcase>
 </testsuite></testsuites>"""
 
+ALONE = (
+    """<testsuites><testsuite><testcase classname="test_queues.TestQueue" name="test_slow"/></testsuite></testsuites>"""
+)
+
 
 @pytest.mark.parametrize(
     ("known", "is_as_known"),
@@ -26,12 +30,14 @@ REPORT = """<testsuites><testsuite>
 def test_table_counts_each_file_and_compares_with_the_known_failures(
     tmp_path: Path, known: dict[str, list[str]], is_as_known: bool
 ) -> None:
-    (tmp_path / "report.xml").write_text(REPORT)
-    lines, found = judge(tmp_path / "report.xml", known)
+    together, alone = tmp_path / "together.xml", tmp_path / "alone.xml"
+    together.write_text(REPORT)
+    alone.write_text(ALONE)
+    lines, found = judge([together, alone], known)
     assert found is is_as_known
     assert [line.split() for line in lines[1:4]] == [
         ["mgmt_tests/async/test_rules.py", "1", "0", "0", "1"],
-        ["test_queues.py", "2", "1", "1", "0"],
-        ["total", "3", "1", "1", "1"],
+        ["test_queues.py", "3", "2", "1", "0"],
+        ["total", "4", "2", "1", "1"],
     ]
     assert f"failed: test_queues.py::test_is_outdated: {'is outdated' if known else 'TypeError: x'}" in lines[4:]
