@@ -62,10 +62,12 @@ def admit(
     key = None
     if is_partitioned:
         key = check_batch_keys(messages, requires_duplicate_detection=policy.requires_duplicate_detection)
+    requires_session = target.requires_session
     sizes = [encoded_size(message) for message in messages]
     for message, size_bytes in zip(messages, sizes, strict=True):
-        check_keys(message)
-        if target.requires_session and message.session_id is None:
+        if message._partition_key is not None:  # a call costs as much as the check
+            check_keys(message)
+        if requires_session and message.session_id is None:
             raise InvalidOperationError(
                 f"{target.path} requires sessions: set session_id on message {message.message_id!r}"
             )
@@ -84,7 +86,7 @@ def admit(
         if message.message_id is None:
             message.message_id = f"{random.getrandbits(128):032x}"
     entries = [Entry(message, size_bytes) for message, size_bytes in zip(messages, sizes, strict=True)]
-    return Transfer(key, entries, sum(entry.size_bytes for entry in entries if not is_ping(entry.content)))
+    return Transfer(key, entries, sum([entry.size_bytes for entry in entries if not is_ping(entry.content)]))
 
 
 def store(

@@ -263,6 +263,8 @@ class Faults:
         Raises:
             ServiceBusError, NoAnswer: a fault stops the request.
         """
+        if not self._faults:
+            return
         fault = self.stopping(call, path, index)
         if fault is not None:
             raise fault.error_at(f"fragment {index} of {path}", call)

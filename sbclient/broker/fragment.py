@@ -61,6 +61,7 @@ class Fragment(Storage):
         dead_letters: the fragment of the dead-letter queue; None = this is one.
 
     Attributes:
+        has_sessions: whether its messages belong to sessions; this cannot change.
         deferred_count: deferred messages, locked or not.
     """
 
@@ -76,6 +77,7 @@ class Fragment(Storage):
     ) -> None:
         super().__init__(index, path, policy, usage)
         self.dead_letters = dead_letters
+        self.has_sessions = policy.requires_session and dead_letters is not None
         self._on_ready = on_ready
         self.deferred_count = 0
         self._fresh: deque[int] = deque()
@@ -85,10 +87,6 @@ class Fragment(Storage):
         self._expiries: Deadlines[int] = Deadlines()
 
     # ------------------------------------------------------------------ contents
-
-    @property
-    def has_sessions(self) -> bool:
-        return self.policy.requires_session and self.dead_letters is not None
 
     def detach(self) -> None:
         """Give back its bytes, which a topic counts for its subscriptions, when its entity is removed."""

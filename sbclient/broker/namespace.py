@@ -595,4 +595,4 @@ def _distinct(numbers: Sequence[int]) -> list[int]:
 
     They are compared as text, because a client chooses them, and so the hashes of the numbers themselves.
     """
-    return list({str(number): number for number in numbers}.values())
+    return list(numbers) if len(numbers) == 1 else list({str(number): number for number in numbers}.values())
