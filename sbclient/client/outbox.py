@@ -297,7 +297,7 @@ def _transfer_of(group: Sequence[_Item]) -> Sequence[Outgoing]:
 
 
 def _deadline_of(group: Sequence[_Item]) -> float:
-    return max(item.send_before for item in group)
+    return max([item.send_before for item in group])
 
 
 def _accept(group: Sequence[_Item], route: str) -> None:

@@ -91,9 +91,9 @@ def messages_of(transfer: Sequence[Outgoing]) -> Sequence[ServiceBusMessage]:
 
 def largest_size(transfer: Sequence[Outgoing]) -> int:
     """Return the encoded size of the largest message in bytes."""
-    if isinstance(transfer, EncodedTransfer):
+    if type(transfer) is EncodedTransfer:  # isinstance would be slow for a Sequence
         return transfer.messages.largest_bytes
-    return max(copy.size_bytes for copy in transfer)
+    return max([copy.size_bytes for copy in transfer])
 
 
 def is_message(candidate: object) -> bool:
@@ -120,7 +120,7 @@ def outgoing_copy(message: Any, new_id: NewId, schedule_time_utc: datetime | Non
         TypeError: it is not a message, a mapping has a key that `ServiceBusMessage` does not take, or AMQP cannot
             encode the body.
     """
-    if isinstance(message, Mapping):
+    if not isinstance(message, ServiceBusMessage) and isinstance(message, Mapping):  # the second check is slow
         message = ServiceBusMessage(**message)
     if isinstance(message, ServiceBusMessage):
         if message._message_id is None:

@@ -203,13 +203,12 @@ class ServiceBusReceiver:
         clock = self._core.clock
         began_at = clock.now()
         end_at = clock.monotonic() + (max_wait_time or self._max_wait_time or DEFAULT_WAIT_S)
-
-        async def attempt(timeout_s: float) -> list[ServiceBusReceivedMessage]:
-            wait_s = max(end_at - clock.monotonic(), 0.0)
-            return await self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
-
         while True:
-            received = await self._core.retry.run(attempt, deadline=end_at + self._core.retry.options.timeout)
+            wait_s = max(end_at - clock.monotonic(), 0.0)
+            try:  # most attempts succeed here, without the objects that retries need
+                received = await self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
+            except ServiceBusError as error:
+                received = await self._receive_again(count, end_at, error)
             self._core.primary_answered()
             messages = [message for message in received if not is_ping(message)]
             if len(messages) < len(received):
@@ -218,6 +217,16 @@ class ServiceBusReceiver:
                 self._renew(messages)
                 self._telemetry.received(tracing.RECEIVE, messages, began_at)
                 return messages
+
+    async def _receive_again(
+        self, count: int, end_at: float, failed: ServiceBusError
+    ) -> list[ServiceBusReceivedMessage]:
+        def attempt(_: float) -> Awaitable[list[ServiceBusReceivedMessage]]:
+            wait_s = max(end_at - self._core.clock.monotonic(), 0.0)
+            return self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
+
+        retry = self._core.retry
+        return await retry.run(attempt, deadline=end_at + retry.options.timeout, failed=failed)
 
     def _renew(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
         if self._renewer is not None and not self._session:  # the lock of a session is renewed as a whole

@@ -314,10 +314,10 @@ class BrokerHost:
         """
         await self.clock.sleep(0)
         began_at, key = self.clock.monotonic(), canonical(path)
+        waited_s = 0.0
         waiter: Waiter | None = None
         try:
             while True:
-                waited_s = self.clock.monotonic() - began_at
                 left_s = wait_s - waited_s
                 if waiter is None and left_s > 0 and self._waiting.has_division(key, awaited, division):
                     retry_after_s = math.inf
@@ -332,6 +332,7 @@ class BrokerHost:
                 waiter = waiter or self._waiting.join(path, awaited, division)
                 self._watch(path)
                 await self._sleep(waiter, min(left_s, retry_after_s))
+                waited_s = self.clock.monotonic() - began_at
         finally:
             if waiter is not None:
                 self._waiting.leave(path, awaited, division, waiter)

@@ -102,9 +102,11 @@ class Telemetry:
             began_at: start of the wait for them, in wall-clock seconds.
             is_consuming: whether they were received and not only peeked.
         """
-        if messages and is_consuming and metrics.is_read():
+        if not messages or OPENTELEMETRY not in sys.modules:
+            return
+        if is_consuming and metrics.is_read():
             metrics.add(metrics.CONSUMED, len(messages), {**self._measured, metrics.OPERATION: "receive"})
-        if messages and tracing.is_on():
+        if tracing.is_on():
             with tracing.handling(name, "receive", messages, self._where, self._clock, began_at=began_at):
                 pass
 

@@ -71,6 +71,10 @@ class MemoryReceiver(ReceiverLink):
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
         await self._attach(max_wait_time_s)
         self._connection.check_via(self._path, receives=True)
+        if not self._prefetch_count:
+            return await self._connection.receive(
+                self._path, max_message_count, max_wait_time_s, self._mode, self._lock
+            )
         if not self._prefetched:
             wanted = max_message_count + self._prefetch_count
             self._prefetched.extend(
