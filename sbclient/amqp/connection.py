@@ -183,6 +183,11 @@ class Connection:
         """Bytes that wait for `bytes_to_send` or for the peer's windows. While there are many, stop reading."""
         return self._output_bytes + sum(session.held_bytes for session in self._sessions.values())
 
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes of a frame that has begun have not come; 0 if its size is unknown."""
+        return self._reader.missing_bytes
+
     def receive_bytes(self, chunk: bytes, *, now: float) -> None:
         """Accept bytes from the socket, in chunks of any size. Then take events until there are none."""
         if self.is_over or not chunk:

@@ -65,6 +65,14 @@ class FrameReader:
         """What was fed and not yet given out."""
         return len(self._partial) or len(self._chunk) - self._position
 
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes of a frame that has begun have not come; 0 if its size is unknown."""
+        available = self.buffered_bytes
+        if available < HEADER_BYTES:
+            return 0
+        return max(0, int(_unpack_header(self._partial or self._chunk, self._position)[0]) - available)
+
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes from the peer, in pieces of any size."""
         if not self._partial:

@@ -399,3 +399,15 @@ def test_frame_that_its_performative_does_not_fill_is_refused(body: bytes) -> No
 def test_performative_that_exceeds_the_peers_frames_is_not_written() -> None:
     with pytest.raises(FrameTooLargeError):
         encode_frame(0, Open("x" * 600), 512)
+
+
+def test_the_reader_says_how_many_bytes_a_frame_lacks() -> None:
+    frame = encode_frame(0, Open("x" * 300), 512)
+    reader = FrameReader(512)
+    lacking = []
+    for start, stop in ((0, 4), (4, 8), (8, 100), (100, len(frame))):
+        reader.feed(frame[start:stop])
+        lacking.append(reader.missing_bytes)
+    assert lacking == [0, len(frame) - 8, len(frame) - 100, 0]
+    assert reader.next_frame(0) is not None
+    assert reader.missing_bytes == 0

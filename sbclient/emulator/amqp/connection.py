@@ -62,7 +62,8 @@ TOKEN_WAIT_S: Final = 20.0
 """The time for the first token of a client. Source: claims-based security, documented."""
 
 PIECE_BYTES: Final = 2**11
-"""Bytes that the engine gets at once. Empty frames, of eight bytes, yield no event that would end a time slice."""
+"""Bytes that the engine gets at once, or as many as a frame that has begun lacks. Empty frames, of eight bytes, yield
+no event that would end a time slice."""
 
 MAX_WAIT_S: Final = 5.0
 """The longest time between two checks of the deadlines, because they may change."""
@@ -135,8 +136,11 @@ class _Connection:
         peer, engine = self._peer, self._engine
         chunk = first or await self._stream.read()
         while chunk:
-            for start in range(0, len(chunk), PIECE_BYTES):
-                has_more = await self._take(chunk[start : start + PIECE_BYTES])
+            start = 0
+            while start < len(chunk):
+                stop = start + max(PIECE_BYTES, engine.missing_bytes)
+                has_more = await self._take(chunk[start:stop])
+                start = stop
                 while has_more:
                     await peer.room()
                     await peer.time_slice.start_next()

@@ -229,7 +229,8 @@ class Peer:
         while not self._has_room and not self.engine.is_over:
             self._less_work.clear()
             await self._less_work.wait()
-        await self.drained()
+            self.write_out()
+        await self._stream.drain()
 
     async def perform(
         self, operation: Operation, path: str | None, work: Callable[[Call], T], *, timeout_s: float

@@ -227,7 +227,8 @@ class AmqpConnection:
         self.heard_at = now = self._clock.monotonic()
         self.engine.receive_bytes(data, now=now)
         self._take_events()
-        self.flush()
+        if self.engine.has_output:
+            self.flush()
 
     def on_lost(self, error: Exception | None) -> None:
         """The socket is closed."""
