@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 
@@ -31,9 +31,9 @@ class Clock:
         """Return a function that reads `monotonic()` of the running loop in any thread, even after the loop stopped."""
         return asyncio.get_running_loop().time
 
-    async def sleep(self, delay_s: float) -> None:
+    def sleep(self, delay_s: float) -> Coroutine[Any, Any, None]:
         """Wait that many seconds."""
-        await asyncio.sleep(delay_s)
+        return asyncio.sleep(delay_s)
 
     def timeout(self, delay_s: float | None) -> asyncio.Timeout:
         """Return a context manager that cancels its body and raises `TimeoutError` after that many seconds.

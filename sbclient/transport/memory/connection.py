@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
@@ -57,10 +57,12 @@ class MemoryConnection:
         if self.via is not None:
             self._host.namespace.check_via(self.via, path, receives=receives)
 
-    async def ask(self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float) -> T:
+    def ask(
+        self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float
+    ) -> Coroutine[Any, Any, T]:
         """Perform a request through this connection."""
         self.check_open()
-        return await self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end)
+        return self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end)
 
     def start(
         self,
