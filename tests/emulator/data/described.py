@@ -22,8 +22,9 @@ def described(namespace: Namespace, now: float) -> dict[str, Any]:
         }
         for name, body in [("", entity.body), *entity.sub_queues.items()]:
             for fragment in body.fragments:
-                if fragment.counter or fragment.states():
-                    found[entity.path][name, fragment.index] = fragment_described(fragment, now)
+                kept = fragment_described(fragment, now)
+                if kept["counter"] or kept["states"]:
+                    found[entity.path][name, fragment.index] = kept
     return found
 
 

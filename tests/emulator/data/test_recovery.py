@@ -318,6 +318,18 @@ History.TestCase.settings = settings(
 )
 
 
+def test_snapshot_needs_no_session_without_state_and_messages(small_pieces: None) -> None:
+    history = History()
+    try:
+        history.replace(count=3)
+        history.accept(session="a")
+        history.set_state(state=None, releases=False)
+        while history.pieces is not None:
+            history.replace(count=1)
+    finally:
+        history.teardown()
+
+
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots of many pieces."""
