@@ -238,8 +238,10 @@ async def test_time_without_a_zone_in_a_rule_stays_without(client: ServiceBusAdm
     await client.create_rule("t", "s", "sql", filter=SqlRuleFilter("a = @utc", parameters=dict(values)))
     await client.create_rule("t", "s", "correlation", filter=CorrelationRuleFilter(properties=dict(values)))
     found = {each.name: each async for each in client.list_rules("t", "s")}
-    assert found["sql"].filter.parameters == values
-    assert found["correlation"].filter.properties == values
+    sql, correlation = found["sql"].filter, found["correlation"].filter
+    assert isinstance(sql, SqlRuleFilter)
+    assert isinstance(correlation, CorrelationRuleFilter)
+    assert sql.parameters == correlation.properties == values
 
 
 @pytest.mark.parametrize(
