@@ -74,10 +74,10 @@ async def _swallow_the_failure(original: Callable[..., Any], self: Any, *args: A
         return
 
 
-async def _forget_what_is_refused(original: Callable[..., Any], self: Any, group: Any, error: Any) -> None:
+async def _forget_what_is_refused(original: Callable[..., Any], self: Any, group: Any, *answer: Any) -> None:
     for held in group:
         await held.source.complete(held)
-    await original(self, [], error)
+    await original(self, [], *answer)
 
 
 async def _complete_what_is_to_be_parked(original: Callable[..., Any], self: Any, held: Any) -> bool:
