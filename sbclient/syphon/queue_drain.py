@@ -71,7 +71,7 @@ class QueueDrain:
         while True:
             try:
                 room = await self._room()
-                if not room:
+                if room is None:
                     return
                 is_dry = not await self._forward(room, self._budget.poll_after(failures))
                 failures = 0
@@ -105,8 +105,8 @@ class QueueDrain:
         await self._destinations.offer(await self._source.take(messages))
         return len(messages)
 
-    async def _room(self) -> int:
-        """Wait until there is room for a message; return how many to receive, 0 at the end of a run until empty.
+    async def _room(self) -> int | None:
+        """Wait until there is room for a message; return how many to receive, None at the end of a run until empty.
 
         While every destination that was tried refuses, for example since the primary is down, messages stay in their
         queue unless there is one for another destination.
@@ -117,9 +117,10 @@ class QueueDrain:
                 self._source.changed.clear()
                 await self._source.changed.wait()
             elif not self._destinations.is_stalled or (await self._source.scan(self._destinations)).forwardable:
-                return self._source.room
+                if room := self._source.room:  # during the scan, parked messages may have taken it
+                    return room
             elif self._is_refused_for_good:
-                return 0
+                return None
             else:
                 tries += 1
                 longest_s = FIRST_PAUSE_S if self._is_until_empty else LONGEST_PAUSE_S

@@ -42,6 +42,7 @@ from tests.simulation.run import run_seed
         (1000523227, "a parked message was sent although its lock had expired before the answer to its receive"),
         (1000532339, "the checker of graces counted a copy that the syphon received after its attempt"),
         (1000704231, "an answer that took 30 s counted as 30 s in which the entity was missing"),
+        (1000826935, "a drain ended for good if parked messages took all the room of a queue during a scan"),
         (600001726, "credit was granted on a link of which the attach had just ended the session"),
     ],
 )

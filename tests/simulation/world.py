@@ -36,7 +36,7 @@ from tests.simulation.traffic import Unit, write_traffic
 SURVEYS: Final = 5
 SENT_WITHIN_S: Final = 3600.0
 RECOVERED_WITHIN_S: Final = 200.0
-BROUGHT_HOME_WITHIN_S: Final = 1300.0
+DRAINED_BACKLOG_WITHIN_S: Final = 1300.0
 """A syphon looks for what another one has put aside every 15 min, with the longest poll."""
 
 DRAINED_WITHIN_S: Final = 600.0
@@ -122,8 +122,10 @@ class World:
             schedules = [submission.message.scheduled_enqueue_time_utc for submission in history.submissions.values()]
             latest = max((moment.timestamp() for moment in schedules if moment is not None), default=0.0)
             await self.clock.sleep(max(LONGEST_LOCK_S, latest + 1 - self.clock.now()))
-            if set(plan.syphons) != {"empty"}:  # of those, one run alone must bring everything home, below
-                await self._until(lambda: not self._is_backlog_left(), BROUGHT_HOME_WITHIN_S, tasks, "bring all home")
+            if set(plan.syphons) != {"empty"}:  # of those, one run alone must drain everything, below
+                await self._until(
+                    lambda: not self._is_backlog_left(), DRAINED_BACKLOG_WITHIN_S, tasks, "drain the backlog"
+                )
             await self._end(syphons)
             await self.clock.sleep(LONGEST_LOCK_S)
             await self._last_syphon()
@@ -219,7 +221,7 @@ class World:
     # -- syphons -------------------------------------------------------------------------------------------------
 
     def _syphon(self, how: str) -> Callable[[Program], Awaitable[None]]:
-        """A program that brings the backlog home in one of three ways."""
+        """A program that drains the backlog in one of three ways."""
 
         async def run(program: Program) -> None:
             options = self._options(enable_syphon=how == "option")

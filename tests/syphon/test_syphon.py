@@ -462,6 +462,27 @@ async def test_an_available_destination_behind_an_unavailable_one_is_found(
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(500)))
 
 
+async def test_parked_messages_that_take_the_room_during_a_scan_do_not_end_the_drain(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    await make_queue(pair, GOOD)
+    async with pair.client(ONE) as client:
+        await divert(client, *range(3))
+        await divert(client, 0, queue=GOOD)
+        pair.secondary.inject(Fault(FaultKind.SLOW, operations=[Operation.PEEK], latency_s=5.0))
+        down = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+        run = asyncio.ensure_future(client.run_syphon(limits=SyphonLimits(max_messages_in_flight=1)))
+        await clock.sleep(0.5)  # the first message is parked, and the scan has begun
+        pair.primary.heal(down)
+        pair.primary.inject(Fault(FaultKind.HANG, entity_path=QUEUE))
+        await clock.sleep(20.0)  # the parked message is being sent when the scan finds one for the other queue
+        pair.primary.heal()
+        await clock.sleep(600.0)
+        assert texts(await taken(pair, GOOD)) == expected(0, queue=GOOD)
+        assert sorted(texts(await taken(pair))) == expected(*range(3))
+        await cancel(run)
+
+
 async def test_while_the_whole_primary_is_down_the_backlog_is_left_where_it_is(
     pair: MemoryPair, clock: VirtualClock
 ) -> None:
