@@ -45,3 +45,11 @@ def test_transactions_over_several_entities_are_carried_out_whole_or_not_at_all(
     runs = [run_moves(seed) for seed in range(3)]
     assert not [text for moves in runs for text in moves.wrong]
     assert sum(moves.counts[Outcome.OK] for moves in runs) >= 70
+
+
+@pytest.mark.parametrize(
+    ("seed", "once"),
+    [(1001001345, "the checker of locks counted the late answer to a settlement as that to a second one")],
+)
+def test_pinned_seeds_pass(seed: int, once: str) -> None:
+    assert not run_seed(seed, wire=True).violations, once
