@@ -234,7 +234,7 @@ async def test_messages_left_in_the_queue_are_counted_by_a_survey(
     async with pair.client(ONE) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages([ServiceBusMessage(str(number)) for number in range(300)])
+            await sender.send_messages([ServiceBusMessage(str(number)) for number in range(900)])
         pair.primary.inject(Fault(FaultKind.DOWN))
         syphon = asyncio.ensure_future(Syphon(client.pair).run())
         await clock.sleep(100.0)
@@ -244,7 +244,7 @@ async def test_messages_left_in_the_queue_are_counted_by_a_survey(
         await asyncio.wait([syphon])
     assert depth["waiting"] > 0
     assert depth["parked"] > 0
-    assert depth["waiting"] + depth["parked"] == 300
+    assert depth["waiting"] + depth["parked"] == 900
     assert [round(each) for each in age.values()] == [100]
 
 
