@@ -24,6 +24,7 @@ FURTHER: Final = (
     "amqp",
     "broker_scale",
     "data",
+    "entered",
     "failover",
     "fairness",
     "fixtures",

@@ -13,6 +13,7 @@ import pytest
 from tests.benchmarks.__main__ import ROWS, main, report
 from tests.benchmarks.draining import Pair
 from tests.benchmarks.emulated import EmulatorProcess
+from tests.benchmarks.entered import entered
 from tests.benchmarks.row import Result, Row, Sample, Settings, sample
 from tests.benchmarks.sending import QUEUE
 
@@ -62,6 +63,15 @@ async def test_syphon_receives_each_backlog_message_once(ordering: Literal["none
         found = await sample(server, side)
     assert pair.deliveries == [1.0]
     assert found.rate > 0
+
+
+@pytest.mark.real_time
+async def test_operation_enters_a_limited_number_of_functions(capsys: pytest.CaptureFixture[str]) -> None:
+    bounds = {"awaited send": 200, "diverted send": 230, "receive and complete": 250, "drained message": 280}
+    for name, found in (await entered()).items():
+        with capsys.disabled():
+            print(f"\n{name}: {found.functions:.1f} functions in {found.files:.0f} files")
+        assert 20 < found.functions <= bounds[name]
 
 
 def test_row_misses_its_bound_by_its_median_ratio() -> None:
