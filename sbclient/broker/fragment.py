@@ -191,6 +191,8 @@ class Fragment(Storage):
 
     def _insert(self, entry: Entry, number: int) -> None:
         super()._insert(entry, number)
+        if entry.state is _DEFERRED:  # of an earlier process
+            self.deferred_count += 1
         if self.has_sessions:
             self._sessions.add(session_of(entry.content), number)
         if entry.expires_at < math.inf:

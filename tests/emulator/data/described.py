@@ -35,6 +35,7 @@ def fragment_described(fragment: Fragment, now: float) -> dict[str, Any]:
         "counter": fragment.counter,
         "arrived": fragment.arrived_count,
         "scheduled": fragment.scheduled_count,
+        "deferred": fragment.deferred_count,
         "sizes": (fragment.size_bytes, fragment.usage.size_bytes),
         "entries": [entry_described(entry) for entry in entries],
         "states": {

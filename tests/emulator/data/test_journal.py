@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -13,7 +14,7 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import PREM_2021, STD_2021, Profile
 from sbclient.clock import Clock
-from sbclient.delivery import ServiceBusReceiveMode
+from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator.data import journal as journal_module
 from sbclient.emulator.data.data_file import DataFile
 from sbclient.emulator.data.directory import DataDirectory
@@ -106,6 +107,25 @@ async def test_killed_process_comes_back_with_what_was_written(folder: Path) -> 
     assert survivor.state == before
     survivor.send("three")
     assert survivor.bodies == ["one", "two", "three"]
+    await survivor.data.close()
+
+
+async def test_deferred_messages_are_counted_after_a_restart(folder: Path) -> None:
+    killed = await filled(folder, "one", "two")
+    call = killed.call(Operation.RECEIVE)
+    received = killed.namespace.receive(call, "q", max_message_count=2)
+    tokens = [UUID(int=entry.token) for entry in received]
+    killed.namespace.settle(killed.call(Operation.SETTLE), "q", tokens, Settlement(SettleMode.DEFER))
+    killed.data.write()
+    killed.kill()
+    survivor = Process(folder)
+    (fragment,) = survivor.namespace.queue("q").fragments
+    assert fragment.deferred_count == 2
+    numbers = [received[0].number]
+    survivor.namespace.receive_deferred(
+        survivor.call(Operation.RECEIVE_DEFERRED), "q", numbers, mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    )
+    assert fragment.deferred_count == 1
     await survivor.data.close()
 
 
