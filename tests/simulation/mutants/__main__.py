@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.simulation.mutants.catalogue import CERTAIN_GROUPS, MUTANTS, Mutant
-from tests.simulation.mutants.planting import Verdict, hunt, is_caught_by_tests, misfits
+from tests.simulation.mutants.catalogue import CERTAIN_GROUPS, MUTANTS
+from tests.simulation.mutants.change import Mutant
+from tests.simulation.mutants.planting import ADVICE, Verdict, hunt, is_caught_by_tests, misfit
 from tests.simulation.mutants.transport import TRANSPORT_MUTANTS
 
 LEAST_SHARE = 0.95
@@ -27,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     catalogue = TRANSPORT_MUTANTS if options.wire else MUTANTS
     chosen = [one for one in catalogue if options.only in one.name or options.only == one.group]
-    wrong = [text for one in chosen for text in misfits(one)]
+    wrong = [text for one in chosen if (text := misfit(one))]
     if wrong:
-        print("\n".join(wrong))
+        print("\n".join([*wrong, ADVICE]))
         return 2
     verdicts: list[Verdict] = []
     with ThreadPoolExecutor(options.jobs) as pool:

@@ -12,10 +12,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.simulation.mutants.catalogue import Mutant
+from tests.simulation.mutants.change import PACKAGE, Misfit, Mutant, apply
 
 ROOT: Final = Path(__file__).parents[3]
 PATIENCE_S: Final = 1800.0
+ADVICE: Final = """
+Where the code has changed, change the entries in tests/simulation/mutants (catalogue.py, transport.py): name the
+function that does now what the entry breaks, and code that occurs in it once. `...` stands for any expression or block,
+`**...` for other keyword arguments (change.py says more). Then check that the bug is still found:
+    python -m tests.simulation.mutants [--wire] --only 'NAME'
+Where a bug is no longer possible, because the code that it broke is gone, delete its entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +34,21 @@ class Verdict:
     found: str
 
 
-def misfits(mutant: Mutant) -> list[str]:
-    """What of a mutant does not fit the code any more."""
-    wrong = []
-    for patch in mutant.patches:
-        count = (ROOT / "sbclient" / patch.file).read_text().count(patch.old)
-        if count != 1:
-            wrong.append(f"{mutant.name}: {patch.old.strip()[:80]!r} occurs {count} times in {patch.file}")
-    return wrong
+def misfit(mutant: Mutant) -> str:
+    """Say why a bug does not fit the code; empty if it does."""
+    try:
+        apply(mutant, ROOT / PACKAGE)
+    except Misfit as error:
+        return str(error)
+    return ""
 
 
 def plant(mutant: Mutant, folder: Path) -> None:
     """Put the code with the bug, and the tests beside it, into a folder."""
-    shutil.copytree(ROOT / "sbclient", folder / "sbclient", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests").symlink_to(ROOT / "tests")
-    for patch in mutant.patches:
-        path = folder / "sbclient" / patch.file
-        path.write_text(path.read_text().replace(patch.old, patch.new))
+    for path, source in apply(mutant, ROOT / PACKAGE).items():
+        (folder / PACKAGE / path).write_text(source)
 
 
 def is_caught_by_tests(mutant: Mutant, tests: str) -> bool:
