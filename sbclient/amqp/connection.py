@@ -10,7 +10,7 @@ Tolerated, because the SDK does it: frames on a channel whose session has ended.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -70,6 +70,8 @@ class Connection:
         options: the limits and names.
         remote: the peer's open, None before it arrives.
         owner: for any object of the owner; None at first.
+        has_output: whether `bytes_to_send` has something to return.
+        emit: queues an event for the owner; called by sessions and links.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class Connection:
         self._phase = _Phase.HANDSHAKE
         self._reader = FrameReader(options.max_frame_size)
         self._events: deque[Any] = deque()
+        self.emit: Callable[[Any], None] = self._events.append
         self._output: list[bytes] = []
         self._output_bytes = 0
+        self.has_output = False
         self._accepted: AcceptedRun | None = None
         self._max_output_bytes = options.max_output_bytes
         self._holding: dict[Session, None] = {}
@@ -190,11 +194,13 @@ class Connection:
 
     def receive_bytes(self, chunk: bytes, *, now: float) -> None:
         """Accept bytes from the socket, in chunks of any size. Then take events until there are none."""
-        if self.is_over or not chunk:
+        if self._phase is _Phase.OVER or not chunk:
             return
         self._heard_at = now
         self._reader.feed(chunk)
-        if self._handshake.is_undecided and self._reader.buffered_bytes > 2 * self.options.max_frame_size:
+        if self._phase is not _Phase.HANDSHAKE or not self._handshake.is_undecided:
+            return
+        if self._reader.buffered_bytes > 2 * self.options.max_frame_size:
             self._fail(AmqpError(RESOURCE_LIMIT, "too much was sent before the credentials were checked"))
 
     def receive_eof(self, reason: str | None = None) -> None:
@@ -211,8 +217,13 @@ class Connection:
         """The next event (see `amqp.events`), None if more bytes are needed. Never raises."""
         while not self._events:
             try:
-                if not self._advance():
+                if self._phase is _Phase.HANDSHAKE:
+                    if not self._advance_handshake():
+                        return None
+                elif self._phase is _Phase.OVER or (frame := self._reader.next_frame(TYPE_AMQP)) is None:
                     return None
+                else:
+                    self._on_frame(frame)
             except WireError as error:
                 self._fail(error.error)
             except EncodeError as error:
@@ -221,9 +232,11 @@ class Connection:
 
     def bytes_to_send(self, *, now: float) -> bytes:
         """Take the bytes to write to the socket now; may be empty."""
-        self._write_accepted_run()
-        if not self._output:
+        if not self.has_output:
             return b""
+        if self._accepted is not None:
+            self._write_accepted_run()
+        self.has_output = False
         self._sent_at = now
         output = b"".join(self._output) if len(self._output) > 1 else self._output[0]
         self._output.clear()
@@ -231,11 +244,6 @@ class Connection:
         if self._holding:
             self._release_held()
         return output
-
-    @property
-    def has_output(self) -> bool:
-        """Whether `bytes_to_send` has something to return."""
-        return bool(self._output) or self._accepted is not None
 
     def _release_held(self) -> None:
         """Let the sessions write what they hold, a frame each in turn."""
@@ -307,10 +315,6 @@ class Connection:
 
     # Called by sessions ---------------------------------------------------------------------------------------------
 
-    def emit(self, event: Any) -> None:
-        """Queue an event for the owner."""
-        self._events.append(event)
-
     def write(self, channel: int, performative: Performative) -> None:
         """Send a frame, or keep it until the peer's open states the maximum frame size.
 
@@ -328,8 +332,10 @@ class Connection:
         if run is not None and run.is_extended_by(channel, role, delivery_id):
             run.last = delivery_id
             return
-        self._write_accepted_run()
+        if run is not None:
+            self._write_accepted_run()
         self._accepted = AcceptedRun(channel, role, delivery_id)
+        self.has_output = True
 
     def _write_accepted_run(self) -> None:
         run, self._accepted = self._accepted, None
@@ -343,6 +349,7 @@ class Connection:
         if self._phase is not _Phase.OVER:
             self._output.append(frame)
             self._output_bytes += len(frame)
+            self.has_output = True
 
     def hold(self, session: Session) -> None:
         """Note that a session holds transfer frames, which `bytes_to_send` lets it write."""
@@ -390,13 +397,8 @@ class Connection:
 
     # Handshake --------------------------------------------------------------------------------------------------
 
-    def _advance(self) -> bool:
-        """Process the next frame or step of the handshake; False if more bytes are needed, or nothing more is read."""
-        if self._phase is _Phase.HANDSHAKE:
-            return self._on_handshake()
-        return self._phase is not _Phase.OVER and self._on_frame()
-
-    def _on_handshake(self) -> bool:
+    def _advance_handshake(self) -> bool:
+        """Process the next step; False if more bytes are needed, or the check of the credentials."""
         has_advanced = self._handshake.advance()
         credentials = self._handshake.credentials
         if self._handshake.is_done:
@@ -409,10 +411,7 @@ class Connection:
 
     # Frames -------------------------------------------------------------------------------------------------------
 
-    def _on_frame(self) -> bool:
-        frame = self._reader.next_frame(TYPE_AMQP)
-        if frame is None:
-            return False
+    def _on_frame(self, frame: Frame) -> None:
         channel, performative, payload = frame
         session = self._sessions_by_remote.get(channel)
         kind = type(performative)
@@ -433,7 +432,6 @@ class Connection:
                 session.on_performative(performative, payload)
         elif channel not in self._ended_channels:
             raise WireError(NOT_ALLOWED, f"{kind.__name__} on channel {channel}, which has no session")
-        return True
 
     def _on_open(self, frame: Frame) -> None:
         peer = frame.performative

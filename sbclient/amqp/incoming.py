@@ -105,7 +105,8 @@ class IncomingLink(Link):
         Raises:
             EndpointClosedError: the link is over.
         """
-        self.check_not_over()
+        if self.is_over:
+            self.check_not_over()
         self.credit = credit
         if drain and self._drain_limit is None:
             self._drain_limit = serial.after(self.delivery_count, credit)
@@ -149,7 +150,10 @@ class IncomingLink(Link):
         """
         partial = self._partial
         if partial is None:
-            first = self._checked(transfer)
+            first = transfer
+            tag = transfer.delivery_tag
+            if tag is None or transfer.delivery_id is None or len(tag) > MAX_TAG_BYTES or transfer.resume:
+                raise _first_refused(transfer)
             if not transfer.more and not transfer.aborted and len(payload) <= self.max_message_size:
                 self._emit(first, payload, settled=bool(transfer.settled))
                 return
@@ -172,18 +176,6 @@ class IncomingLink(Link):
             self._partial = partial
             return
         self._deliver(partial, payload)
-
-    def _checked(self, transfer: Transfer) -> Transfer:
-        """Check the first transfer of a delivery and return it."""
-        if transfer.delivery_id is None or transfer.delivery_tag is None:
-            raise WireError(INVALID_FIELD, "the first transfer of a delivery has no delivery-id or no delivery-tag")
-        if len(transfer.delivery_tag) > MAX_TAG_BYTES:
-            raise WireError(
-                INVALID_FIELD, f"a delivery-tag has {len(transfer.delivery_tag)} bytes, {MAX_TAG_BYTES} are allowed"
-            )
-        if transfer.resume:
-            raise WireError(NOT_IMPLEMENTED, "resuming a delivery is not supported: send the message again")
-        return transfer
 
     def _check_size(self, partial: _Partial, added: int) -> None:
         if partial.refusal is not None:
@@ -237,10 +229,20 @@ class IncomingLink(Link):
             self._partial = None
 
     def _count_delivery(self) -> None:
-        self.delivery_count = serial.after(self.delivery_count)
+        self.delivery_count = (self.delivery_count + 1) & serial.MASK
         self.credit -= 1
         if self._window and self.credit <= self._window // 2 and self.is_open:
             self.grant(self._window)
+
+
+def _first_refused(transfer: Transfer) -> WireError:
+    """The error for the first transfer of a delivery that breaks a rule."""
+    tag = transfer.delivery_tag
+    if transfer.delivery_id is None or tag is None:
+        return WireError(INVALID_FIELD, "the first transfer of a delivery has no delivery-id or no delivery-tag")
+    if len(tag) > MAX_TAG_BYTES:
+        return WireError(INVALID_FIELD, f"a delivery-tag has {len(tag)} bytes, {MAX_TAG_BYTES} are allowed")
+    return WireError(NOT_IMPLEMENTED, "resuming a delivery is not supported: send the message again")
 
 
 class DeliveryReceived(NamedTuple):

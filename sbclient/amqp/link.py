@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -42,8 +42,9 @@ class LinkSession(Protocol):
     def unsettled_room(self) -> int:
         """The number of deliveries that may be sent before some are settled."""
 
-    def emit(self, event: Any) -> None:
-        """Queue an event for the owner."""
+    @property
+    def emit(self) -> Callable[[Any], None]:
+        """Queues an event for the owner."""
 
     def write(self, performative: Performative) -> None:
         """Send a frame."""
@@ -92,15 +93,17 @@ class Link:
         remote: the peer's attach, None before it arrives.
         retained_bytes: the size of the peer's attach in memory.
         unsettled: deliveries that are not settled, by delivery id.
+        has_attached: whether this side has sent its attach.
+        is_over: whether one side has detached, or the session has ended.
         owner: for any object of the owner; None at first.
     """
 
     __slots__ = (
-        "_has_attached",
         "_has_detached",
-        "_is_detached_by_peer",
         "_is_reported",
         "handle",
+        "has_attached",
+        "is_over",
         "is_sender",
         "name",
         "owner",
@@ -121,9 +124,9 @@ class Link:
         self.retained_bytes = 0
         self.unsettled: dict[int, Any] = {}
         self.owner: Any = None
-        self._has_attached = False
+        self.has_attached = False
+        self.is_over = False
         self._has_detached = False
-        self._is_detached_by_peer = False
         self._is_reported = False
 
     def __repr__(self) -> str:
@@ -132,12 +135,7 @@ class Link:
     @property
     def is_open(self) -> bool:
         """Whether both sides have attached and neither has detached."""
-        return self._has_attached and self.remote is not None and not self.is_over
-
-    @property
-    def is_over(self) -> bool:
-        """Whether one side has detached, or the session has ended."""
-        return self._has_detached or self._is_detached_by_peer or not self.session.is_open
+        return self.has_attached and self.remote is not None and not self.is_over
 
     def refuse(self, error: AmqpError) -> None:
         """Reject an `AttachRequested`; the peer receives the error.
@@ -191,40 +189,41 @@ class Link:
 
     def attach(self, attach: Attach) -> None:
         """Send this side's attach; called by `accept` and by the session."""
-        self._has_attached = True
+        self.has_attached = True
         self.session.write(attach)
 
     def on_attach(self, attach: Attach) -> None:
         """Process the peer's attach; called by the session."""
         self.remote = attach
         self.remote_handle = attach.handle
-        self.session.emit(LinkAttached(self, attach) if self._has_attached else AttachRequested(self, attach))
+        self.session.emit(LinkAttached(self, attach) if self.has_attached else AttachRequested(self, attach))
 
     def on_detach(self, detach: Detach) -> None:
         """Process the peer's detach; called by the session."""
         if self._has_detached:
             self.session.forget_link(self)
             return
-        if not self._has_attached:
+        if not self.has_attached:
             self._write_refusal()
-        self._is_detached_by_peer = True
+        self.is_over = True
         self.session.write(Detach(self.handle, detach.closed))
         self._has_detached = True
         self.session.forget_link(self)
         self.on_over()
-        self._tell(detach.error, closed=detach.closed)
+        self._report_detached(detach.error, closed=detach.closed)
 
     def fail(self, error: AmqpError) -> None:
         """Detach because the peer broke a rule, and emit `LinkDetached`; called by the session."""
         if not self.is_over:
             self._end(error, closed=True)
-            self._tell(error, closed=True)
+            self._report_detached(error, closed=True)
 
     def abandon(self, error: AmqpError | None, *, report: bool) -> None:
         """End the link without a frame, because its session is over; with `report` emit `LinkDetached`."""
+        self.is_over = True
         self._is_reported = self._is_reported or not report
         self.on_over()
-        self._tell(error, closed=True)
+        self._report_detached(error, closed=True)
 
     def on_flow(self, flow: Flow) -> None:
         """Process a flow for this link; called by the session."""
@@ -233,14 +232,14 @@ class Link:
     def on_over(self) -> None:
         """Release the resources of the link, because it is over."""
 
-    def _tell(self, error: AmqpError | None, *, closed: bool) -> None:
+    def _report_detached(self, error: AmqpError | None, *, closed: bool) -> None:
         """Emit `LinkDetached`, at most once and not after the owner detached the link itself."""
         if not self._is_reported:
             self._is_reported = True
             self.session.emit(LinkDetached(self, error, closed))
 
     def _end(self, error: AmqpError | None, *, closed: bool) -> None:
-        if not self._has_attached:
+        if not self.has_attached:
             self._write_refusal()
         self._write_detach(error, closed=closed)
 
@@ -250,7 +249,7 @@ class Link:
         self.attach(Attach(self.name, self.handle, not self.is_sender, initial_delivery_count=initial))
 
     def _write_detach(self, error: AmqpError | None, *, closed: bool) -> None:
-        self._has_detached = True
+        self._has_detached = self.is_over = True
         self.on_over()
         self.session.write(Detach(self.handle, closed, error))
 
@@ -264,7 +263,7 @@ class Link:
         """Send the attach that accepts the link; source and target of None are copied from the peer's attach."""
         self.check_not_over()
         request = self.remote
-        if request is None or self._has_attached:
+        if request is None or self.has_attached:
             raise EndpointClosedError(f"link {self.name!r} does not wait for an answer: accept it once")
         self.attach(
             Attach(

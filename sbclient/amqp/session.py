@@ -5,7 +5,7 @@ Tolerated, because the SDK does it: a detach or flow for a handle that is free a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -50,7 +50,7 @@ from sbclient.amqp.performatives import (
     Transfer,
 )
 from sbclient.amqp.states import Accepted, DeliveryState, Rejected, TransactionalState
-from sbclient.amqp.transfers import write_disposition, write_transfers
+from sbclient.amqp.transfers import write_disposition, write_link_flow, write_transfers
 from sbclient.amqp.unsettled import Unsettled
 from sbclient.amqp.windows import Windows
 
@@ -76,8 +76,9 @@ class SessionConnection(Protocol):
     def remote_max_frame_size(self) -> int:
         """The largest frame that the peer accepts."""
 
-    def emit(self, event: Any) -> None:
-        """Queue an event for the owner."""
+    @property
+    def emit(self) -> Callable[[Any], None]:
+        """Queues an event for the owner."""
 
     def write(self, channel: int, performative: Performative) -> None:
         """Send a frame."""
@@ -114,6 +115,8 @@ class Session:
         channel: this side's channel.
         remote_channel: the peer's, None before its begin.
         owner: for any object of the owner; None at first.
+        is_open: whether neither side has ended the session.
+        emit: queues an event for the owner; called by links.
     """
 
     def __init__(self, connection: SessionConnection, channel: int) -> None:
@@ -122,8 +125,8 @@ class Session:
         self.owner: Any = None
         self._connection = connection
         self._options = connection.options
-        self._has_ended = False
-        self._is_ended_by_peer = False
+        self.emit = connection.emit
+        self.is_open = True
         self._links: dict[int, Link] = {}
         self._links_by_remote: dict[int, Link] = {}
         self._requested: dict[tuple[str, bool], Link] = {}
@@ -140,11 +143,6 @@ class Session:
     def options(self) -> ConnectionOptions:
         """The limits of the connection."""
         return self._options
-
-    @property
-    def is_open(self) -> bool:
-        """Whether neither side has ended the session."""
-        return not (self._has_ended or self._is_ended_by_peer)
 
     @property
     def links(self) -> list[Link]:
@@ -212,17 +210,13 @@ class Session:
         if self.is_open:
             self._links_over()
             self.write(End(error))
-            self._has_ended = True
+            self.is_open = False
 
     def probe(self) -> None:
         """Request a flow from the peer, which every peer sends at once."""
         self.write(self._windows.flow(None, None, None, drain=False)._replace(echo=True))
 
     # Called by links ------------------------------------------------------------------------------------------------
-
-    def emit(self, event: Any) -> None:
-        """Queue an event for the owner."""
-        self._connection.emit(event)
 
     def write(self, performative: Performative) -> None:
         """Send a frame. If it exceeds the peer's frame size, shorten its error; if it has none, end the session."""
@@ -245,7 +239,11 @@ class Session:
         drain: bool = False,
     ) -> None:
         """Send a flow; with a handle it includes the state of a link."""
-        self.write(self._windows.flow(handle, delivery_count, link_credit, drain=drain))
+        flow = self._windows.flow(handle, delivery_count, link_credit, drain=drain)
+        if handle is None:
+            self.write(flow)
+        elif self.is_open:
+            self._connection.write_bytes(write_link_flow(self.channel, flow))
 
     def write_transfer(
         self, delivery: OutgoingDelivery, handle: int, message_format: int, payload: bytes, state: DeliveryState | None
@@ -290,7 +288,8 @@ class Session:
             self._connection.write_bytes(frame)
         if settled:
             delivery.is_settled = True
-            self._direction(role is not ROLE_RECEIVER).forget(delivery)
+            delivered = self._incoming if role is ROLE_RECEIVER else self._outgoing
+            delivered.forget(delivery)
 
     def write_dispositions(
         self,
@@ -358,7 +357,7 @@ class Session:
         Raises:
             WireError: the peer broke a rule that closes the connection.
         """
-        if self._has_ended:
+        if not self.is_open:
             return
         kind = type(performative)
         if kind is Transfer:
@@ -376,10 +375,10 @@ class Session:
 
     def on_end(self, end: End) -> None:
         """Process the peer's end."""
-        if not self._has_ended:
+        if self.is_open:
             self._links_over(end.error, report=True)
             self.write(End())
-            self._is_ended_by_peer = self._has_ended = True
+            self.is_open = False
             self.emit(SessionEnded(self, end.error))
         else:
             self.emit(EndAnswered(self))
@@ -390,7 +389,7 @@ class Session:
         if self.is_open:
             self._links_over(error, report=True)
             self.write(End(error))
-            self._has_ended = True
+            self.is_open = False
             self.emit(SessionEnded(self, error))
 
     def release_frame(self) -> bool:
@@ -409,7 +408,7 @@ class Session:
         """End the session without a frame, because the connection is over."""
         if self.is_open:
             self._links_over(error, report=True)
-            self._is_ended_by_peer = True
+            self.is_open = False
             self.emit(SessionEnded(self, error))
 
     # Performatives ------------------------------------------------------------------------------------------------
@@ -421,28 +420,32 @@ class Session:
         if link is None:
             self.fail(AmqpError(UNATTACHED_HANDLE, f"no link is attached to handle {transfer.handle}"))
             return
-        is_open = link.is_open
-        if is_open or not link.is_over:
+        if not link.is_over:
             try:
-                if not is_open or not isinstance(link, IncomingLink):
+                if not isinstance(link, IncomingLink) or not link.has_attached:
                     raise WireError(NOT_ALLOWED, "transfer on a link that does not receive or is not attached")
                 link.on_transfer(transfer, payload)
             except WireError as error:
                 link.fail(error.error)
 
     def _on_disposition(self, disposition: Disposition) -> None:
+        unsettled = self._outgoing if disposition.role is ROLE_RECEIVER else self._incoming
         try:
-            unsettled = self._direction(disposition.role is ROLE_RECEIVER)
-            if (count := unsettled.reach(disposition)) > MANY_DELIVERIES:
-                self.emit(DispositionWalked(self, count))  # the walk takes as long if it changes nothing
-            self._report(unsettled.touched(disposition), disposition)
+            changed, walked_count = unsettled.apply(disposition)
         except WireError as error:
             self.fail(error.error)
+            return
+        if walked_count > MANY_DELIVERIES:
+            self.emit(DispositionWalked(self, walked_count))  # the walk takes as long if it changes nothing
+        if len(changed) == 1:
+            self.emit(DispositionReceived(changed[0], disposition.state, disposition.settled))
+        elif changed:
+            self._report(changed, disposition)
 
-    def _report(self, touched: Iterable[OutgoingDelivery | IncomingDelivery], disposition: Disposition) -> None:
+    def _report(self, changed: Iterable[OutgoingDelivery | IncomingDelivery], disposition: Disposition) -> None:
         """Emit the events of a disposition: deliveries of one link that follow each other share an event."""
         state, settled = disposition.state, disposition.settled
-        for link, group in groupby(touched, _link_of):
+        for link, group in groupby(changed, _link_of):
             deliveries = list(group)
             for start in range(0, len(deliveries), MANY_DELIVERIES):
                 some = deliveries[start : start + MANY_DELIVERIES]

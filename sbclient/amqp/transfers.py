@@ -1,4 +1,4 @@
-"""Fast readers and writers of the two performatives that come once for each message: transfer and disposition.
+"""Fast readers and writers of the performatives of each message: transfer, disposition, and the flow of a link.
 
 They read the encodings that peers really use and leave everything else to the general reader of `amqp.fields`, so that
 both always agree; a test holds them against each other. What follows the tag of a transfer is nearly always the same
@@ -14,7 +14,7 @@ from typing import Any, Final
 from sbclient.amqp.encode import encode_binary, encode_uint, sized_list
 from sbclient.amqp.errors import EncodeError
 from sbclient.amqp.fields import LAYOUTS, decode_fields, encode_composite
-from sbclient.amqp.performatives import Disposition, Transfer
+from sbclient.amqp.performatives import Disposition, Flow, Transfer
 from sbclient.amqp.states import ACCEPTED, RELEASED, DeliveryState, Modified
 
 _TRANSFER: Final = LAYOUTS[Transfer]
@@ -30,6 +30,8 @@ _ends: dict[tuple[int, int, bytes], tuple[bool, tuple[Any, ...]]] = {}
 
 _unpack_word: Final = struct.Struct(">I").unpack_from
 _pack_header: Final = struct.Struct(">IBBH").pack
+
+_pack_link_flow: Final = struct.Struct(">IBBH3s3B" + "BI" * 7 + "3B").pack
 
 _ACCEPTED_BYTES: Final = encode_composite(ACCEPTED)
 FRAME_HEADER_BYTES: Final = 8
@@ -221,3 +223,14 @@ def write_disposition(
         fields += _ACCEPTED_BYTES if state is ACCEPTED else encode_composite(state)
     body = b"\x00\x53\x15" + sized_list(fields, 4 if state is None else 5)
     return _pack_header(FRAME_HEADER_BYTES + len(body), 2, 0, channel) + body
+
+
+def write_link_flow(channel: int, flow: Flow) -> bytes:
+    """The flow frame of a link whose session both sides have begun; `available` and the properties are left out."""
+    incoming_id, incoming_window, outgoing_id, outgoing_window, handle, count, credit, _, drain, echo, _ = flow
+    return _pack_link_flow(
+        *(52, 2, 0, channel, b"\x00\x53\x13", 0xC0, 39, 10),
+        *(0x70, incoming_id, 0x70, incoming_window, 0x70, outgoing_id, 0x70, outgoing_window),
+        *(0x70, handle, 0x70, count, 0x70, credit),
+        *(0x40, 0x41 if drain else 0x42, 0x41 if echo else 0x42),
+    )

@@ -96,7 +96,7 @@ class Windows:
 
     def count_incoming(self) -> bool:
         """Count a transfer frame; True if it is time to send a flow."""
-        self._next_incoming_id = serial.after(self._next_incoming_id)
+        self._next_incoming_id = (self._next_incoming_id + 1) & serial.MASK
         self._incoming_left -= 1
         return self._incoming_left <= self._incoming_window // 2
 

@@ -44,7 +44,13 @@ from sbclient.amqp.states import (
     TransactionalState,
     is_terminal,
 )
-from sbclient.amqp.transfers import read_disposition, read_transfer, write_disposition, write_transfers
+from sbclient.amqp.transfers import (
+    read_disposition,
+    read_transfer,
+    write_disposition,
+    write_link_flow,
+    write_transfers,
+)
 
 ERROR = AmqpError("amqp:not-found", "there is no q", {"a": 1})
 STATES: list[Any] = [
@@ -242,6 +248,14 @@ def test_fast_reader_of_dispositions_agrees_with_the_general_one(
         reader.feed(frame)
         read.append(reader.next_frame(0))
     assert read == [Frame(3, Disposition(role, first, end, settled, state), b"")] * 4
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=7, max_size=7), st.booleans(), st.booleans())
+def test_flow_of_a_link_reads_as_it_was_written(state: list[int], drain: bool, echo: bool) -> None:
+    flow = Flow._make([*state, None, drain, echo, None])
+    reader = FrameReader(65_536)
+    reader.feed(write_link_flow(3, flow))
+    assert reader.next_frame(0) == Frame(3, flow, b"")
 
 
 def test_cached_bytes_are_never_mutable() -> None:
