@@ -230,6 +230,11 @@ class Connection:
                 self._fail(AmqpError(FRAME_SIZE_TOO_SMALL, str(error)))
         return self._events.popleft()
 
+    @property
+    def has_events(self) -> bool:
+        """Whether `next_event` has an event at once. Calls of the owner can queue some between two reads."""
+        return bool(self._events)
+
     def bytes_to_send(self, *, now: float) -> bytes:
         """Take the bytes to write to the socket now; may be empty."""
         if not self.has_output:

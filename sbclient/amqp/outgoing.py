@@ -23,13 +23,14 @@ class OutgoingLink(Link):
         delivery_count: deliveries so far, modulo 2**32.
     """
 
-    __slots__ = ("_credit", "_is_drain_due", "delivery_count")
+    __slots__ = ("_credit", "_early_flow", "_is_drain_due", "delivery_count")
 
     def __init__(self, session: LinkSession, name: str, handle: int) -> None:
         super().__init__(session, name, handle, is_sender=True)
         self.delivery_count = 0
         self._credit = 0
         self._is_drain_due = False
+        self._early_flow: Flow | None = None
 
     @property
     def credit(self) -> int:
@@ -46,15 +47,16 @@ class OutgoingLink(Link):
     ) -> None:
         """Answer the peer's attach; source and target are echoed unless given.
 
-        `CreditGranted` follows if the peer has granted credit already. An answer that does not fit into the peer's
+        `CreditGranted` follows if the peer has sent a flow already. An answer that does not fit into the peer's
         frames ends the session; `LinkDetached` follows.
 
         Raises:
             EndpointClosedError: the peer has detached already, or was answered before.
         """
         self._answer(source, target, max_message_size, properties)
-        if self._credit > 0 and self.is_open:
-            self.session.emit(CreditGranted(self, self.credit, drain=False))
+        if self._early_flow is not None and self.is_open:
+            self.on_flow(self._early_flow)
+        self._early_flow = None
 
     def send(
         self,
@@ -115,14 +117,17 @@ class OutgoingLink(Link):
             self.session.write_disposition(ROLE_SENDER, delivery, state, settled=settled)
 
     def on_flow(self, flow: Flow) -> None:
-        """Process a flow of the receiver; called by the session."""
+        """Process a flow of the receiver; called by the session. The last one before our attach is kept until then."""
+        if not self.is_open:
+            had_echo = self._early_flow is not None and self._early_flow.echo
+            self._early_flow = flow._replace(echo=flow.echo or had_echo)
+            return
         if flow.link_credit is not None:
             self._is_drain_due = False
             seen = 0 if flow.delivery_count is None else flow.delivery_count
             self._credit = flow.link_credit - max(0, serial.distance(seen, self.delivery_count))
-            if self.is_open:
-                self.session.emit(CreditGranted(self, self.credit, flow.drain))
-        if flow.echo and self.is_open:
+            self.session.emit(CreditGranted(self, self.credit, flow.drain))
+        if flow.echo:
             self._write_flow(drain=flow.drain)
 
     def _write_flow(self, *, drain: bool) -> None:

@@ -5,7 +5,9 @@ Laws:
 1. Events are handled in the order of the wire, each before the next.
 2. An error of a client ends at most its own connection, with an AMQP error if one can still be sent.
 3. When the connection ends, all its work ends: waiting receivers, sessions, transactions.
-4. A client that sends much does not block the others: see `net.time_slice`.
+4. An event that is queued between two reads, such as credit that came before the answer to its attach, is handled
+   with the next output, not with the client's next bytes.
+5. A client that sends much does not block the others: see `net.time_slice`.
 """
 
 from __future__ import annotations
@@ -103,7 +105,8 @@ class _Connection:
         self._clock = context.clock
         self._engine = Connection.server(options, now=self._clock.monotonic())
         self._engine.limits = BEFORE_TOKEN
-        self._peer = Peer(stream, context, self._engine)
+        self._peer = Peer(stream, context, self._engine, self._take_queued)
+        self._has_more = False
         self._uses: dict[Link, tuple[tuple[int, int, int], float]] = {}
         """The state of each link to an entity, and since when it is unchanged."""
         if context.authorizer.is_open:
@@ -139,34 +142,41 @@ class _Connection:
             start = 0
             while start < len(chunk):
                 stop = start + max(PIECE_BYTES, engine.missing_bytes)
-                has_more = await self._take(chunk[start:stop])
+                await self._take(chunk[start:stop])
                 start = stop
-                while has_more:
+                while self._has_more:
                     await peer.room()
                     await peer.time_slice.start_next()
-                    has_more = await self._take(b"")
+                    await self._take(b"")
                 if engine.is_over:
                     return
             await peer.room()
             chunk = await self._stream.read()
             peer.time_slice.restart()
 
-    async def _take(self, piece: bytes) -> bool:
-        """Take received bytes and handle events; returns whether events may be left.
+    async def _take(self, piece: bytes) -> None:
+        """Take received bytes and handle events.
 
         Clients without a token are served a few at a time, so that thousands of them do not delay the others.
         """
         if self._peer.grants.has_begun:
-            return self._take_now(piece)
+            self._take_now(piece)
+            return
         async with self._context.newcomers:
             self._peer.time_slice.restart()  # it may have ended during the wait
-            has_more = self._take_now(piece)
+            self._take_now(piece)
             await self._clock.sleep(0)
-        return has_more
 
-    def _take_now(self, piece: bytes) -> bool:
+    def _take_now(self, piece: bytes) -> None:
         self._engine.receive_bytes(piece, now=self._clock.monotonic())
-        return self._handle_events()
+        self._has_more = self._handle_events()
+
+    def _take_queued(self) -> None:
+        """Handle what was queued between two reads; while a read has more, it handles that too."""
+        if self._engine.has_events and not self._has_more and not self._peer.is_handling:
+            self._peer.time_slice.restart()
+            if self._handle_events() and self._engine.has_events:
+                self._peer.flush()
 
     async def _watch_deadlines(self) -> None:
         """Send heartbeats, drop a client that is silent or puts no token, detach links of expired tokens."""

@@ -125,6 +125,7 @@ class Peer:
         stream: carries the bytes.
         context: the namespace.
         engine: the server's end of the connection.
+        take_queued: handles the events that calls of the engine have queued between two reads.
 
     Attributes:
         grants: what the tokens of the client allow.
@@ -137,7 +138,9 @@ class Peer:
         has_new_deadline: set when a token expires, or a heartbeat is due, earlier than before.
     """
 
-    def __init__(self, stream: ByteStream, context: NamespaceContext, engine: Connection) -> None:
+    def __init__(
+        self, stream: ByteStream, context: NamespaceContext, engine: Connection, take_queued: Callable[[], None]
+    ) -> None:
         self.context = context
         self.host = context.host
         self.engine = engine
@@ -152,6 +155,7 @@ class Peer:
         self.waiting_count = 0
         self.has_new_deadline = asyncio.Event()
         self._stream = stream
+        self._take_queued = take_queued
         self._is_writing = False
         self._transaction_count = 0
         self._work: set[asyncio.Task[None]] = set()
@@ -168,8 +172,9 @@ class Peer:
             asyncio.get_running_loop().call_soon(self.write_out)
 
     def write_out(self) -> None:
-        """Write the output of the engine now. Close the stream once the engine is over."""
+        """Handle the queued events, and write the output of the engine. Close the stream once the engine is over."""
         self._is_writing = False
+        self._take_queued()
         written = self.engine.bytes_to_send(now=self.host.clock.monotonic())
         if written and not self.tasks.is_closed:
             self._stream.write(written)

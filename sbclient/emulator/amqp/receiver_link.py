@@ -94,6 +94,7 @@ class ReceiverLink(LinkHandler):
         self._lock: SessionLock | None = None
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
+        self._is_draining = False
         self._wanted = 0
         self._usual_bytes = FIRST_GUESS_BYTES
 
@@ -168,8 +169,9 @@ class ReceiverLink(LinkHandler):
     def on_credit(self, *, drain: bool) -> None:
         """Send while there is credit; with `drain`, send what is available now and then use up the credit."""
         credit = self._link.credit
-        if drain or credit < self._wanted:
+        if drain or self._is_draining or credit < self._wanted:
             self._stop()
+        self._is_draining = drain
         if drain:
             self._pump = self._peer.start_waiting(self._drain(), name="amqp drain")
         elif credit and (self._pump is None or self._pump.done()):
