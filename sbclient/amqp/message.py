@@ -312,15 +312,15 @@ def read_content(message: ServiceBusMessage, sections: Sections, annotations: Ma
         _,
         reply_to_session_id,
     ) = sections.properties
-    message._body_type = _BODY_TYPES[sections.body_code]
-    message._to = None if to is None else _text(to)
-    message._reply_to = None if reply_to is None else _text(reply_to)
-    message._correlation_id = None if correlation_id is None else _text(correlation_id)
+    message._body_type = BODY_TYPES[sections.body_code]
+    message._to = None if to is None else text_of(to)
+    message._reply_to = None if reply_to is None else text_of(reply_to)
+    message._correlation_id = None if correlation_id is None else text_of(correlation_id)
     message._message_id = message._session_id = message._reply_to_session_id = None
     if type(message_id) is str and len(message_id) <= MAX_ID_LENGTH:
         message._message_id = message_id
     elif message_id is not None:
-        message.message_id = _text(message_id)
+        message.message_id = text_of(message_id)
     if session_id is not None:
         message.session_id = session_id
     if reply_to_session_id is not None:
@@ -336,7 +336,7 @@ def read_content(message: ServiceBusMessage, sections: Sections, annotations: Ma
     try:
         if PARTITION_KEY_ANNOTATION in annotations:
             key = annotations[PARTITION_KEY_ANNOTATION]
-            message.partition_key = _text(key) if isinstance(key, bytes) else key  # the SDK sends a key on as binary
+            message.partition_key = text_of(key) if isinstance(key, bytes) else key  # the SDK sends a key on as binary
         if SCHEDULED_ENQUEUE_TIME_ANNOTATION in annotations:
             message.scheduled_enqueue_time_utc = annotations[SCHEDULED_ENQUEUE_TIME_ANNOTATION]
     except TypeError as error:
@@ -360,14 +360,14 @@ def _property_value(value: Any) -> Any:
 
 
 _UNREAD: Final = object()
-_BODY_TYPES: Final = {
+BODY_TYPES: Final = {
     DATA: AmqpMessageBodyType.DATA,
     SEQUENCE: AmqpMessageBodyType.SEQUENCE,
     VALUE: AmqpMessageBodyType.VALUE,
 }
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
     """Convert an id or address to text: a UUID in its usual form, binary as UTF-8 or hexadecimal."""
     if value is None or type(value) is str:
         return value

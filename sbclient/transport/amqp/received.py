@@ -1,19 +1,19 @@
-"""Messages as the service delivers them. Body and application properties are decoded when they are read."""
+"""Messages as the service delivers them. Each attribute is decoded when it is first read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, Self
 from uuid import UUID
 
-from sbclient.amqp import IncomingDelivery, Sections, WireError
+from sbclient.amqp import IncomingDelivery, Properties, Sections, WireError
 from sbclient.amqp.broker_annotations import LOCK_TOKEN_ANNOTATION
 from sbclient.amqp.decimals import of_service
 from sbclient.amqp.encode import encode_value
-from sbclient.amqp.message import ReceivedContent, body_of, copied, read_content
-from sbclient.amqp.sections import APPLICATION_PROPERTIES, HEADER, list_fields
+from sbclient.amqp.message import BODY_TYPES, ReceivedContent, body_of, copied, text_of
+from sbclient.amqp.sections import HEADER, list_fields
 from sbclient.amqp.types import Opaque, Timestamp
 from sbclient.annotated_message import (
     DEAD_LETTER_SOURCE_ANNOTATION,
@@ -21,6 +21,8 @@ from sbclient.annotated_message import (
     ENQUEUED_TIME_ANNOTATION,
     LOCKED_UNTIL_ANNOTATION,
     MESSAGE_STATE_ANNOTATION,
+    PARTITION_KEY_ANNOTATION,
+    SCHEDULED_ENQUEUE_TIME_ANNOTATION,
     SEQUENCE_NUMBER_ANNOTATION,
     AmqpAnnotatedMessage,
     AmqpMessageHeader,
@@ -34,6 +36,7 @@ from sbclient.message import (
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
+from sbclient.rules.size import MAX_TTL_MS
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -46,58 +49,74 @@ _KEPT: Final = (str, int, float, datetime, UUID, Decimal, type(None))
 """What an application property may be; the AMQP types that are subclasses of these keep themselves."""
 
 _STATES: Final = {state.value: state for state in ServiceBusMessageState}
+_NULL: Final = b"\x40"
+_EMPTY_LIST: Final = b"\x45"
 
 
 class AmqpReceivedMessage(ServiceBusReceivedMessage):
-    """A message received over AMQP.
+    """A message received over AMQP. An attribute that has not been read or set yet has an empty slot.
 
     Attributes:
         sections: the received bytes.
         delivery: of the link that brought it; None for a message from a management reply.
+
+    Raises:
+        WireError: by an attribute whose section is malformed or has the wrong type.
     """
 
-    __slots__ = ("_body_read", "_properties_read", "_token", "delivery", "sections")
+    __slots__ = ("_annotations", "_properties", "_token", "delivery", "sections")
 
     sections: Sections
     delivery: IncomingDelivery | None
-    _body_read: Any
-    _properties_read: Any
+    _annotations: Mapping[Any, Any]
+    _properties: Properties
     _token: UUID | bytes | None
 
-    @property
-    def lock_token(self) -> UUID | None:  # type: ignore[override]  # few callers read it, so it is made when they do
-        token = self._token
-        if isinstance(token, bytes):
-            self._token = token = UUID(bytes_le=token)
-        return token
+    @classmethod
+    def read(
+        cls,
+        payload: bytes,
+        *,
+        lock_token: UUID | bytes | None,
+        has_session: bool,
+        delivery: IncomingDelivery | None = None,
+    ) -> Self:
+        """The message in a payload.
+
+        Args:
+            payload: the encoded message.
+            lock_token: as bytes in the order of .NET; None for a peeked or deleted message.
+            has_session: whether the session is locked and not the message.
+            delivery: of the link that brought it.
+
+        Raises:
+            WireError: it has no sections of a message, or its properties are malformed.
+        """
+        message = cls.__new__(cls)
+        message.sections = sections = Sections(payload)
+        message.delivery = delivery
+        message._properties = sections.properties  # a receiver reads the content type of each message
+        message._token = lock_token
+        if lock_token is None or has_session:
+            message.locked_until_utc = None
+        message.is_settled = False
+        return message
+
+    def __getattr__(self, name: str) -> Any:
+        """Decode an attribute whose slot is empty."""
+        read = _ATTRIBUTES.get(name)
+        if read is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = read(self)
+        setattr(self, name, value)
+        return value
 
     @property
     def _is_held(self) -> bool:
         return self._token is not None
 
-    @property
-    def _body(self) -> Any:
-        if self._body_read is _UNREAD:
-            self._body_read = body_of(self.sections)
-        return self._body_read
-
-    @_body.setter
-    def _body(self, value: Any) -> None:
-        self._body_read = value
-
     def _data_sizes(self) -> Sequence[int]:
-        return self.sections.data_sizes() if self._body_read is _UNREAD else super()._data_sizes()
-
-    @property
-    def _application_properties(self) -> dict[str, PropertyValue] | None:
-        if self._properties_read is _UNREAD:
-            typed = self.sections.application_properties
-            self._properties_read = {name: _kept(value) for name, value in typed.items()} or None
-        return self._properties_read  # type: ignore[no-any-return]  # a dict or None once it is read
-
-    @_application_properties.setter
-    def _application_properties(self, value: dict[str, PropertyValue] | None) -> None:
-        self._properties_read = value
+        return self.sections.data_sizes()
 
     @property
     def raw_amqp_message(self) -> AmqpAnnotatedMessage:
@@ -119,56 +138,68 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
     def _new_copy(self) -> ServiceBusMessage:
         return copied(ReceivedContent(self.sections, self.application_properties))
 
-    @classmethod
-    def read(
-        cls,
-        payload: bytes,
-        *,
-        lock_token: UUID | bytes | None,
-        has_session: bool,
-        delivery: IncomingDelivery | None = None,
-    ) -> Self:
-        """The message in a payload.
 
-        Args:
-            payload: the encoded message.
-            lock_token: as bytes in the order of .NET; None for a peeked or deleted message.
-            has_session: whether the session is locked and not the message.
-            delivery: of the link that brought it.
-
-        Raises:
-            WireError, InvalidOperationError: it cannot be read.
-        """
-        sections = Sections(payload)
-        annotations = sections.message_annotations
-        message = cls.__new__(cls)
-        message.sections = sections
-        message.delivery = delivery
-        message._body_read = _UNREAD
-        message._properties_read = _UNREAD if sections.has(APPLICATION_PROPERTIES) else None
-        read_content(message, sections, annotations)
-        number = annotations.get(SEQUENCE_NUMBER_ANNOTATION)
-        message.sequence_number = int(number) if isinstance(number, int) else 0
-        original = annotations.get(ENQUEUE_SEQUENCE_NUMBER_ANNOTATION)
-        message.enqueued_sequence_number = int(original) if isinstance(original, int) else None
-        enqueued_at = _moment(annotations.get(ENQUEUED_TIME_ANNOTATION)) or _UNKNOWN
-        message.enqueued_time_utc = enqueued_at
-        message.expires_at_utc = expiry(enqueued_at, message._time_to_live)
-        is_locked = lock_token is not None and not has_session
-        message.locked_until_utc = _moment(annotations.get(LOCKED_UNTIL_ANNOTATION)) if is_locked else None
-        message._token = lock_token
-        message.delivery_count = sections.header.delivery_count
-        state = annotations.get(MESSAGE_STATE_ANNOTATION)
-        message.state = _STATES.get(state if isinstance(state, int) else 0, ServiceBusMessageState.ACTIVE)
-        source = annotations.get(DEAD_LETTER_SOURCE_ANNOTATION)
-        message.dead_letter_source = source if isinstance(source, str) else None
-        message.is_settled = False
-        return message
+def _application_properties(message: AmqpReceivedMessage) -> dict[str, PropertyValue] | None:
+    return {name: _kept(value) for name, value in message.sections.application_properties.items()} or None
 
 
-_UNREAD: Final = object()
-_NULL: Final = b"\x40"
-_EMPTY_LIST: Final = b"\x45"
+def _time_to_live(message: AmqpReceivedMessage) -> timedelta | None:
+    ttl_ms = message.sections.ttl_ms
+    if ttl_ms is None:
+        return None
+    time_to_live = timedelta(milliseconds=ttl_ms)
+    expires, created = message._properties.absolute_expiry_time, message._properties.creation_time
+    if ttl_ms == MAX_TTL_MS and isinstance(created, datetime) and isinstance(expires, datetime):
+        # .NET and Java write a time to live that exceeds the header field into these two properties
+        return max(expires - created, time_to_live)
+    return time_to_live
+
+
+def _number(message: AmqpReceivedMessage, name: str) -> int | None:
+    number = message._annotations.get(name)
+    return int(number) if isinstance(number, int) else None
+
+
+def _state(message: AmqpReceivedMessage) -> ServiceBusMessageState:
+    return _STATES.get(_number(message, MESSAGE_STATE_ANNOTATION) or 0, ServiceBusMessageState.ACTIVE)
+
+
+def _dead_letter_source(message: AmqpReceivedMessage) -> str | None:
+    source = message._annotations.get(DEAD_LETTER_SOURCE_ANNOTATION)
+    return source if isinstance(source, str) else None
+
+
+def _lock_token(message: AmqpReceivedMessage) -> UUID | None:
+    token = message._token
+    return UUID(bytes_le=token) if isinstance(token, bytes) else token
+
+
+_ATTRIBUTES: Final[dict[str, Callable[[AmqpReceivedMessage], Any]]] = {
+    "_annotations": lambda message: message.sections.message_annotations,
+    "_application_properties": _application_properties,
+    "_body": lambda message: body_of(message.sections),
+    "_body_type": lambda message: BODY_TYPES[message.sections.body_code],
+    "_content_type": lambda message: message._properties.content_type,
+    "_correlation_id": lambda message: text_of(message._properties.correlation_id),
+    "_message_id": lambda message: text_of(message._properties.message_id),
+    "_partition_key": lambda message: text_of(message._annotations.get(PARTITION_KEY_ANNOTATION)),
+    "_reply_to": lambda message: text_of(message._properties.reply_to),
+    "_reply_to_session_id": lambda message: message._properties.reply_to_group_id,
+    "_scheduled_enqueue_time_utc": lambda message: _timestamp(message, SCHEDULED_ENQUEUE_TIME_ANNOTATION),
+    "_session_id": lambda message: message._properties.group_id,
+    "_subject": lambda message: message._properties.subject,
+    "_time_to_live": _time_to_live,
+    "_to": lambda message: text_of(message._properties.to),
+    "dead_letter_source": _dead_letter_source,
+    "delivery_count": lambda message: message.sections.header.delivery_count,
+    "enqueued_sequence_number": lambda message: _number(message, ENQUEUE_SEQUENCE_NUMBER_ANNOTATION),
+    "enqueued_time_utc": lambda message: _timestamp(message, ENQUEUED_TIME_ANNOTATION) or _UNKNOWN,
+    "expires_at_utc": lambda message: expiry(message.enqueued_time_utc, _time_to_live(message)),
+    "lock_token": _lock_token,
+    "locked_until_utc": lambda message: _timestamp(message, LOCKED_UNTIL_ANNOTATION),
+    "sequence_number": lambda message: _number(message, SEQUENCE_NUMBER_ANNOTATION) or 0,
+    "state": _state,
+}
 
 
 def read_delivery(delivery: IncomingDelivery, *, is_locked: bool, has_session: bool) -> AmqpReceivedMessage | None:
@@ -212,7 +243,8 @@ def _kept(value: Any) -> PropertyValue:
     return Opaque.of(shown, encode_value(value))
 
 
-def _moment(value: Any) -> datetime | None:
+def _timestamp(message: AmqpReceivedMessage, name: str) -> datetime | None:
+    value = message._annotations.get(name)
     if isinstance(value, datetime):
         return value
     return _LATEST if isinstance(value, Timestamp) and value > 0 else None

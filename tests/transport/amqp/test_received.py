@@ -169,3 +169,27 @@ def test_a_repr_of_a_message_with_unreadable_properties_says_so() -> None:
         _ = received.application_properties
     assert repr(received).startswith("ServiceBusReceivedMessage(")
     assert "application_properties=unreadable" in repr(received)
+
+
+def test_attribute_that_was_set_is_not_decoded_any_more() -> None:
+    message = received(encode_message(ServiceBusMessage("x", subject="sent", message_id="m")))
+    message.subject = "set"
+    message.locked_until_utc = until = datetime(2030, 1, 1, tzinfo=UTC)
+    assert (message.message_id, message.subject, message.sequence_number) == ("m", "set", 1)
+    assert message.locked_until_utc == until
+
+
+def test_unreadable_annotations_leave_the_rest_readable() -> None:
+    payload = (
+        b"\x00\x53\x72" + b"\xc1\x06\x02\xa3\x01a\xa1\x09" + encode_message(ServiceBusMessage("x", message_id="m"))
+    )
+    message = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False)
+    assert (str(message), message.message_id) == ("x", "m")
+    with pytest.raises(ServiceBusError):
+        _ = message.sequence_number
+
+
+def test_unknown_attribute_is_an_attribute_error() -> None:
+    message = received(encode_message(ServiceBusMessage("x")))
+    assert not hasattr(message, "nothing")
+    assert message.auto_renew_error is None
