@@ -12,16 +12,16 @@ import logging
 
 from pyspark.sql import SparkSession
 
-from sbclient_spark.drain import drain, drain_continuously
+from sbclient_spark.drain.drain import drain, drain_continuously
 from sbclient_spark.java import ensure_java
-from sbclient_spark.job_description import activate
-from sbclient_spark.orphans import find_orphans
-from sbclient_spark.preparation import prepare
-from sbclient_spark.progress import ProgressListener, report_progress
-from sbclient_spark.reported_write import write_with_report
-from sbclient_spark.reports import log_event
+from sbclient_spark.jobs import activate
+from sbclient_spark.log import log_event
+from sbclient_spark.read.receive_stream import find_orphans
 from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.table_options import defaults_of
+from sbclient_spark.write.preparation import prepare
+from sbclient_spark.write.progress import ProgressListener, report_progress
+from sbclient_spark.write.reported_write import write_with_report
 
 __all__ = [
     "ProgressListener",

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
-from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions, Secret
+from sbclient_spark.options import ConnectionOptions, NamespaceOptions, Secret
 
 TOKEN_VALIDITY_S: Final = 300
 """The assumed validity of a token without an expiry; then it is read again."""

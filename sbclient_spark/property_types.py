@@ -6,6 +6,8 @@ therefore returns all values as text, beside a column with their types, and a wr
 
 from __future__ import annotations
 
+import math
+import struct
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -34,7 +36,6 @@ from sbclient.amqp.types import (
     UShort,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.json_values import shortest_single
 
 STRING: Final = "string"
 ENCODED: Final = "encoded"
@@ -180,3 +181,25 @@ _BY_CLASS: Final[dict[type, str]] = {
 }
 _BY_CODE: Final = {0x80: "ulong", 0xA0: "binary", 0xB0: "binary"}
 """Format codes of the values that a received message has as `Opaque`, because a property cannot be their class."""
+
+
+# -- floats
+
+
+def float_json(value: float) -> float | str:
+    """Return a number, or the text that `to_json` writes for the three floats that are not JSON numbers."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def shortest_single(value: float) -> float | str:
+    """Return the shortest number that is equal as a 32-bit float, as `to_json` writes it."""
+    if not math.isfinite(value):
+        return float_json(value)
+    single = _SINGLE.pack(value)
+    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
+    return next(float(text) for text in texts if _SINGLE.pack(float(text)) == single)
+
+
+_SINGLE: Final = struct.Struct("f")

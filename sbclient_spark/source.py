@@ -16,12 +16,12 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.read_columns import READ_SCHEMA
-from sbclient_spark.read_options import READ_TABLE, read_options
-from sbclient_spark.reader import FilteringReader, PeekReader
-from sbclient_spark.receive_stream import ReceiveStreamReader
-from sbclient_spark.reports import log_event, publish, summary
-from sbclient_spark.stream_reader import PeekStreamReader, ServiceBusStreamReader
+from sbclient_spark.log import log_event
+from sbclient_spark.read.batch import FilteringReader, PeekReader
+from sbclient_spark.read.columns import READ_SCHEMA
+from sbclient_spark.read.options import READ_TABLE, read_options
+from sbclient_spark.read.receive_stream import ReceiveStreamReader
+from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader
 from sbclient_spark.table_options import (
     is_copied,
     is_table,
@@ -31,8 +31,9 @@ from sbclient_spark.table_options import (
     options_of_table,
     table_schema,
 )
-from sbclient_spark.write_options import WRITE_TABLE
-from sbclient_spark.write_task import (
+from sbclient_spark.write.options import WRITE_TABLE
+from sbclient_spark.write.reports import publish, summary
+from sbclient_spark.write.task import (
     ENCODED_ROWS,
     TaskResult,
     WritePlan,

@@ -19,9 +19,9 @@ from pyspark.sql.types import StructField, StructType, VarcharType
 from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.settings.table import Setting, suggestion
-from sbclient_spark.option_table import CLIENT_PREFIX
-from sbclient_spark.read_options import READ_TABLE
-from sbclient_spark.write_options import WRITE_TABLE
+from sbclient_spark.options import CLIENT_PREFIX
+from sbclient_spark.read.options import READ_TABLE
+from sbclient_spark.write.options import WRITE_TABLE
 
 PREFIX: Final = "spark.servicebus."
 """Prefix of options in the configuration of Spark."""

@@ -70,8 +70,8 @@ HARMLESS_IN: Final = {
     "worker.settings.WorkerSettings": {"primary_file", "secondary_file"},  # paths
     "pairing.status.PairStatus": {"primary", "secondary"},  # names of namespaces
     "pairing.status.PairEvent": {"facts"},  # those of a log event
-    "sbclient_spark.connection_options.ConnectionOptions": {"pairing"},
-    "sbclient_spark.write_task.TaskResult": {"sessions"},  # digests
+    "sbclient_spark.options.ConnectionOptions": {"pairing"},
+    "sbclient_spark.write.task.TaskResult": {"sessions"},  # digests
     "emulator.page.namespace_watcher.NamespaceSnapshot": {"facts", "rows"},  # what the page shows of an entity
     "emulator.page.namespace_watcher.Snapshot": {"pairs", "story"},
     "emulator.page.namespace_watcher.ClientReport": {"pairs", "story"},

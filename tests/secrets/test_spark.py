@@ -22,14 +22,15 @@ from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
+from sbclient_spark.clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.credentials import credential_of, resolve
-from sbclient_spark.drain import drain_options
-from sbclient_spark.message_ids import MessageIdPlan
-from sbclient_spark.read_options import read_options
-from sbclient_spark.rows import Destination, RowPlan
-from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
-from sbclient_spark.write_options import write_options
-from sbclient_spark.write_task import TaskPlace, WritePlan, run_task
+from sbclient_spark.drain.tasks import drain_options
+from sbclient_spark.options import Destination
+from sbclient_spark.read.options import read_options
+from sbclient_spark.write.message_ids import MessageIdPlan
+from sbclient_spark.write.options import write_options
+from sbclient_spark.write.rows import RowPlan
+from sbclient_spark.write.task import TaskPlace, WritePlan, run_task
 
 PRIMARY, SECONDARY = connection_string(), connection_string("sb://contoso-backup.servicebus.windows.net/")
 READERS: list[Callable[[Mapping[str, str]], Any]] = [write_options, read_options, drain_options]

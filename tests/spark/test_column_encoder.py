@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.amqp import encode_message, encode_section
-from sbclient_spark.amqp_columns import NotEncodableError
-from sbclient_spark.column_encoder import ColumnEncoder
-from sbclient_spark.encoded_rows import EncodedRow, EncodedRows
-from sbclient_spark.message_ids import MessageIdMode, MessageIdPlan, MessageIds, Place
-from sbclient_spark.rows import ATTRIBUTES, BadRow, Destination, RowPlan, RowReader
-from sbclient_spark.write_task import BatchEncoder
+from sbclient_spark.options import Destination
+from sbclient_spark.write.amqp_columns import NotEncodableError
+from sbclient_spark.write.column_encoder import ColumnEncoder
+from sbclient_spark.write.encoded_rows import EncodedRow, EncodedRows
+from sbclient_spark.write.message_ids import MessageIdMode, MessageIdPlan, MessageIds, Place
+from sbclient_spark.write.rows import ATTRIBUTES, BadRow, RowPlan, RowReader
+from sbclient_spark.write.task import BatchEncoder
 
 ORDERS = Destination("orders")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,9 +11,9 @@ import pytest
 
 from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
-from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions, Secret
+from sbclient_spark.clients import open_client
 from sbclient_spark.credentials import connection_string_of, credential_of, resolve
-from sbclient_spark.worker_clients import open_client
+from sbclient_spark.options import ConnectionOptions, NamespaceOptions, Secret
 
 NAMESPACE = NamespaceOptions(fully_qualified_namespace="contoso.servicebus.windows.net")
 

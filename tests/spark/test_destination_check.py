@@ -10,9 +10,9 @@ import pytest
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.testing import Fault, FaultKind, VirtualClock
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
-from sbclient_spark.destination_check import CACHE_S, UNKNOWN, DestinationFacts, check_destination, look_at
-from sbclient_spark.worker_clients import open_client
-from sbclient_spark.write_options import WriteOptions, write_options
+from sbclient_spark.clients import open_client
+from sbclient_spark.write.destination_check import CACHE_S, UNKNOWN, DestinationFacts, check_destination, look_at
+from sbclient_spark.write.options import WriteOptions, write_options
 
 GOOD = DestinationFacts(
     word="queue",
@@ -133,7 +133,7 @@ async def test_a_destination_whose_secret_only_the_executors_know_is_not_checked
 async def test_an_older_answer_holds_while_the_service_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
 ) -> None:
-    module = "sbclient_spark.destination_check"
+    module = "sbclient_spark.write.destination_check"
     answers = [UNKNOWN, GOOD, UNKNOWN]
     monkeypatch.setattr(f"{module}._answers", {})
     monkeypatch.setattr(f"{module}.Clock", lambda: clock)

@@ -10,15 +10,14 @@ from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError, ServiceBusConnectionError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
-from sbclient_spark.drain import (
+from sbclient_spark.clients import WorkerClients, open_client, worker_clients
+from sbclient_spark.drain.drain import _check_reachable, _check_secondary
+from sbclient_spark.drain.tasks import (
     DrainOptions,
     DrainReader,
     SurveyReader,
-    _check_reachable,
-    _check_secondary,
     drain_options,
 )
-from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
 
 GIVEN = {
     "connectionString": "memory://drained",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sbclient import ServiceBusMessage
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.message_ids import MessageIdPlan, MessageIds, Place, canonical, choose_plan
+from sbclient_spark.write.message_ids import MessageIdPlan, MessageIds, Place, canonical, choose_plan
 
 PLACE = Place("query", 7, 3)
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from sbclient_spark.read_options import READ_TABLE
-from sbclient_spark.write_options import WRITE_TABLE
+from sbclient_spark.read.options import READ_TABLE
+from sbclient_spark.write.options import WRITE_TABLE
 from tests.spark.emulated import EmulatedPair
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ import pytest
 
 from sbclient.broker.faults import Operation
 from sbclient.testing import Fault, FaultKind, VirtualClock
-from sbclient_spark.encoded_rows import EncodedRows
-from sbclient_spark.reports import TaskReport
-from sbclient_spark.row_errors import WriteFailedError
-from sbclient_spark.rows import Destination
+from sbclient_spark.options import Destination
+from sbclient_spark.write.encoded_rows import EncodedRows
+from sbclient_spark.write.reports import TaskReport
+from sbclient_spark.write.row_errors import WriteFailedError
 from tests.client.scene import make_queue
 from tests.spark.writing import PAIRED, Scene, bodies, by_session, rows
 

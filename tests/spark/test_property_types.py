@@ -32,11 +32,11 @@ from sbclient.amqp.types import (
 )
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.browsing import browse
-from sbclient_spark.message_ids import canonical
+from sbclient_spark.clients import open_client, worker_clients
 from sbclient_spark.property_types import NAMES, name_of, text_of, value_of
-from sbclient_spark.read_options import read_options
-from sbclient_spark.worker_clients import open_client, worker_clients
+from sbclient_spark.read.browsing import browse
+from sbclient_spark.read.options import read_options
+from sbclient_spark.write.message_ids import canonical
 from tests.spark.emulated import EmulatedPair
 
 VALUES: Final[dict[str, list[Any]]] = {

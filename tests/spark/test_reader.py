@@ -12,11 +12,11 @@ from pyspark.sql.types import StringType, StructField, StructType
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, SessionLockLostError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
-from sbclient_spark.browsing import ahead
-from sbclient_spark.read_columns import READ_SCHEMA
-from sbclient_spark.read_options import read_options
-from sbclient_spark.reader import FilteringReader, PeekReader
-from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
+from sbclient_spark.clients import WorkerClients, open_client, worker_clients
+from sbclient_spark.read.batch import FilteringReader, PeekReader
+from sbclient_spark.read.browsing import ahead
+from sbclient_spark.read.columns import READ_SCHEMA
+from sbclient_spark.read.options import read_options
 from tests.spark.emulated import EmulatedPair
 
 CONNECTION = {"connectionString": "memory://read", "secondaryConnectionString": "memory://read-backup"}

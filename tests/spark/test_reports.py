@@ -10,8 +10,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from sbclient_spark.progress import ProgressListener
-from sbclient_spark.reports import REPORT_SCHEMA, TaskReport, publish, summary
+from sbclient_spark.write.progress import ProgressListener
+from sbclient_spark.write.reports import REPORT_SCHEMA, TaskReport, publish, summary
 
 
 def test_a_report_is_a_row_with_the_same_fields() -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from sbclient.broker.faults import Operation
 from sbclient.testing import Fault, FaultKind, VirtualClock
-from sbclient_spark.row_errors import WriteFailedError
-from sbclient_spark.rows import BadRow, Destination
+from sbclient_spark.options import Destination
+from sbclient_spark.write.row_errors import WriteFailedError
+from sbclient_spark.write.rows import BadRow
 from tests.client.scene import make_queue
 from tests.spark.writing import PAIRED, Scene, bodies, rows, written
 

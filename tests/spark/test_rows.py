@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql.types import VariantVal
 
 from sbclient.amqp.types import Byte, Float, Int, Long, Short, ULong
-from sbclient_spark.message_ids import MessageIdPlan, MessageIds
-from sbclient_spark.rows import BadRow, Destination, Row, RowPlan, RowReader
+from sbclient_spark.options import Destination
+from sbclient_spark.write.message_ids import MessageIdPlan, MessageIds
+from sbclient_spark.write.rows import BadRow, Row, RowPlan, RowReader
 
 ORDERS = Destination("orders")
 RANDOM_IDS = MessageIdPlan(mode="random")

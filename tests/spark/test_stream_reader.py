@@ -12,11 +12,11 @@ from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
-from sbclient_spark.read_columns import READ_SCHEMA
-from sbclient_spark.read_options import read_options
-from sbclient_spark.receive_stream import ReceiveStreamReader
-from sbclient_spark.stream_reader import PeekStreamReader, ServiceBusStreamReader
-from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
+from sbclient_spark.clients import WorkerClients, open_client, worker_clients
+from sbclient_spark.read.columns import READ_SCHEMA
+from sbclient_spark.read.options import read_options
+from sbclient_spark.read.receive_stream import ReceiveStreamReader
+from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader
 from tests.spark.emulated import SECONDARY, EmulatedPair
 
 streaming = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.2 gives a stream its start")
@@ -44,7 +44,7 @@ def clock() -> LateClock:
 @pytest.fixture
 def clients(clock: LateClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerClients]:
     """The clients of this process, and a namespace with its own clock, which answers at once."""
-    monkeypatch.setattr("sbclient_spark.receive_stream.WAIT_S", 0.05)
+    monkeypatch.setattr("sbclient_spark.read.receive_stream.WAIT_S", 0.05)
     found = worker_clients()
     memory_host("stream", clock=clock)
     yield found

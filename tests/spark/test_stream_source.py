@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from sbclient_spark.stream_reader import HAS_ADMISSION_CONTROL
+from sbclient_spark.read.stream import HAS_ADMISSION_CONTROL
 from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import frame, write
 

@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, StructType
 
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.schema import row_plan
-from sbclient_spark.write_options import write_options
+from sbclient_spark.write.options import write_options
+from sbclient_spark.write.schema import row_plan
 from tests.spark.emulated import EmulatedPair
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")

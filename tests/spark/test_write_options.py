@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.write_options import WRITE_TABLE, write_options
+from sbclient_spark.write.options import WRITE_TABLE, write_options
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret="
 SECONDARY = "Endpoint=sb://backup.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret2="

@@ -16,14 +16,15 @@ from pyspark.sql.types import StringType, StructField, StructType
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
-from sbclient_spark.message_ids import MessageIdPlan
-from sbclient_spark.reports import TaskReport
-from sbclient_spark.row_errors import WriteFailedError
-from sbclient_spark.rows import Destination, RowPlan
-from sbclient_spark.session_digests import DIGEST_BYTES, SessionDigests, split_sessions
-from sbclient_spark.worker_clients import WorkerClients, open_client, worker_clients
-from sbclient_spark.write_options import write_options
-from sbclient_spark.write_task import TaskPlace, TaskResult, WritePlan, check_sessions, plan_write, run_task
+from sbclient_spark.clients import WorkerClients, open_client, worker_clients
+from sbclient_spark.options import Destination
+from sbclient_spark.write.message_ids import MessageIdPlan
+from sbclient_spark.write.options import write_options
+from sbclient_spark.write.reports import TaskReport
+from sbclient_spark.write.row_errors import WriteFailedError
+from sbclient_spark.write.rows import RowPlan
+from sbclient_spark.write.session_digests import DIGEST_BYTES, SessionDigests, split_sessions
+from sbclient_spark.write.task import TaskPlace, TaskResult, WritePlan, check_sessions, plan_write, run_task
 from tests.fresh_process import output_of
 
 PLACE = TaskPlace(partition=2, attempt=0, attempt_id=9, query_id="query", batch_id=4)

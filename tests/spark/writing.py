@@ -13,12 +13,12 @@ from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMess
 from sbclient.client.sender import ServiceBusSender
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair, VirtualClock, memory_pair
-from sbclient_spark.bad_records import BadRecords
-from sbclient_spark.encoded_rows import EncodedRows, encoded_row
-from sbclient_spark.partition_writer import PartitionWriter
-from sbclient_spark.reports import TaskReport
-from sbclient_spark.rows import Destination
-from sbclient_spark.write_options import WriteOptions, write_options
+from sbclient_spark.options import Destination
+from sbclient_spark.write.encoded_rows import EncodedRows, encoded_row
+from sbclient_spark.write.options import WriteOptions, write_options
+from sbclient_spark.write.partition_writer import PartitionWriter
+from sbclient_spark.write.reports import TaskReport
+from sbclient_spark.write.row_errors import BadRecords
 from tests.client.scene import make_queue, options, taken
 
 ORDERS: Final = Destination("orders")

@@ -8,8 +8,6 @@ reader reads exactly; larger ones are text. Binary values are base64. A variant 
 from __future__ import annotations
 
 import json
-import math
-import struct
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
@@ -19,7 +17,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from sbclient_spark.variants import is_variant, value_of
+from sbclient_spark.property_types import float_json, shortest_single
+from sbclient_spark.write.variants import is_variant, value_of
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -50,7 +49,7 @@ def converter(kind: pa.DataType) -> Convert | None:
     if pa.types.is_float32(kind):
         return shortest_single
     if pa.types.is_floating(kind):
-        return _number
+        return float_json
     if is_variant(kind):
         return lambda value: _variant_json(value_of(value))
     if pa.types.is_struct(kind):
@@ -96,24 +95,6 @@ def _timestamp(value: datetime) -> str:
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _number(value: float) -> float | str:
-    """Return a number, or the text that `to_json` writes for the three floats that are not JSON numbers."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def shortest_single(value: float) -> float | str:
-    """Return the shortest number that is equal as a 32-bit float, as `to_json` writes it."""
-    if not math.isfinite(value):
-        return _number(value)
-    single = _SINGLE.pack(value)
-    texts = (f"{value:.{digits}g}" for digits in range(1, 10))
-    return next(float(text) for text in texts if _SINGLE.pack(float(text)) == single)
-
-
-_SINGLE: Final = struct.Struct("f")
-
 _CONVERSIONS: Final[tuple[tuple[type, Convert], ...]] = (
     (datetime, _timestamp),  # before `date`, its base class
     (date, date.isoformat),
@@ -121,7 +102,7 @@ _CONVERSIONS: Final[tuple[tuple[type, Convert], ...]] = (
     (timedelta, timedelta.total_seconds),
     (Decimal, _decimal),
     (bytes, _base64),
-    (float, _number),
+    (float, float_json),
     (UUID, str),
 )
 """Conversions of the types in a variant; text, integers and booleans need none."""

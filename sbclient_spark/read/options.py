@@ -10,9 +10,14 @@ from typing import Any, Final, Literal, get_args
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.settings.table import FLAG, NAMES, TEXT, Kind, choice, setting, whole
-from sbclient_spark.connection_options import CONNECTION_KINDS, ConnectionOptions, connection_options
-from sbclient_spark.option_table import given_fields, table_of
-from sbclient_spark.option_table import read_options as read_table
+from sbclient_spark.options import (
+    CONNECTION_KINDS,
+    ConnectionOptions,
+    checked_values,
+    connection_options,
+    given_fields,
+    table_of,
+)
 
 SubQueueWord = Literal["none", "deadletter", "transferDeadletter"]
 Mode = Literal["peek", "receive"]
@@ -116,7 +121,7 @@ def read_options(options: Mapping[str, str], *, is_streaming: bool = False) -> R
     Raises:
         InvalidOperationError: an option is unknown, invalid, or contradicts another one.
     """
-    given = read_table(options, READ_TABLE)
+    given = checked_values(options, READ_TABLE)
     _check_kind({name.lower() for name in options}, given, is_streaming=is_streaming)
     connection = connection_options(given)
     backlog = given.get("backlog", False)

@@ -14,12 +14,12 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import check_entity_path
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import check_not_ping
-from sbclient_spark import columns
-from sbclient_spark.columns import Convert, Values
-from sbclient_spark.json_values import converter, json_text
-from sbclient_spark.message_ids import MessageIdPlan, MessageIds
+from sbclient_spark.options import Destination, EntityWord
 from sbclient_spark.property_types import typed
-from sbclient_spark.write_options import EntityWord
+from sbclient_spark.write import columns
+from sbclient_spark.write.columns import Convert, Values
+from sbclient_spark.write.json_values import converter, json_text
+from sbclient_spark.write.message_ids import MessageIdPlan, MessageIds
 
 ATTRIBUTES: Final = {
     "message_id": "message_id",
@@ -35,14 +35,6 @@ ATTRIBUTES: Final = {
     "scheduled_enqueue_time": "scheduled_enqueue_time_utc",
 }
 """Columns that set an attribute of the message, and the name of the attribute."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Destination:
-    """The destination of a message."""
-
-    path: str
-    word: EntityWord = "queue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,9 @@ from sbclient.errors import BacklogUnavailableError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
 from sbclient.transport.choice import open_transport
-from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.credentials import connection_string_of, credential_of
-from sbclient_spark.reports import log_event
-from sbclient_spark.rows import Destination
+from sbclient_spark.log import log_event
+from sbclient_spark.options import ConnectionOptions, Destination, NamespaceOptions
 
 T = TypeVar("T")
 

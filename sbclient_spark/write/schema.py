@@ -33,9 +33,11 @@ from pyspark.sql.types import (
 )
 
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.message_ids import choose_plan
-from sbclient_spark.rows import ATTRIBUTES, Destination, RowPlan
-from sbclient_spark.write_options import WriteOptions
+from sbclient_spark.options import Destination
+from sbclient_spark.read.columns import READ_ONLY
+from sbclient_spark.write.message_ids import choose_plan
+from sbclient_spark.write.options import WriteOptions
+from sbclient_spark.write.rows import ATTRIBUTES, RowPlan
 
 _TEXT: Final = (StringType, CharType, VarcharType)
 _WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)
@@ -93,18 +95,6 @@ COLUMNS: Final[dict[str, _Column]] = {
     "topic": _of(_TEXT, "string"),
 }
 """The reserved columns with their types."""
-
-READ_ONLY: Final[dict[str, DataType]] = {
-    "sequence_number": LongType(),
-    "enqueued_time": TimestampType(),
-    "expires_at": TimestampType(),
-    "delivery_count": IntegerType(),
-    "dead_letter_reason": StringType(),
-    "dead_letter_error_description": StringType(),
-    "backlog_queue": StringType(),
-    "state": StringType(),
-}
-"""Columns of a read that the service sets, with their types; a write of such rows leaves them out."""
 
 BROKER_PROPERTIES: Final = ("DeadLetterReason", "DeadLetterErrorDescription", "DeadLetterSource")
 """Application properties that the service adds; a write of rows that were read leaves them out."""

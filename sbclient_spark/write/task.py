@@ -15,19 +15,21 @@ from pyspark.sql.types import StructType
 
 from sbclient.amqp import EncodeError
 from sbclient.errors import InvalidOperationError, ServiceBusError
-from sbclient_spark.amqp_columns import NotEncodableError
-from sbclient_spark.bad_records import BadRecords
-from sbclient_spark.column_encoder import ColumnEncoder
-from sbclient_spark.destination_check import check_destination
-from sbclient_spark.encoded_rows import EncodedRow, EncodedRows, encoded_row
-from sbclient_spark.message_ids import MessageIds, Place
-from sbclient_spark.partition_writer import PartitionWriter
-from sbclient_spark.reports import TaskReport, log_event
-from sbclient_spark.rows import BadRow, Destination, RowPlan, RowReader, record_of
-from sbclient_spark.schema import row_plan
-from sbclient_spark.session_digests import SessionDigests, split_sessions
-from sbclient_spark.worker_clients import RANDOM, Connection, WorkerClients, worker_clients
-from sbclient_spark.write_options import WriteOptions, write_options
+from sbclient_spark.clients import RANDOM, Connection, WorkerClients, worker_clients
+from sbclient_spark.log import log_event
+from sbclient_spark.options import Destination
+from sbclient_spark.write.amqp_columns import NotEncodableError
+from sbclient_spark.write.column_encoder import ColumnEncoder
+from sbclient_spark.write.destination_check import check_destination
+from sbclient_spark.write.encoded_rows import EncodedRow, EncodedRows, encoded_row
+from sbclient_spark.write.message_ids import MessageIds, Place
+from sbclient_spark.write.options import WriteOptions, write_options
+from sbclient_spark.write.partition_writer import PartitionWriter
+from sbclient_spark.write.reports import TaskReport
+from sbclient_spark.write.row_errors import BadRecords
+from sbclient_spark.write.rows import BadRow, RowPlan, RowReader, record_of
+from sbclient_spark.write.schema import row_plan
+from sbclient_spark.write.session_digests import SessionDigests, split_sessions
 
 SLICE_ROWS: Final = 1000
 """Rows that are encoded one by one together, if a record batch cannot be encoded by columns."""

@@ -9,7 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
+    DataType,
     DayTimeIntervalType,
+    IntegerType,
+    LongType,
     MapType,
     StringType,
     StructField,
@@ -21,7 +24,6 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
 from sbclient.settings.table import suggestion
 from sbclient_spark.property_types import name_of, text_of
-from sbclient_spark.schema import READ_ONLY
 
 _TEXTS: Final = (
     "message_id",
@@ -34,6 +36,18 @@ _TEXTS: Final = (
     "reply_to_session_id",
     "to",
 )
+
+READ_ONLY: Final[dict[str, DataType]] = {
+    "sequence_number": LongType(),
+    "enqueued_time": TimestampType(),
+    "expires_at": TimestampType(),
+    "delivery_count": IntegerType(),
+    "dead_letter_reason": StringType(),
+    "dead_letter_error_description": StringType(),
+    "backlog_queue": StringType(),
+    "state": StringType(),
+}
+"""Columns of a read that the service sets, with their types; a write of such rows leaves them out."""
 
 READ_SCHEMA: Final = StructType(
     [

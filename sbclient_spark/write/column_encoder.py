@@ -16,11 +16,12 @@ from sbclient.amqp.encode import encode_string
 from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.rules.ping import PING_CONTENT_TYPE
-from sbclient_spark import amqp_columns as amqp
-from sbclient_spark.amqp_columns import NotEncodableError
-from sbclient_spark.encoded_rows import SCHEMA, EncodedRows, by_value
-from sbclient_spark.message_ids import MessageIds, canonical
-from sbclient_spark.rows import Destination, RowPlan, RowReader
+from sbclient_spark.options import Destination
+from sbclient_spark.write import amqp_columns as amqp
+from sbclient_spark.write.amqp_columns import NotEncodableError
+from sbclient_spark.write.encoded_rows import SCHEMA, EncodedRows, by_value
+from sbclient_spark.write.message_ids import MessageIds, canonical
+from sbclient_spark.write.rows import RowPlan, RowReader
 
 SHORT_IDS: Final = ("session_id", "partition_key", "reply_to_session_id")
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from sbclient_spark.reports import log_event
+from sbclient_spark.log import log_event
 
 COUNTERS: Final = ("rows", "sent", "diverted", "retried", "throttled", "row_errors", "in_doubt", "failed_tasks")
 """The counts of a micro-batch that are reported."""

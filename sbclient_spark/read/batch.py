@@ -28,7 +28,10 @@ from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.backlog import backlog_queue_names, primary_name_of, session_backlog_queue_names
 from sbclient.rules.entity_path import split_subscription
-from sbclient_spark.browsing import (
+from sbclient_spark.clients import open_client, worker_clients
+from sbclient_spark.credentials import connection_string_of
+from sbclient_spark.options import ConnectionOptions, NamespaceOptions
+from sbclient_spark.read.browsing import (
     FRAGMENT_BITS,
     FRAGMENTS,
     Extent,
@@ -40,11 +43,8 @@ from sbclient_spark.browsing import (
     open_receiver,
     split_ranges,
 )
-from sbclient_spark.connection_options import ConnectionOptions, NamespaceOptions
-from sbclient_spark.credentials import connection_string_of
-from sbclient_spark.read_columns import checked_columns, record_batch
-from sbclient_spark.read_options import ReadOptions, SubQueueWord
-from sbclient_spark.worker_clients import open_client, worker_clients
+from sbclient_spark.read.columns import checked_columns, record_batch
+from sbclient_spark.read.options import ReadOptions, SubQueueWord
 
 SESSIONS_AT_ONCE: Final = 32
 """Sessions that one task locks at the same time, where that is necessary."""

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from sbclient.amqp import EncodedBatch, encode_message, encode_section
 from sbclient.message import ServiceBusMessage
-from sbclient_spark.rows import Destination
+from sbclient_spark.options import Destination
 
 SCHEMA: Final = pa.schema(
     [

@@ -21,7 +21,7 @@ from sbclient.entities import QueueProperties, SubscriptionProperties
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import split_subscription
-from sbclient_spark.read_options import SubQueueWord
+from sbclient_spark.read.options import SubQueueWord
 
 PAGE: Final = 250
 FRAGMENTS: Final = 16

@@ -19,12 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from sbclient_spark.job_description import described
-from sbclient_spark.reports import REPORT_SCHEMA, TaskReport, metrics_line, publish, summary
+from sbclient_spark.jobs import described
 from sbclient_spark.source import ServiceBusDataSource, ServiceBusWriter, TaskDone
 from sbclient_spark.table_options import defaults_of, known_defaults, merged
-from sbclient_spark.write_options import WRITE_TABLE
-from sbclient_spark.write_task import TaskResult, WritePlan, check_sessions, current_place, plan_write, run_task
+from sbclient_spark.write.options import WRITE_TABLE
+from sbclient_spark.write.reports import REPORT_SCHEMA, TaskReport, metrics_line, publish, summary
+from sbclient_spark.write.task import TaskResult, WritePlan, check_sessions, current_place, plan_write, run_task
 
 _ARROW = {"int": pa.int32(), "long": pa.int64(), "double": pa.float64(), "string": pa.string(), "boolean": pa.bool_()}
 _FIELDS = [part.strip().split(" ") for part in REPORT_SCHEMA.split(",")]

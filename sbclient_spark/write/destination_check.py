@@ -23,11 +23,11 @@ from sbclient.errors import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
+from sbclient_spark.clients import open_client, worker_clients
 from sbclient_spark.credentials import resolve
-from sbclient_spark.reports import log_event
-from sbclient_spark.rows import Destination
-from sbclient_spark.worker_clients import open_client, worker_clients
-from sbclient_spark.write_options import EntityWord, WriteOptions
+from sbclient_spark.log import log_event
+from sbclient_spark.options import Destination, EntityWord
+from sbclient_spark.write.options import WriteOptions
 
 CACHE_S: Final = 60.0
 """How long an answer is reused: a streaming query checks twice per micro-batch."""

@@ -8,16 +8,10 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sbclient.clock import Clock
-from sbclient.telemetry.log import sentence
-
-log: Final = logging.getLogger("sbclient_spark")
-"""With `spark.sql.pyspark.worker.logging.enabled` what is logged here, the facts included, is found in
-`spark.tvf.python_worker_logs()`."""
-
-log.setLevel(logging.INFO)  # Spark keeps what a logger lets through, and the reports of tasks are no warnings
+from sbclient_spark.log import log_event
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,13 +133,6 @@ def summary(
         unpaired_tasks=sum(report.is_unpaired for report in present),
         bad_records=[report.bad_records for report in present if report.bad_records],
     )
-
-
-def log_event(event: str, message: str, facts: dict[str, Any], *, level: int = logging.INFO) -> None:
-    """Log an event; its name and facts form the `context` of a row of Spark's worker logs."""
-    if log.isEnabledFor(level):
-        context = {name: str(value) for name, value in (facts | {"event_name": event}).items()}
-        log.log(level, sentence(message, facts), extra={"event_name": event, "context": context})
 
 
 def metrics_line(report: WriteReport) -> str:

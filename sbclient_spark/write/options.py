@@ -22,11 +22,17 @@ from sbclient.settings.table import (
     setting,
     whole,
 )
-from sbclient_spark.connection_options import CONNECTION_KINDS, ConnectionOptions, connection_options
-from sbclient_spark.message_ids import DIGEST_CHARACTERS, MessageIdMode
-from sbclient_spark.option_table import given_fields, read_options, table_of
+from sbclient_spark.options import (
+    CONNECTION_KINDS,
+    ConnectionOptions,
+    EntityWord,
+    checked_values,
+    connection_options,
+    given_fields,
+    table_of,
+)
+from sbclient_spark.write.message_ids import DIGEST_CHARACTERS, MessageIdMode
 
-EntityWord = Literal["queue", "topic"]
 BodyFormat = Literal["raw", "json"]
 UnknownColumns = Literal["error", "ignore", "property"]
 OnRowError = Literal["fail", "skip", "deadletter"]
@@ -156,7 +162,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     Raises:
         InvalidOperationError: an option is unknown, invalid, or contradicts another one.
     """
-    given = read_options(options, WRITE_TABLE)
+    given = checked_values(options, WRITE_TABLE)
     connection = connection_options(given, ordering=given.get("ordering", "none"))
     entity, path = _destination(given, connection)
     result = WriteOptions(connection=connection, entity=entity, entity_path=path, **given_fields(WriteOptions, given))

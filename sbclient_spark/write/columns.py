@@ -12,7 +12,7 @@ import pyarrow as pa
 from sbclient.amqp.types import Byte, Float, Int, Long, Short
 from sbclient.errors import InvalidOperationError
 from sbclient.settings.durations import seconds_of
-from sbclient_spark.variants import value_of
+from sbclient_spark.write.variants import value_of
 
 Values: TypeAlias = list[Any]
 Convert: TypeAlias = Callable[[Any], Any]

@@ -13,23 +13,27 @@ of the options takes them at the next start, and `find_orphans` lists them.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit
 from pyspark.sql.types import StructType
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, MessageLockLostError, MessageNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
-from sbclient_spark.browsing import browse, fragment_of, open_receiver
-from sbclient_spark.read_options import EARLIEST, ReadOptions
-from sbclient_spark.reports import log_event
-from sbclient_spark.stream_offsets import QueueOffset, StreamOffset
-from sbclient_spark.stream_reader import HAS_ADMISSION_CONTROL, ServiceBusStreamReader, StreamPartition
+from sbclient_spark.log import log_event
+from sbclient_spark.options import SPARK_OPTIONS
+from sbclient_spark.read.browsing import browse, fragment_of, open_receiver
+from sbclient_spark.read.offsets import QueueOffset, StreamOffset, ranges_of
+from sbclient_spark.read.options import EARLIEST, ReadOptions
+from sbclient_spark.read.stream import HAS_ADMISSION_CONTROL, ServiceBusStreamReader, StreamPartition
 
 DEFAULT_LIMIT: Final = 10_000
 """Messages of a micro-batch: the driver receives them, and the offset names them."""
@@ -206,3 +210,32 @@ async def _complete_part(receiver: ServiceBusReceiver, numbers: Sequence[int]) -
         for one, outcome in zip(messages, outcomes, strict=True)
         if isinstance(outcome, BaseException)
     ]
+
+
+def find_orphans(spark: SparkSession, checkpoint: str, *, options: Mapping[str, str]) -> DataFrame:
+    """Return the deferred messages of a queue that the last micro-batch in a checkpoint does not name.
+
+    Stop the query before: a running one defers messages before it writes their numbers. To read orphans, start the
+    query with the option `orphans` set to `take`; to remove one, receive it by its sequence number and complete it.
+
+    Args:
+        checkpoint: the checkpoint location, in any file system that Spark reads.
+        options: of the data source: the namespace and the queue.
+
+    Returns:
+        The messages with the columns of a batch read.
+    """
+    lines = spark.read.text(f"{checkpoint.rstrip('/')}/offsets").select("value", "_metadata.file_name").collect()
+    last = max((int(row.file_name) for row in lines if row.file_name.isdecimal()), default=None)
+    named: list[int] = []
+    for row in lines:
+        if row.file_name == str(last) and row.value.startswith("{"):
+            for queue in json.loads(row.value).get("queues", {}).values():
+                offset = QueueOffset.of_json(queue)
+                named += offset.numbers + offset.open
+    known = {name: value for name, value in options.items() if name.lower() not in (*SPARK_OPTIONS, "mode", "orphans")}
+    found = spark.read.format("servicebus").options(**known).load().where(col("state") == "deferred")
+    is_named = lit(False)
+    for low, high in ranges_of(named):
+        is_named = is_named | col("sequence_number").between(low, high)
+    return found.where(~is_named)

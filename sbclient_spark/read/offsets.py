@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from sbclient.errors import InvalidOperationError
-from sbclient_spark.read_options import Mode
+from sbclient_spark.read.options import Mode
 
 ADVICE: Final = "start the stream with another checkpointLocation, or restore the options"
 

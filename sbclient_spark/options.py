@@ -1,4 +1,6 @@
-"""The options of a connection: namespaces, authentication, failover and retries.
+"""The options of every operation: tables of options, and those of a connection.
+
+Option names are in camel case and ignore case.
 
 The driver checks them. The process that connects looks up secrets of the environment or of files, so that they are in
 no plan, event log or pickle. No error and no repr shows a secret.
@@ -15,12 +17,18 @@ from sbclient.errors import InvalidOperationError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.settings import values
-from sbclient.settings.table import TEXT, Kind, choice, duration, whole
-from sbclient_spark.option_table import CLIENT_PREFIX
+from sbclient.settings.table import TEXT, Kind, Setting, choice, duration, read_texts, settings_of, whole
+
+CLIENT_PREFIX: Final = "sbclient."
+"""Prefix of options for fields of `PairedNamespaceOptions` and for the client's retry options."""
+
+SPARK_OPTIONS: Final = ("checkpointlocation", "queryname")
+"""Options of a streaming query, which Spark also passes to its sink."""
 
 Auth = Literal["sas", "default", "managedIdentity", "clientSecret", "token"]
 Failover = Literal["auto", "primary", "backlog"]
 TransportName = Literal["amqp", "sdk"]
+EntityWord = Literal["queue", "topic"]
 
 _SECRETS: Final = ("connectionString", "secondaryConnectionString", "clientSecret", "token")
 
@@ -40,6 +48,14 @@ _NOT_FOR_WORKERS: Final = {
     "is_outage": "it is a function: use the client itself",
     "enable_syphon": "Spark may end a worker at any time: use sbclient_spark.drain or the command `sbclient syphon`",
 }
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Destination:
+    """The destination of a message."""
+
+    path: str
+    word: EntityWord = "queue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,3 +245,42 @@ def _pairing_value(name: str, key: str, value: str) -> Any:
     words = [word for word in get_args(kind) if isinstance(word, str)]
     parse = values.flag if kind is bool else values.choice(*words) if words else values.text
     return parse(key, value)
+
+
+# -- tables of options
+
+
+def table_of(settings: type[Any], others: Mapping[str, Kind]) -> dict[str, Setting]:
+    """Return the options that a dataclass declares, and other options by name.
+
+    The field `task_deadline_s` is the option `taskDeadline`.
+    """
+    rows = {
+        name: Setting(name, name, kind, None, about="", group="", unit="", variable="", is_secret=False)
+        for name, kind in others.items()
+    }
+    return rows | dict(settings_of(settings, name_of=_option_name))
+
+
+def _option_name(field: str) -> str:
+    first, *others = field.removesuffix("_s").split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def checked_values(options: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the checked values of options: by field for settings of a dataclass, else by name.
+
+    Options with `CLIENT_PREFIX` are returned as text by their lower-case names.
+
+    Raises:
+        InvalidOperationError: a value is invalid, or an option is unknown.
+    """
+    texts = {name: str(value) for name, value in options.items() if name.lower() not in SPARK_OPTIONS}
+    of_client = {name.lower(): text for name, text in texts.items() if name.lower().startswith(CLIENT_PREFIX)}
+    own = {name: text for name, text in texts.items() if name.lower() not in of_client}
+    return read_texts(own, table, "option") | of_client
+
+
+def given_fields(settings: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values that are settings of a dataclass, by field."""
+    return {row.attribute: values[row.attribute] for row in settings_of(settings).values() if row.attribute in values}

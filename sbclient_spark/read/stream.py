@@ -25,7 +25,9 @@ from pyspark.sql.types import StructType
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
-from sbclient_spark.browsing import (
+from sbclient_spark.clients import open_client, worker_clients
+from sbclient_spark.log import log_event
+from sbclient_spark.read.browsing import (
     EntityFacts,
     Extent,
     ahead,
@@ -37,11 +39,9 @@ from sbclient_spark.browsing import (
     open_receiver,
     split_ranges,
 )
-from sbclient_spark.read_columns import checked_columns, record_batch
-from sbclient_spark.read_options import LATEST, ReadOptions
-from sbclient_spark.reports import log_event
-from sbclient_spark.stream_offsets import QueueOffset, StreamOffset
-from sbclient_spark.worker_clients import open_client, worker_clients
+from sbclient_spark.read.columns import checked_columns, record_batch
+from sbclient_spark.read.offsets import QueueOffset, StreamOffset
+from sbclient_spark.read.options import LATEST, ReadOptions
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow

@@ -1,0 +1,1 @@
+"""Moves the backlog to the primary on Spark."""

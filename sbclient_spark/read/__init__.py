@@ -1,0 +1,1 @@
+"""Reads of queues and subscriptions, in batches and streams."""

@@ -1,0 +1,1 @@
+"""Writes: rows to messages, and messages to Service Bus."""
