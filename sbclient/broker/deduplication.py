@@ -12,7 +12,6 @@ Rules (source: duplicate detection and partitioned entities, documented; the sec
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from typing import TypeAlias
 
 from sbclient.message import ServiceBusMessage
@@ -40,10 +39,6 @@ class DuplicateWindow:
 
     def __len__(self) -> int:
         return len(self._seen_at)
-
-    def __iter__(self) -> Iterator[tuple[Identity, float]]:
-        """All identities with the times of their arrival, the oldest first."""
-        return iter(list(self._seen_at.items()))
 
     def is_known(self, identity: Identity, now: float, window_s: float) -> bool:
         """Whether a copy arrived within the last `window_s` seconds."""

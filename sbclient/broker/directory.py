@@ -80,6 +80,10 @@ class Entity:
         assert found is not None  # only called for those that the entity can have
         return found
 
+    def fragment(self, sub_queue: str, index: int) -> Fragment:
+        """A fragment of a sub-queue or, with an empty name, of the entity itself."""
+        return (self.require_sub_queue(sub_queue) if sub_queue else self.body).fragments[index]
+
     def next_change_at(self) -> float:
         """The time of the next timed change; infinity if there is none."""
         return min([body.next_change_at() for body in self.queues()])

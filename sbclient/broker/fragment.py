@@ -21,7 +21,6 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final, TypeAlias
 
-from sbclient.broker.changes import SessionState
 from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry
 from sbclient.broker.locks import Locks
@@ -128,18 +127,10 @@ class Fragment(Storage):
 
     # ------------------------------------------------------------------ recovery
 
-    def stored_between(self, number: int, last: int | None = None) -> Iterator[Entry]:
-        """The messages after a sequence number, up to the last one, in order, without applying timed changes."""
-        return (self._entries[each] for each in self._entries.irange(minimum=number + 1, maximum=last))
-
-    def states(self) -> list[SessionState]:
-        """The states of all sessions that have or had one."""
-        return [self.state_of(name) for name, session in self._sessions.all() if session.state_set_at > -math.inf]
-
-    def state_of(self, session_id: str) -> SessionState:
-        """The state of a session; None at minus infinity if there is no such session."""
+    def state_of(self, session_id: str) -> tuple[bytes | None, float]:
+        """The state of a session, and when it was set; None at minus infinity if there is no such session."""
         session = self._sessions.get(session_id) or Session()
-        return SessionState(session_id, session.state, session.state_set_at)
+        return session.state, session.state_set_at
 
     def put_back(self, entry: Entry) -> None:
         """Store a message from an earlier process under its number; its lock has ended."""
@@ -151,10 +142,10 @@ class Fragment(Storage):
         elif entry.state is ServiceBusMessageState.ACTIVE:
             self._make_ready(entry, is_fresh=True)
 
-    def put_back_state(self, stored: SessionState) -> None:
+    def put_back_state(self, session_id: str, state: bytes, set_at: float) -> None:
         """Store the state of a session from an earlier process, after its messages."""
-        self._sessions.set_state(stored)
-        self.usage.size_bytes += len(stored.state or b"")
+        self._sessions.set_state(session_id, state, set_at)
+        self.usage.size_bytes += len(state)
 
     # ------------------------------------------------------------------ time
 
@@ -340,7 +331,7 @@ class Fragment(Storage):
         if settlement.properties:
             entry.properties = {**entry.properties, **settlement.properties}
         if self.log is not None and settlement.mode is not SettleMode.COMPLETE:
-            self.log.update(entry)
+            self.log.change(entry.number)
         if settlement.mode is SettleMode.COMPLETE:
             self.remove(entry)
         elif settlement.mode is SettleMode.ABANDON:
@@ -398,7 +389,7 @@ class Fragment(Storage):
         is_counted = is_failed and self.dead_letters is not None
         entry.delivery_count += is_counted
         if is_counted and self.log is not None:
-            self.log.update(entry)
+            self.log.change(entry.number)
         if is_counted and entry.delivery_count >= self.policy.max_delivery_count:
             self.dead_letter(
                 entry,
@@ -498,7 +489,7 @@ class Fragment(Storage):
         if growth > 0:  # a smaller state fits even if the fragment is full
             self.check_room(growth)
         self.usage.size_bytes += growth
-        self._sessions.set_state(SessionState(lock.session_id, state, now))
+        self._sessions.set_state(lock.session_id, state, now)
         if self.log is not None:
             self.log.set_state(lock.session_id)
 

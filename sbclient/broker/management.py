@@ -21,7 +21,6 @@ from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.profile import Partitioning, Profile
-from sbclient.broker.recovery import StoredNamespace
 from sbclient.broker.request_gate import RequestGate, note_activity
 from sbclient.broker.rulebook import Rulebook
 from sbclient.broker.topic import Subscription, Topic
@@ -147,19 +146,25 @@ class Management:
                 "entity"
             )
 
-    def restore(self, stored: StoredNamespace, now: float) -> None:
-        """Create the entities of an earlier process in an empty namespace. Their idle times start now."""
-        for each in sorted(stored.entities.values(), key=lambda each: each.definition.topic is not None):
-            _, topic, description, created_at, updated_at, accessed_at = each.definition
-            if isinstance(description, SubscriptionProperties):
-                assert topic is not None  # recorded with each subscription
-                above = self._directory.at(EntityAddress(EntityKind.TOPIC, (topic,)))
-                entity = self._made_subscription(above, description, now)
-            else:
-                entity = self._made(description, now)
-            entity.created_at, entity.updated_at, entity.accessed_at = created_at, updated_at, accessed_at
-            self._directory.add(entity)
-            stored.fill(entity)
+    def put_back(self, topic: str | None, description: Description, now: float) -> Entity:
+        """Create an entity of an earlier process, without rules and messages. Its idle time starts now.
+
+        Call `direct_all` after the last one.
+
+        Args:
+            topic: the path of a subscription's topic.
+        """
+        if isinstance(description, SubscriptionProperties):
+            assert topic is not None  # stored with each subscription
+            above = self._directory.at(EntityAddress(EntityKind.TOPIC, (topic,)))
+            entity = self._made_subscription(above, description, now)
+        else:
+            entity = self._made(description, now)
+        self._directory.add(entity)
+        return entity
+
+    def direct_all(self) -> None:
+        """Start forwarding, and the idle times, of all entities."""
         for entity in self._directory.all():
             self._direct(entity)
             self._gate.watch_idle(entity)

@@ -8,13 +8,13 @@ says when to try again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
 from uuid import UUID
 
 from sbclient.broker.admission import Transfer, admit, store
-from sbclient.broker.changes import Change, Changes, EntityDefined
+from sbclient.broker.changes import Changes
 from sbclient.broker.directory import Directory, Entity
 from sbclient.broker.entity import OnQueueReady, PeekCursor, Queue
 from sbclient.broker.entry import Entry
@@ -24,7 +24,6 @@ from sbclient.broker.fragment import Fragment
 from sbclient.broker.management import Management
 from sbclient.broker.pings import Pings
 from sbclient.broker.profile import STD_2021, Profile
-from sbclient.broker.recovery import definition_of, snapshot
 from sbclient.broker.request_gate import RequestGate
 from sbclient.broker.session import SessionLock
 from sbclient.broker.throttle import Throttle
@@ -38,7 +37,6 @@ from sbclient.delivery import (
     Settlement,
     SettleMode,
 )
-from sbclient.entities import RuleProperties
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical, split_sub_queue
@@ -127,27 +125,13 @@ class Namespace:
         """Record what changes from now on.
 
         Args:
-            on_change: called when there is a change to take, perhaps several times.
+            on_change: called when there is a change to store, perhaps several times.
         """
-
-        def defined(path: str) -> EntityDefined | None:
-            entity = self.directory.get(path)
-            return None if entity is None else definition_of(entity)
-
-        def rule(path: str, key: str) -> RuleProperties | None:
-            entity = self.directory.get(path)
-            found = None if entity is None or entity.subscription is None else entity.subscription.rules.get(key)
-            return None if found is None else found.properties
-
-        self._gate.changes = Changes(on_change, defined, rule)
+        self._gate.changes = Changes(on_change)
         for entity in self.directory.all():
             for name, body in [("", entity.body), *entity.sub_queues.items()]:
                 self._gate.record(entity.path, name, body)
         return self._gate.changes
-
-    def snapshot(self) -> Iterator[list[Change]]:
-        """All entities and their contents, in pieces; see `recovery`. The changes must be recorded."""
-        return snapshot(self.directory)
 
     def lose_front_end(self, front_end: int) -> None:
         """Drop the cache of a front end, as if it had crashed."""
@@ -164,11 +148,11 @@ class Namespace:
 
     def _removed(self, entity: Entity) -> None:
         if self._gate.changes is not None:
-            fragments = [fragment for body in entity.queues() for fragment in body.fragments]
-            logs = [fragment.log for fragment in fragments if fragment.log is not None]
-            self._gate.changes.remove(canonical(entity.path), logs)
-            for fragment in fragments:
-                fragment.log = None  # what happens to it later does not exist for others
+            self._gate.changes.remove(canonical(entity.path))
+            for fragment in [fragment for body in entity.queues() for fragment in body.fragments]:
+                if fragment.log is not None:
+                    fragment.log.drop()
+                    fragment.log = None  # what happens to it later does not exist for others
         for queue in entity.queues():
             for fragment in queue.fragments:
                 fragment.detach()

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from sbclient.broker.changes import Changes, FragmentAddress
+from sbclient.broker.changes import Changes, FragmentAddress, FragmentLog
 from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.descriptions import seconds_of
 from sbclient.broker.directory import Directory, Entity
@@ -106,7 +106,7 @@ class RequestGate:
         """Record the changes of an entity or, with its name, of a sub-queue, if changes are recorded."""
         if self.changes is not None:
             for fragment in body.fragments:
-                fragment.log = self.changes.log_of(fragment, FragmentAddress(path, sub_queue, fragment.index))
+                fragment.log = FragmentLog(self.changes, FragmentAddress(path, sub_queue, fragment.index))
 
     def check_namespace(self, call: Call) -> None:
         """Check a request that belongs to no entity."""

@@ -17,7 +17,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
-from sbclient.broker.changes import SessionState
 from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.entry import Entry
 
@@ -175,11 +174,11 @@ class Sessions:
         self._forget_if_empty(session_id, session)
         return held
 
-    def set_state(self, given: SessionState) -> None:
-        """Set or delete the state of a session."""
-        session = self._made(given.session_id)
-        session.state, session.state_set_at = given.state, given.set_at
-        self._forget_if_empty(given.session_id, session)
+    def set_state(self, session_id: str, state: bytes | None, set_at: float) -> None:
+        """Set or, with None, delete the state of a session."""
+        session = self._made(session_id)
+        session.state, session.state_set_at = state, set_at
+        self._forget_if_empty(session_id, session)
 
     def next_available(self) -> str | None:
         """The free session that has had messages for the longest time."""

@@ -66,6 +66,11 @@ class Storage(ABC):
     def __contains__(self, number: int) -> bool:
         return number in self._entries
 
+    def get(self, number: int) -> Entry | None:
+        """The message with a number, without applying timed changes; None if there is none."""
+        found: Entry | None = self._entries.get(number)
+        return found
+
     def has_room(self, size_bytes: int) -> bool:
         return self.usage.size_bytes + size_bytes <= self.policy.max_size_bytes
 
@@ -167,7 +172,7 @@ class Storage(ABC):
         if entry.state is _SCHEDULED:
             self.scheduled_count += 1
         if self.log is not None:
-            self.log.store(entry)
+            self.log.change(number)
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.number]
@@ -176,4 +181,4 @@ class Storage(ABC):
         if entry.state is _SCHEDULED:
             self.scheduled_count -= 1
         if self.log is not None:
-            self.log.remove(entry.number)
+            self.log.change(entry.number)

@@ -213,7 +213,7 @@ class Emulator:
         await self._tasks.close()
         await self._close_listeners()
         if self._data is not None:
-            await self._data.close()
+            self._data.close()
         await self._certificate.close()
 
     async def _close_listeners(self) -> None:
@@ -225,7 +225,7 @@ class Emulator:
             return
         self._data.open()
         for served in self._served.values():
-            if self._data.keep(served.context.host.namespace, self._clock) and self._seed is not None:
+            if self._data.keep(served.context.host.namespace, self._clock.now()) and self._seed is not None:
                 # A generator at its start would repeat lock tokens and message ids of the earlier process.
                 served.context.random.seed(f"{self._seed} {self._clock.now()}")
             make_entities(served.config, served.context.host)

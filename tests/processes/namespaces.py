@@ -33,25 +33,22 @@ class Namespace(Program):
     """One emulated namespace.
 
     Args:
-        command: that starts it.
-        options: further ones of the command.
+        options: of `sbclient emulator`.
 
     Attributes:
         port: where it listens, once it is ready; the same in every life.
     """
 
-    def __init__(
-        self, name: str, folder: Path, *, command: Sequence[str] = (*SBCLIENT, "emulator"), options: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, name: str, folder: Path, *, options: Sequence[str] = ()) -> None:
         super().__init__(name, folder)
-        self._command, self._options = command, options
+        self._options = options
         self._http_port = 0
         self.port = 0
 
     async def begin(self) -> None:
         """Start and wait until it is ready."""
         where = ["--namespace", f"{self.name}:{self.port}", "--http-port", "0", "--json"]
-        self.start([*self._command, *where, *self._options])
+        self.start([*SBCLIENT, "emulator", *where, *self._options])
         out = self.file("out")
         await until(lambda: not self.is_running or out.read_text().endswith("\n"), READY_S)
         said = out.read_text()

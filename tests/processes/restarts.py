@@ -34,15 +34,6 @@ PROGRESS_S: Final = 60.0
 LIVES_S: Final = (0.0, 0.6)
 """How long the emulator serves before it is killed; the kill may also come while it starts."""
 
-COMMAND: Final = (
-    sys.executable,
-    "-c",
-    "from sbclient.emulator.data import journal; journal.MIN_CHANGES_BYTES = 50_000; "
-    "from sbclient.cli import main; main()",
-    "emulator",
-)
-"""An emulator that replaces its file often, so that some kills come in between."""
-
 
 @dataclass
 class Ledger:
@@ -279,7 +270,7 @@ async def run(
         waits_for_progress: whether each life lasts until a completion is acknowledged, however slow the machine is.
     """
     load = Load(seed)
-    namespace = Namespace("contoso", folder, command=COMMAND, options=["--data", str(folder / "data")])
+    namespace = Namespace("contoso", folder, options=["--data", str(folder / "data")])
     await namespace.begin()
     try:
         await _prepare(namespace, load)

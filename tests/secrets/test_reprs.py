@@ -38,7 +38,6 @@ HARMLESS: Final = frozenset(_NAMES.split())
 
 HARMLESS_IN: Final = {
     "annotated_message.AmqpMessageProperties": {"correlation_id", "message_id"},
-    "broker.changes.RuleChanged": {"key"},  # the name of a rule
     "cli.progress.Amount": {"text"},  # a count
     "amqp.delivery.DispositionsReceived": {"deliveries", "link"},  # whose reprs show no content
     "amqp.errors.AmqpError": {"info"},  # of a dead letter: its reason

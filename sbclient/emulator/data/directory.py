@@ -1,30 +1,32 @@
-"""The data directory of an emulator: the file of each namespace, and a lock against a second emulator.
+"""The data directory of an emulator: a SQLite database with all namespaces.
 
-Answers that depend on a change leave the server after the change is written: see `DataDirectory.is_behind`.
+Answers that depend on a change leave the server after the change is committed: see `DataDirectory.is_behind`. All
+changes of one step of the event loop are one transaction. The open database is locked, which excludes a second
+emulator; the system removes the lock when the process ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
+import sqlite3
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
 from sbclient.amqp import EncodeError
 from sbclient.broker.namespace import Namespace
-from sbclient.clock import Clock
-from sbclient.emulator.data.data_file import MODE
-from sbclient.emulator.data.journal import Journal
+from sbclient.emulator.data.rows import SCHEMA, VERSION, NamespaceRows
 from sbclient.errors import InvalidOperationError
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
 
-LOCK_NAME: Final = "lock"
-FILE_SUFFIX: Final = ".sbdata"
+FILE_NAME: Final = "emulator.db"
+OLD_FILES: Final = "*.sbdata"
+"""The files of version 1, one for each namespace."""
+
+APPLICATION_ID: Final = 0x5342_454D  # "SBEM"
 
 
 class DataDirectory:
@@ -44,40 +46,46 @@ class DataDirectory:
         self.failure: Exception | None = None
         self._fsync = fsync
         self._on_failure = on_failure
-        self._lock: int | None = None
+        self._database: sqlite3.Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._journals: list[Journal] = []
+        self._namespaces: list[NamespaceRows] = []
         self._waiting: list[Callable[[], None]] = []
         self._is_due = False
 
     def open(self) -> None:
-        """Create and lock the directory.
+        """Create, lock and check the database.
 
         Raises:
-            InvalidOperationError: another emulator uses it.
-            OSError: it cannot be created.
+            InvalidOperationError: another emulator uses it, it is damaged, or another release has written it.
+            OSError: it cannot be created, read or written.
         """
         self._loop = asyncio.get_running_loop()
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT, MODE)
-        if not _has_locked(lock):
-            os.close(lock)
-            raise InvalidOperationError(f"another emulator uses the data directory {self.path}: choose another one")
-        self._lock = lock
+        if old := next(self.path.glob(OLD_FILES), None):
+            raise InvalidOperationError(
+                f"{old} has version 1 of the format, and this release reads version {VERSION}: use another directory, "
+                "or delete the file to begin without messages"
+            )
+        path = self.path / FILE_NAME
+        path.touch(mode=0o600)  # SQLite gives its other files the same rights
+        self._database = open_database(path, fsync=self._fsync)
 
-    def keep(self, namespace: Namespace, clock: Clock) -> bool:
+    def keep(self, namespace: Namespace, now: float) -> bool:
         """Restore a namespace that has no entities, and keep its changes from now on.
 
         Returns: whether there was anything to restore.
 
         Raises:
-            InvalidOperationError: its file is damaged, or was written by another release or with another profile.
-            OSError: its file cannot be read or written.
+            InvalidOperationError: its rows are damaged, or were written by another release or with another profile.
+            OSError: they cannot be read or written.
         """
-        path = self.path / (namespace.name + FILE_SUFFIX)
-        journal = Journal(path, namespace, clock, self._note_change, fsync=self._fsync)
-        self._journals.append(journal)
-        return not journal.is_new
+        assert self._database is not None  # the directory is open
+        try:
+            rows = NamespaceRows(self._database, namespace, now, self._note_change)
+        except sqlite3.DatabaseError as error:
+            raise _explained(error, self.path / FILE_NAME) from error
+        self._namespaces.append(rows)
+        return not rows.is_new
 
     # ------------------------------------------------------------------ write
 
@@ -97,12 +105,16 @@ class DataDirectory:
 
     def write(self) -> None:
         """Write all changes, and let the answers leave that wait for it."""
-        if not self._is_due or self.failure is not None:
+        if not self._is_due or self.failure is not None or self._database is None:
             return
         try:
-            for journal in self._journals:
-                journal.write()
-        except (OSError, EncodeError) as error:
+            self._database.execute("BEGIN")
+            for rows in self._namespaces:
+                rows.write()
+            self._database.execute("COMMIT")
+        except (sqlite3.Error, EncodeError, ValueError) as error:
+            with suppress(sqlite3.Error):
+                self._database.execute("ROLLBACK")
             self.failure = error
             log.error(
                 "emulator.data_failed",
@@ -117,28 +129,72 @@ class DataDirectory:
         for action in waiting:
             action()
 
-    async def close(self) -> None:
-        """Write what is left and a snapshot of each namespace, and unlock the directory. Safe to call twice."""
+    def close(self) -> None:
+        """Write what is left, and unlock the directory. Safe to call twice."""
         self.write()
-        journals, self._journals = self._journals, []
-        for journal in journals:
-            await journal.close(has_failed=self.failure is not None)
+        self._namespaces.clear()
         self._loop = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._database is not None:
+            with suppress(sqlite3.Error):
+                self._database.executescript("PRAGMA incremental_vacuum")  # `execute` makes only one step
+            self._database.close()
+            self._database = None
 
 
-def _has_locked(descriptor: int) -> bool:
-    """Lock a file for this process, until its descriptor is closed; returns whether no other one has it."""
-    with suppress(OSError):
-        if sys.platform == "win32":
-            import msvcrt
+def open_database(path: Path, *, fsync: bool) -> sqlite3.Connection:
+    """Lock and check a database, and create its tables if it is empty.
 
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
+    Args:
+        fsync: as for `DataDirectory`.
 
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    Raises:
+        InvalidOperationError, OSError: as `DataDirectory.open`.
+    """
+    with ExitStack() as on_error:
+        try:
+            database = sqlite3.connect(path, timeout=0, isolation_level=None)
+            on_error.callback(database.close)
+            _prepare(database, path, fsync=fsync)
+        except sqlite3.DatabaseError as error:
+            raise _explained(error, path) from error
+        on_error.pop_all()
+    return database
+
+
+def _prepare(database: sqlite3.Connection, path: Path, *, fsync: bool) -> None:
+    def pragma(text: str) -> object:
+        return database.execute(f"PRAGMA {text}").fetchone()[0]
+
+    pragma("locking_mode = EXCLUSIVE")
+    if not pragma("schema_version"):  # it has no tables
+        database.executescript(
+            f"PRAGMA auto_vacuum = INCREMENTAL; BEGIN; PRAGMA application_id = {APPLICATION_ID}; "
+            f"PRAGMA user_version = {VERSION}; {SCHEMA}; COMMIT"
+        )
+    if pragma("application_id") != APPLICATION_ID:
+        raise InvalidOperationError(f"{path} is not a data file of the emulator: choose another directory")
+    if (version := pragma("user_version")) != VERSION:
+        raise InvalidOperationError(
+            f"{path} has version {version} of the format, and this release reads version {VERSION}: use the release "
+            "that has written it, or another directory"
+        )
+    if pragma("quick_check(1)") != "ok":
+        raise sqlite3.DatabaseError("quick_check")
+    pragma("journal_mode = WAL")
+    database.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
+    database.execute("PRAGMA foreign_keys = ON")
+
+
+def _explained(error: sqlite3.DatabaseError, path: Path) -> Exception:
+    """The error to raise for one of SQLite while a data directory is opened."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return InvalidOperationError(f"another emulator uses the data directory {path.parent}: choose another one")
+    if code == sqlite3.SQLITE_NOTADB:
+        return InvalidOperationError(f"{path} is not a data file of the emulator: choose another directory")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return InvalidOperationError(
+            f"{path} is damaged, so nothing was read: restore the directory from a copy, or move the file away to "
+            "begin without messages"
+        )
+    return OSError(f"{path} cannot be used: {error}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sbclient.amqp import WireMessage, encode_message
 from sbclient.broker.entry import Entry
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
-from sbclient.broker.recovery import definition_of
 
 
 def described(namespace: Namespace, now: float) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def described(namespace: Namespace, now: float) -> dict[str, Any]:
     for entity in namespace.directory.all():
         rules = {} if entity.subscription is None else entity.subscription.rules
         found[entity.path] = {
-            "definition": definition_of(entity)._replace(accessed_at=0.0),
+            "definition": (entity.description, entity.created_at, entity.updated_at),
             "rules": [(key, rule.properties) for key, rule in rules.items()],
         }
         for name, body in [("", entity.body), *entity.sub_queues.items()]:
@@ -29,8 +29,8 @@ def described(namespace: Namespace, now: float) -> dict[str, Any]:
 
 
 def fragment_described(fragment: Fragment, now: float) -> dict[str, Any]:
-    entries = list(fragment.stored_between(-1))
-    occupied = {entry.content.session_id for entry in entries}
+    long_ago = -math.inf  # applies no timed changes
+    entries = list(fragment.browse(long_ago, 0))
     return {
         "counter": fragment.counter,
         "arrived": fragment.arrived_count,
@@ -39,11 +39,11 @@ def fragment_described(fragment: Fragment, now: float) -> dict[str, Any]:
         "sizes": (fragment.size_bytes, fragment.usage.size_bytes),
         "entries": [entry_described(entry) for entry in entries],
         "states": {
-            state.session_id: state
-            for state in fragment.states()
-            if state.state is not None or state.session_id in occupied
+            name: (session.state, session.state_set_at)
+            for name, session in fragment.sessions(long_ago)
+            if session.state is not None
         },
-        "seen": {each for each in fragment.seen if each[1] + fragment.policy.duplicate_window_s > now},
+        "seen": {each for each in fragment.seen._seen_at.items() if each[1] + fragment.policy.duplicate_window_s > now},
     }
 
 

@@ -1,32 +1,27 @@
-"""Random histories of a namespace, cut off at any byte: what is restored is the state after some request."""
+"""Random histories of a namespace, killed at any byte: what is restored is the state after some request."""
 
 from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from sbclient.amqp import WireMessage, encode_message
-from sbclient.broker import recovery
-from sbclient.broker.changes import Change
 from sbclient.broker.namespace import Namespace
-from sbclient.broker.recovery import StoredNamespace
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.control.message_store import purge, resubmit
-from sbclient.emulator.data.codec import decode_changes, encode_changes
-from sbclient.emulator.data.data_file import END_OF_SNAPSHOT, DataFile, read
+from sbclient.emulator.data.directory import open_database
+from sbclient.emulator.data.rows import NamespaceRows
 from sbclient.entities import CorrelationRuleFilter, QueueProperties, SqlRuleAction, SqlRuleFilter
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
@@ -52,26 +47,26 @@ KEYS = st.sampled_from([None, "a", "b"])
 SPANS = st.sampled_from([1.0, 30.0, 61.0, 700.0])
 
 
-def restored(changes: Iterator[Change], now: float) -> Namespace:
-    stored = StoredNamespace()
-    for change in changes:
-        stored.apply(change)
+def restored(path: Path, now: float) -> Namespace:
     namespace = Namespace("contoso", random=Random(2))
-    namespace.management.restore(stored, now)
+    database = open_database(path, fsync=False)
+    NamespaceRows(database, namespace, now, lambda: None)
+    database.close()
     return namespace
 
 
 class History(RuleBasedStateMachine):
-    """Requests to one namespace, whose changes are written to a file after each of them."""
+    """Requests to one namespace, whose changes are one transaction each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.driver = Driver()
-        self.changes = self.driver.namespace.record_changes(lambda: None)
         self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name) / "contoso.sbdata"
-        self.file = DataFile.create(self.path, "std-2021")
-        self.file.append(END_OF_SNAPSHOT)
+        self.path = Path(self.folder.name) / "emulator.db"
+        self.log = self.path.with_name("emulator.db-wal")
+        self.database = open_database(self.path, fsync=False)
+        self.database.execute("PRAGMA wal_autocheckpoint = 0")
+        self.rows = NamespaceRows(self.database, self.driver.namespace, self.driver.now, lambda: None)
         self.ends: list[tuple[int, dict[str, Any]]] = []
         self.held: list[tuple[str, ServiceBusReceivedMessage, SessionLock | None]] = []
         self.locks: list[SessionLock] = []
@@ -79,8 +74,6 @@ class History(RuleBasedStateMachine):
         self.scheduled: list[tuple[str, int]] = []
         self.deferred: list[tuple[str, int, SessionLock | None]] = []
         self.counts = itertools.count()
-        self.pieces: Iterator[list[Change]] | None = None
-        self.replacement: list[bytes] = []
         driver = self.driver
         driver.queue("plain", max_delivery_count=2, dead_lettering_on_message_expiration=True)
         driver.partitioned("partitioned")
@@ -95,16 +88,15 @@ class History(RuleBasedStateMachine):
         self.note()
 
     def teardown(self) -> None:
-        self.file.close()
+        self.database.close()
         self.folder.cleanup()
 
     def note(self) -> None:
         """Write the changes of a request."""
-        frame = encode_changes(self.changes.take())
-        if frame:
-            self.file.append(frame)
-            self.replacement.append(frame)
-        self.ends.append((self.file.size_bytes, described(self.driver.namespace, self.driver.now)))
+        self.database.execute("BEGIN")
+        self.rows.write()
+        self.database.execute("COMMIT")
+        self.ends.append((self.log.stat().st_size, described(self.driver.namespace, self.driver.now)))
 
     def message(self, key: str | None, **attributes: Any) -> ServiceBusMessage:
         number = next(self.counts)
@@ -263,36 +255,22 @@ class History(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
-        """Cut the file at any byte behind the snapshot: the state is that after the last request that fits."""
-        whole = self.path.read_bytes()
-        first = next(end for end, _ in self.ends)
-        cut = data.draw(st.integers(first, len(whole)), label="cut")
-        other = self.path.with_name("cut")
-        other.write_bytes(whole[:cut])
-        contents = read(other)
-        changes = (change for frame in contents.changes for change in decode_changes(frame))
+        """Cut the log of the database at any byte: the state is that after the last request that fits."""
+        whole = self.log.read_bytes()
+        cut = data.draw(st.integers(self.ends[0][0], len(whole)), label="cut")
+        copy = self.path.with_name("copy.db")
+        copy.write_bytes(self.path.read_bytes())
+        copy.with_name("copy.db-wal").write_bytes(whole[:cut])
         now = self.driver.now
-        survivor = restored(changes, now)
-        end, expected = max((each for each in self.ends if each[0] <= cut), key=lambda each: each[0])
-        expected = [state for size, state in self.ends if size == end][-1]
-        assert contents.good_bytes == end
+        survivor = restored(copy, now)
+        expected = [state for end, state in self.ends if end <= cut][-1]
         assert without_old_ids(described(survivor, now), now) == without_old_ids(expected, now)
 
-    @rule(count=st.integers(1, 5))
-    def replace(self, count: int) -> None:
-        """Write some pieces of a snapshot; behind the last one it describes the present state."""
-        if self.pieces is None:
-            self.pieces, self.replacement = self.driver.namespace.snapshot(), []
-        for _ in range(count):
-            piece = next(self.pieces, None)
-            if piece is None:
-                self.pieces = None
-                changes = (change for frame in self.replacement for change in decode_changes(frame))
-                survivor = restored(changes, self.driver.now)
-                present = described(self.driver.namespace, self.driver.now)
-                assert described(survivor, self.driver.now) == present
-                return
-            self.replacement.append(encode_changes(piece))
+    @rule()
+    def checkpoint(self) -> None:
+        """Move the contents of the log to the database, and empty the log."""
+        self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self.ends = [(0, self.ends[-1][1])]
 
     def attempt(self, work: Any) -> None:
         """Do something that the broker may reject; then nothing, or only timed changes, happened."""
@@ -304,7 +282,7 @@ class History(RuleBasedStateMachine):
 def without_old_ids(state: dict[str, Any], now: float) -> dict[str, Any]:
     """The state without the ids whose window has ended since."""
     for entity in state.values():
-        window_s = getattr(entity["definition"].description, "duplicate_detection_history_time_window", seconds(0))
+        window_s = getattr(entity["definition"][0], "duplicate_detection_history_time_window", seconds(0))
         for key, fragment in entity.items():
             if isinstance(key, tuple):
                 kept = {each for each in fragment["seen"] if each[1] + window_s.total_seconds() > now}
@@ -312,25 +290,7 @@ def without_old_ids(state: dict[str, Any], now: float) -> dict[str, Any]:
     return state
 
 
-TestHistory = pytest.mark.usefixtures("small_pieces")(History.TestCase)
+TestHistory = History.TestCase
 History.TestCase.settings = settings(
     max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
-
-
-def test_snapshot_needs_no_session_without_state_and_messages(small_pieces: None) -> None:
-    history = History()
-    try:
-        history.replace(count=3)
-        history.accept(session="a")
-        history.set_state(state=None, releases=False)
-        while history.pieces is not None:
-            history.replace(count=1)
-    finally:
-        history.teardown()
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Snapshots of many pieces."""
-    monkeypatch.setattr(recovery, "PIECE_COUNT", 1)

@@ -1,0 +1,343 @@
+"""What an emulator with a data directory keeps, and how it fails, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from sbclient.broker.faults import Call, Operation
+from sbclient.broker.namespace import Namespace
+from sbclient.broker.profile import PREM_2021, STD_2021, Profile
+from sbclient.clock import Clock
+from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
+from sbclient.emulator.data.directory import DataDirectory
+from sbclient.entities import EntityAddress, EntityKind, QueueProperties
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
+from tests.emulator.data.described import described
+
+OPENED: list[DataDirectory] = []
+
+
+@pytest.fixture(autouse=True)
+def close_all() -> Iterator[Callable[[], None]]:
+    """Close the directories of a test, which stay open as long as their process runs."""
+
+    def close() -> None:
+        while OPENED:
+            OPENED.pop().close()
+
+    yield close
+    close()
+
+
+class Process:
+    """One process with one namespace."""
+
+    def __init__(self, folder: Path, profile: Profile = STD_2021, *, fsync: bool = False) -> None:
+        self.failures: list[Exception] = []
+        self.folder = folder
+        self.namespace = Namespace("contoso", random=Random(1), profile=profile)
+        self.data = DataDirectory(folder, fsync=fsync, on_failure=self.failures.append)
+        OPENED.append(self.data)
+        self.data.open()
+        self.clock = Clock()
+        self.was_restored = self.data.keep(self.namespace, self.clock.now())
+
+    def call(self, operation: Operation) -> Call:
+        return Call(operation, self.clock.now())
+
+    def queue(self, name: str) -> None:
+        address = EntityAddress(EntityKind.QUEUE, (name,))
+        self.namespace.management.create(self.call(Operation.MANAGE), address, QueueProperties(name))
+
+    def send(self, *bodies: str) -> None:
+        for body in bodies:
+            self.namespace.send(self.call(Operation.SEND), "q", [ServiceBusMessage(body)])
+
+    def delete(self, count: int) -> None:
+        mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        self.namespace.receive(self.call(Operation.RECEIVE), "q", max_message_count=count, mode=mode)
+
+    @property
+    def bodies(self) -> list[str]:
+        return bodies(self.namespace)
+
+    @property
+    def state(self) -> object:
+        return described(self.namespace, self.clock.now())
+
+    @property
+    def database(self) -> sqlite3.Connection:
+        assert self.data._database is not None
+        return self.data._database
+
+    def survivor(self) -> Process:
+        """The process that follows if this one is killed now: it has what is in the files."""
+        copy = self.folder.with_name(f"{self.folder.name}-copy")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.folder, copy)
+        return Process(copy)
+
+
+def bodies(namespace: Namespace) -> list[str]:
+    (fragment,) = namespace.queue("q").fragments
+    return [str(entry.content) for entry in fragment.browse(0.0, 0)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    return folder / "emulator.db"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def dump(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as database:
+        return list(database.iterdump())
+
+
+def put(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def execute(file: Path, statement: str) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as database:
+        database.execute(statement)
+
+
+def modes(folder: Path) -> set[int]:
+    return {stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
+
+
+async def filled(folder: Path, *bodies: str) -> Process:
+    process = Process(folder)
+    process.queue("q")
+    process.send(*bodies)
+    process.data.write()
+    return process
+
+
+async def test_killed_process_comes_back_with_what_was_written(folder: Path) -> None:
+    killed = await filled(folder, "one", "two")
+    before = killed.state
+    killed.send("not written")
+    survivor = killed.survivor()
+    assert survivor.was_restored
+    assert survivor.state == before
+    survivor.send("three")
+    assert survivor.bodies == ["one", "two", "three"]
+
+
+async def test_deferred_messages_are_counted_after_a_restart(folder: Path) -> None:
+    killed = await filled(folder, "one", "two")
+    received = killed.namespace.receive(killed.call(Operation.RECEIVE), "q", max_message_count=2)
+    tokens = [UUID(int=entry.token) for entry in received]
+    killed.namespace.settle(killed.call(Operation.SETTLE), "q", tokens, Settlement(SettleMode.DEFER))
+    killed.data.write()
+    survivor = killed.survivor()
+    (fragment,) = survivor.namespace.queue("q").fragments
+    assert fragment.deferred_count == 2
+    numbers = [received[0].number]
+    survivor.namespace.receive_deferred(
+        survivor.call(Operation.RECEIVE_DEFERRED), "q", numbers, mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    )
+    assert fragment.deferred_count == 1
+
+
+async def test_message_that_is_removed_before_the_write_never_comes_back(folder: Path) -> None:
+    """Each round: the message is stored, then other work such as a checkpoint runs, then it is removed and written."""
+    process = await filled(folder, "first")
+    process.database.execute("PRAGMA wal_autocheckpoint = 1")
+    loop = asyncio.get_running_loop()
+    for number in range(200):
+        loop.call_soon(process.delete, 1)
+        process.send(f"{number}")
+        await process.clock.sleep(0)
+        if not number % 10:
+            assert process.survivor().bodies == process.bodies
+    await process.clock.sleep(0)
+    assert process.bodies == process.survivor().bodies == ["199"]
+
+
+async def test_orderly_end_leaves_one_small_file(folder: Path) -> None:
+    ended = await filled(folder, *["x" * 10_000] * 100)
+    ended.delete(99)
+    ended.data.write()
+    before = ended.state
+    ended.data.close()
+    ended.data.close()
+    (left,) = files(folder).values()
+    assert len(left) < 200_000
+    assert Process(folder).state == before
+
+
+async def test_changes_of_one_step_of_the_loop_are_one_transaction(folder: Path) -> None:
+    process = await filled(folder)
+    statements: list[str] = []
+    process.database.set_trace_callback(statements.append)
+    process.send("one", "two")
+    process.queue("other")
+    assert process.data.is_behind
+    assert not statements
+    await process.clock.sleep(0)
+    assert statements[0] == "BEGIN"
+    assert statements.count("COMMIT") == 1
+    assert statements[-1] == "COMMIT"
+    assert not process.data.is_behind
+
+
+async def test_what_waits_for_a_write_follows_it(folder: Path) -> None:
+    process = await filled(folder)
+    process.send("one")
+    followed: list[list[str]] = []
+    process.data.when_written(lambda: followed.append(process.survivor().bodies))
+    assert not followed
+    await process.clock.sleep(0)
+    assert followed == [["one"]]
+
+
+async def test_torn_end_of_the_log_is_ignored(folder: Path) -> None:
+    killed = await filled(folder, "one")
+    before = killed.state
+    killed.send("torn")
+    killed.data.write()
+    put(folder / "emulator.db-wal", files(folder)["emulator.db-wal"][:-1] + b"\xff")
+    assert killed.survivor().state == before
+
+
+@pytest.mark.parametrize(
+    ("position", "byte", "reason"),
+    [
+        (8192, b"\xff", "is damaged, so nothing was read"),
+        (0, b"x", "is not a data file of the emulator"),
+        (71, b"x", "is not a data file of the emulator"),
+        (63, b"\x07", "has version 7 of the format, and this release reads version 2"),
+    ],
+)
+async def test_unreadable_file_is_refused_and_stays(
+    folder: Path, file: Path, position: int, byte: bytes, reason: str
+) -> None:
+    (await filled(folder, "one")).data.close()
+    content = files(folder)[file.name]
+    content = content[:position] + byte + content[position + 1 :]
+    put(file, content)
+    with pytest.raises(InvalidOperationError, match=reason):
+        Process(folder)
+    assert files(folder) == {file.name: content}
+
+
+async def test_database_of_another_program_is_refused(folder: Path, file: Path) -> None:
+    put(file, b"")
+    execute(file, "CREATE TABLE song (title TEXT)")
+    with pytest.raises(InvalidOperationError, match="is not a data file of the emulator"):
+        Process(folder)
+
+
+async def test_files_of_an_earlier_release_are_refused_and_stay(folder: Path) -> None:
+    put(folder / "contoso.sbdata", b"sbclient emulator data, version 1\n")
+    with pytest.raises(InvalidOperationError, match=r"contoso\.sbdata has version 1 .* use another directory"):
+        Process(folder)
+    assert list(files(folder)) == ["contoso.sbdata"]
+
+
+async def test_folder_that_cannot_be_used_is_reported(folder: Path, file: Path) -> None:
+    put(file / "x", b"")
+    with pytest.raises(OSError, match=r"emulator\.db"):
+        Process(folder)
+
+
+async def test_other_profile_is_refused(folder: Path) -> None:
+    (await filled(folder)).data.close()
+    with pytest.raises(InvalidOperationError, match="use --profile std-2021, or another directory"):
+        Process(folder, PREM_2021)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entity SET description = x'a104736f6f6e'",
+        "UPDATE entity SET description = x'00a105517565756500'",
+        "UPDATE message SET payload = x'ff'",
+        "UPDATE message SET state = 9",
+        "UPDATE message SET number = 5 << 48",
+    ],
+)
+async def test_unknown_row_is_refused_and_stays(
+    folder: Path, file: Path, change: str, close_all: Callable[[], None]
+) -> None:
+    (await filled(folder, "one")).data.close()
+    execute(file, change)
+    before = dump(file)
+    with pytest.raises(InvalidOperationError, match="has a row that this release cannot read"):
+        Process(folder)
+    close_all()
+    assert dump(file) == before
+
+
+async def test_second_emulator_on_the_directory_is_refused(folder: Path) -> None:
+    first = Process(folder)
+    with pytest.raises(InvalidOperationError, match="another emulator uses the data directory"):
+        Process(folder)
+    first.data.close()
+    Process(folder).data.close()
+
+
+async def test_only_the_user_can_read_the_files(folder: Path) -> None:
+    await filled(folder)
+    assert modes(folder) == {0o700, 0o600}
+
+
+@pytest.mark.parametrize(("fsync", "level"), [(False, 1), (True, 2)])
+async def test_fsync_selects_that_a_commit_waits_for_the_disk(folder: Path, fsync: bool, level: int) -> None:
+    process = Process(folder, fsync=fsync)
+    assert process.database.execute("PRAGMA synchronous").fetchone() == (level,)
+    assert process.database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+async def test_failed_write_lets_no_answer_leave(folder: Path) -> None:
+    process = await filled(folder, "one")
+    before = process.state
+    process.database.execute("PRAGMA max_page_count = 1")  # as a full disk: no page can be added
+    process.send("x" * 100_000)
+    answered: list[str] = []
+    process.data.when_written(lambda: answered.append("two"))
+    for _ in range(3):
+        process.data.write()
+    assert not answered
+    assert process.data.is_behind
+    assert process.failures == [process.data.failure]
+    process.data.close()
+    assert Process(folder).state == before
+
+
+async def test_namespaces_share_the_directory(folder: Path) -> None:
+    process = await filled(folder, "one")
+    other = Namespace("fabrikam", random=Random(1))
+    assert not process.data.keep(other, process.clock.now())
+    address = EntityAddress(EntityKind.QUEUE, ("q",))
+    other.management.create(process.call(Operation.MANAGE), address, QueueProperties("q"))
+    other.send(process.call(Operation.SEND), "q", [ServiceBusMessage("of the other")])
+    process.data.write()
+    survivor = process.survivor()
+    restored = Namespace("fabrikam", random=Random(1))
+    assert survivor.data.keep(restored, process.clock.now())
+    assert survivor.bodies == ["one"]
+    assert bodies(restored) == ["of the other"]
