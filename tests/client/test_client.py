@@ -114,6 +114,12 @@ def test_invalid_arguments_raise_without_showing_secrets(build: Any) -> None:
     drop_memory_host("one")
 
 
+def test_entering_a_client_requires_an_asyncio_event_loop() -> None:
+    client = ServiceBusClient.from_connection_string("memory://contoso")
+    with pytest.raises(InvalidOperationError, match="trio"):
+        client.__aenter__().send(None)
+
+
 async def test_a_memory_connection_string_opens_a_namespace_of_this_process(clock: VirtualClock) -> None:
     async with (
         ServiceBusClient.from_connection_string("memory://one", secondary="memory://two", clock=clock) as client,
