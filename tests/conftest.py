@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -37,12 +38,21 @@ SLOW_FOLDERS: Final = ("spark", "processes", "page", "simulation", "wire_pair", 
 SHARED_FOLDERS: Final = ("spark", "page")
 """The tests of such a folder share a Java virtual machine or a browser, so one worker of pytest-xdist runs them all."""
 
+REAL_LOOPS: Final[dict[str, Callable[[], asyncio.AbstractEventLoop]]] = {"real": asyncio.new_event_loop}
+"""The event loops that a test with the marker `every_loop` runs on."""
+
+if sys.platform != "win32":
+    import uvloop
+
+    REAL_LOOPS["uvloop"] = uvloop.new_event_loop
+
 HORIZON_S = 2 * 366 * 86400.0
 """A test whose virtual time passes this runs away: something periodic was left behind."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_time: run this async test on a real event loop, not a virtual one")
+    config.addinivalue_line("markers", "every_loop: run this test in real time on asyncio's loop and on uvloop's")
     config.addinivalue_line("markers", "quick: added to each test outside the slow folders that is not marked slow")
     config.addinivalue_line("markers", "slow: not quick, because it starts processes or does much work")
 
@@ -94,7 +104,7 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     if item.get_closest_marker("real_time"):
-        return {"real": asyncio.new_event_loop}
+        return REAL_LOOPS if item.get_closest_marker("every_loop") else {"real": asyncio.new_event_loop}
     return {"virtual": lambda: VirtualLoop(horizon_s=HORIZON_S)}
 
 

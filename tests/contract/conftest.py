@@ -3,6 +3,7 @@
     memory    the broker in this process, in virtual time
     sdk       azure-servicebus over sockets to the broker's server, in real time
     amqp      our own AMQP engine over sockets to the broker's server, in real time
+    uvloop    the same, with client and server on uvloop's event loop
     service   a real namespace, named by SERVICEBUS_CONNECTION_STRING; SERVICEBUS_SECONDARY_CONNECTION_STRING names
               its partner
 
@@ -23,6 +24,7 @@ import pytest
 from sbclient.emulator import Emulator
 from sbclient.testing import VirtualLoop
 from sbclient.transport.memory.transport import drop_memory_host
+from tests.conftest import REAL_LOOPS
 from tests.contract.kinds import Amqp, Memory, NamespaceKind, Sdk, Service
 
 T = TypeVar("T")
@@ -59,6 +61,8 @@ def pytest_asyncio_loop_factories(
         "sdk": SdkLoop,
         "amqp": AmqpLoop,
     }
+    if "uvloop" in REAL_LOOPS:
+        kinds["uvloop"] = REAL_LOOPS["uvloop"]
     if os.environ.get("SERVICEBUS_CONNECTION_STRING"):
         kinds["service"] = ServiceLoop
     return kinds
@@ -71,8 +75,8 @@ class EmulatorThread:
         emulator: look at it, and call it, through `run`.
     """
 
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop) -> None:
+        self._loop = loop_factory()
         self._thread = threading.Thread(target=self._loop.run_forever, name="emulator", daemon=True)
         self._thread.start()
         self.emulator = Emulator("contoso", "contoso-backup")
@@ -101,6 +105,13 @@ def emulator_thread() -> Iterator[EmulatorThread]:
     thread.close()
 
 
+@pytest.fixture(scope="session")
+def emulator_thread_on_uvloop() -> Iterator[EmulatorThread]:
+    thread = EmulatorThread(REAL_LOOPS["uvloop"])
+    yield thread
+    thread.close()
+
+
 @pytest.fixture
 async def kind(request: pytest.FixtureRequest) -> AsyncIterator[NamespaceKind]:
     """The namespace under test, and its partner."""
@@ -112,8 +123,10 @@ async def kind(request: pytest.FixtureRequest) -> AsyncIterator[NamespaceKind]:
         made = Sdk(request.getfixturevalue("emulator_thread"))
     elif isinstance(loop, AmqpLoop):
         made = Amqp(request.getfixturevalue("emulator_thread"))
-    else:
+    elif isinstance(loop, ServiceLoop):
         made = Service()
+    else:
+        made = Amqp(request.getfixturevalue("emulator_thread_on_uvloop"))
     needed = {name for mark in request.node.iter_markers("needs") for name in mark.args}
     if missing := needed - made.capabilities:
         pytest.skip(f"{made.name} has no {', '.join(sorted(missing))}")

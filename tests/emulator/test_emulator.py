@@ -34,7 +34,7 @@ from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
 from tests.emulator.requests import FOREVER
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.every_loop]
 
 AMQP_HEADER = b"AMQP\x03\x01\x00\x00"
 TOKEN = sign("https://localhost", "RootManageSharedAccessKey", "SAS_KEY_VALUE", FOREVER)

@@ -40,8 +40,8 @@ PATIENCE_S = 30.0
 class ServingThread:
     """An event loop in a thread."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+    def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop) -> None:
+        self.loop = loop_factory()
         self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
         self._thread.start()
 

@@ -231,8 +231,11 @@ class AmqpConnection:
             self.flush()
 
     def on_lost(self, error: Exception | None) -> None:
-        """The socket is closed."""
-        said = "the service closed the connection" if error is None else plain_text(str(error) or type(error).__name__)
+        """The socket is closed, or unusable after an error that nothing expected."""
+        if error is None:
+            said = "the service closed the connection"
+        else:
+            said = plain_text(str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}")
         self._lose(ServiceBusConnectionError(f"the connection to {self._namespace} was lost: {said}"))
 
     def on_full(self, *, is_full: bool) -> None:
@@ -347,12 +350,16 @@ class AmqpConnection:
         self._is_writing = False
         if self._stream is None or (self._is_full and not self.engine.is_over):
             return
-        data = self.engine.bytes_to_send(now=self._clock.monotonic())
-        if data:
-            self._stream.write(data)
-            if self.engine.has_output:  # held back so far, for the sake of other links
-                self._take_events()
-                self.flush()
+        try:
+            data = self.engine.bytes_to_send(now=self._clock.monotonic())
+            if data:
+                self._stream.write(data)
+                if self.engine.has_output:  # held back so far, for the sake of other links
+                    self._take_events()
+                    self.flush()
+        except Exception as error:  # a defect: without this, every call would wait for its timeout
+            self.on_lost(error)
+            raise
 
     def _arm(self) -> None:
         """Set the timer for the engine. It may fire too early, since every byte from the peer moves the deadline."""

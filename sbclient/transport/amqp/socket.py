@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import h11
 from wsproto import ConnectionType, WSConnection
@@ -160,7 +160,11 @@ async def _open(endpoint: Endpoint, sink: Sink) -> Stream:
 
 
 class _Socket(asyncio.Protocol):
-    """A TCP or TLS socket."""
+    """A TCP or TLS socket.
+
+    An error in what the sink does with bytes is a defect. It ends the connection, so that no call waits for its
+    timeout, and is raised to the event loop, which logs it.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -171,8 +175,8 @@ class _Socket(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes, or keep them until the network takes them."""
-        if self._transport is not None and not self._is_closed:
-            self._transport.write(data)
+        if self._transport is not None and not self._is_closed and not self._transport.is_closing():
+            self._transport.write(data)  # a closing transport of uvloop may raise
 
     def close(self) -> None:
         """Send what was written and close."""
@@ -189,12 +193,17 @@ class _Socket(asyncio.Protocol):
     # -- the protocol --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from asyncio's
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_closed:
+        if self._is_closed:
+            return
+        try:
             self.sink.on_bytes(data)
+        except Exception as error:
+            self.abort()
+            self.sink.on_lost(error)
+            raise
 
     def pause_writing(self) -> None:
         self.sink.on_full(is_full=True)
@@ -240,10 +249,9 @@ class _Tunnel(asyncio.Protocol):
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         headers = [("Host", str(self._endpoint)), *self._endpoint.proxy_headers]
         request = h11.Request(method="CONNECT", target=str(self._endpoint), headers=headers)
-        transport.write(self._engine.send(request) or b"")
+        cast(asyncio.Transport, transport).write(self._engine.send(request) or b"")
 
     def data_received(self, data: bytes) -> None:
         if self.answered.done():

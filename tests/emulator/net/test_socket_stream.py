@@ -17,7 +17,7 @@ from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
 from sbclient.emulator.net.socket_stream import MAX_RECEIVED_BYTES, SocketStream
 from sbclient.emulator.net.stream import READ_BYTES
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.every_loop]
 
 SHORT_S = 0.15
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,27 @@ async def test_silent_peer_is_probed_and_dropped_after_a_timeout(service: Servic
         await sender.send(X, timeout_s=10)
     await transport.clock.sleep(6)
     assert not sender.is_open
+    await sender.send(X, timeout_s=10)
+    assert len(service.ends) == 2
+
+
+async def test_unexpected_error_of_the_socket_ends_the_connection_at_once(
+    service: Service, transport: AmqpTransport, clock: VirtualClock
+) -> None:
+    sender = transport.open_sender("orders")
+    await sender.send(X, timeout_s=10)
+
+    def write(data: bytes) -> None:
+        raise RuntimeError("the handler is closed")
+
+    service.end.write = write  # type: ignore[method-assign]  # a socket with a defect
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    began_at = clock.monotonic()
+    with pytest.raises(ServiceBusConnectionError, match="RuntimeError: the handler is closed"):
+        await sender.send(X, timeout_s=10)
+    assert clock.monotonic() - began_at < 1
+    assert isinstance(logged[0]["exception"], RuntimeError)
     await sender.send(X, timeout_s=10)
     assert len(service.ends) == 2
 

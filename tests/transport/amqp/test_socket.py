@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -19,12 +19,12 @@ from sbclient.emulator import Emulator
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
-from sbclient.transport.amqp.socket import proxy_of, tls_context
+from sbclient.transport.amqp.socket import Endpoint, open_stream, proxy_of, tls_context
 from sbclient.transport.amqp.transport import endpoint_of
 from sbclient.transport.base import Transport
 from sbclient.transport.choice import open_transport
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.every_loop]
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -170,6 +170,63 @@ async def test_proxy_that_refuses_is_named_with_its_status() -> None:
 
 def local(port: int) -> str:
     return f"Endpoint=sb://127.0.0.1:{port};SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
+
+
+class Broken:
+    """A sink with a defect."""
+
+    def __init__(self) -> None:
+        self.lost: list[Exception | None] = []
+
+    def on_bytes(self, data: bytes) -> None:
+        raise KeyError("no such link")
+
+    def on_lost(self, error: Exception | None) -> None:
+        self.lost.append(error)
+
+    def on_full(self, *, is_full: bool) -> None: ...
+
+
+async def test_unexpected_error_in_a_callback_ends_the_connection_with_it() -> None:
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"bytes")
+        with suppress(ConnectionError):
+            await reader.read()
+        ended.set()
+
+    logged: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    sink = Broken()
+    async with server(serve) as port:
+        stream = await open_stream(Endpoint(host="127.0.0.1", port=port, hostname="127.0.0.1"), sink)
+        async with asyncio.timeout(10):
+            await ended.wait()
+        stream.write(b"more")  # is dropped
+    (error,) = sink.lost
+    assert isinstance(error, KeyError)
+    assert logged[0]["exception"] is error
+
+
+async def test_nothing_is_written_to_a_transport_that_is_closing(caplog: pytest.LogCaptureFixture) -> None:
+    received: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            received.append(await reader.read())
+
+    sink = Broken()
+    async with server(serve) as port:
+        stream = await open_stream(Endpoint(host="127.0.0.1", port=port, hostname="127.0.0.1"), sink)
+        stream._transport.abort()  # type: ignore[attr-defined]  # as after an error of the socket
+        for _ in range(10):
+            stream.write(b"late")  # both loops warn of writes to a closing transport, from the fifth on
+        await asyncio.sleep(0.05)
+        stream.write(b"late")
+    assert sink.lost == [None]
+    assert not received or received == [b""]
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("kind", [TransportType.Amqp, TransportType.AmqpOverWebsocket])
