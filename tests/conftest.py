@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -51,6 +52,9 @@ HORIZON_S = 2 * 366 * 86400.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts background programs with SIGINT ignored, and each child would inherit that: Ctrl-C had no effect.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "real_time: run this async test on a real event loop, not a virtual one")
     config.addinivalue_line("markers", "every_loop: run this test in real time on asyncio's loop and on uvloop's")
     config.addinivalue_line("markers", "quick: added to each test outside the slow folders that is not marked slow")

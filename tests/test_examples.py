@@ -15,7 +15,6 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),  # some start Spark
 ]
 
 ROOT: Final = Path(__file__).parents[1]

@@ -36,7 +36,6 @@ def status(row: Row, result: Result, *, quick: bool = False) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)  # each row starts an emulator in a new process
 def test_rows_run() -> None:
     names = [row.name for row in ROWS if row.name not in SLOW]
     command = [sys.executable, "-m", "tests.benchmarks", "--quick", "--json", *names]
@@ -52,7 +51,6 @@ def test_rows_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.real_time
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("ordering", ["none", "session"])
 async def test_syphon_receives_each_backlog_message_once(ordering: Literal["none", "session"]) -> None:
     count = 200

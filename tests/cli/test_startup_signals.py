@@ -36,12 +36,7 @@ pytestmark = [
 ]
 
 
-def hear_ctrl_c() -> None:
-    """A shell starts background processes, perhaps these tests, with SIGINT ignored; children inherit that."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def started(*arguments: str, before: Callable[[], None] = hear_ctrl_c) -> subprocess.Popen[str]:
+def started(*arguments: str, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*PROGRAM, *arguments],
         stdin=subprocess.PIPE,  # stays open until the end

@@ -11,8 +11,6 @@ import pytest
 from tests.cli.watched_demo import END_S, Demo
 from tests.page.test_looking import expect
 
-pytestmark = pytest.mark.timeout(180)  # a demo runs in real time, and the page may take END_S for each of its states
-
 Page = Any
 
 

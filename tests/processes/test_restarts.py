@@ -9,7 +9,7 @@ import pytest
 
 from tests.processes.restarts import as_text, run
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.real_time
 
 
 async def test_killed_emulator_comes_back_with_what_it_acknowledged(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from tests.processes.configurations import named
 from tests.processes.report import as_row
 from tests.processes.run import Result, Run
 
-pytestmark = pytest.mark.timeout(600)  # the first test waits for both runs
-
 SECONDS: Final = 15.0
 SEED: Final = 1
 LONGEST_S: Final = 600.0

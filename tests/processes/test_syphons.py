@@ -12,7 +12,6 @@ from tests.processes.syphons import TERMINATIONS, Syphoning, as_text
 
 pytestmark = [
     pytest.mark.real_time,
-    pytest.mark.timeout(900),  # the messages are forwarded at a limited rate
 ]
 
 MESSAGES: Final = 500

@@ -12,8 +12,6 @@ from tests.simulation.mutants.change import Change, Misfit
 from tests.simulation.mutants.planting import ADVICE, hunt, misfit
 from tests.simulation.mutants.transport import TRANSPORT_MUTANTS
 
-pytestmark = pytest.mark.timeout(180)  # each searches a range of seeds
-
 SAMPLE = {
     "the syphon completes what the primary has not answered": "0:80",
     "half a commit": "0:80",

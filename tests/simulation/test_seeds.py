@@ -18,8 +18,6 @@ from tests.simulation.run import run_plan, run_seed
 from tests.simulation.tally import Tally
 from tests.simulation.weather import KINDS
 
-pytestmark = pytest.mark.timeout(300)  # the first test simulates every seed
-
 SEEDS = 200
 """In every run of the tests; `.ci/proofs seeds` runs more."""
 

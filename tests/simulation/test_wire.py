@@ -10,8 +10,6 @@ from tests.simulation.network_weather import WIRE_KINDS
 from tests.simulation.run import run_seed
 from tests.simulation.tally import Tally
 
-pytestmark = pytest.mark.timeout(180)  # the first test simulates every seed
-
 SEEDS = 25
 """In every run of the tests; `.ci/proofs wire` runs more."""
 

@@ -38,8 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for number, item in zip(mine, sorted((items[number] for number in mine), key=_runs_last), strict=True):
         items[number] = item
     for item in (items[number] for number in mine):
-        item.add_marker(pytest.mark.timeout(300))  # the first test starts Java, and the last waits for two programs
-    for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support:FutureWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))

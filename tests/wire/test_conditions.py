@@ -17,8 +17,6 @@ from sbclient.errors import ServiceBusError
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.serving import ServedNamespace
 
-pytestmark = pytest.mark.timeout(180)  # the first test runs all checks
-
 check = Checks()
 names = Names("condition")
 

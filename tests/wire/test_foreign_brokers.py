@@ -31,7 +31,7 @@ from tests.wire import rabbitmq
 from tests.wire.broker_j.running import installed, running
 from tests.wire.maven import NotInstalledError
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]  # the broker takes seconds to start
+pytestmark = pytest.mark.real_time
 
 WAIT_S = 20.0
 COMPLETE = Settlement(SettleMode.COMPLETE)

@@ -11,8 +11,6 @@ import pytest
 from tests.wire.programs import MODES, cache_of, check_lines, fetch, run_program, served
 from tests.wire.serving import ServingThread
 
-pytestmark = pytest.mark.timeout(600)  # the first test may fetch and build packages
-
 HERE = Path(__file__).parent / "go"
 CHECKS = ("settlements", "scheduling", "sessions", "administration", "refusals", "outage")
 BUILD_S = 300.0

@@ -15,7 +15,6 @@ from tests.wire.serving import ServingThread
 CHECKS = ("messages", "two-entities")
 
 
-@pytest.mark.timeout(240)  # the first run copies and compiles
 def test_java_client_moves_a_message_in_a_transaction_over_tls(thread: ServingThread) -> None:
     try:
         folder = java_client.installed(may_fetch=False)

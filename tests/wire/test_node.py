@@ -10,8 +10,6 @@ import pytest
 from tests.wire.programs import MODES, cache_of, check_lines, fetch, run_program, served
 from tests.wire.serving import ServingThread
 
-pytestmark = pytest.mark.timeout(600)  # the first test may fetch packages
-
 HERE = Path(__file__).parent / "node"
 CHECKS = (
     *("settlements", "bodies", "schedule", "sessions", "rules", "deletes", "subscribe", "properties"),

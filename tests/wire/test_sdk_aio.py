@@ -42,8 +42,6 @@ from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.programs import MODES
 from tests.wire.serving import ServedNamespace, ServingThread, seconds
 
-pytestmark = pytest.mark.timeout(180)  # the first test runs all checks
-
 check = Checks()
 names = Names("aio")
 

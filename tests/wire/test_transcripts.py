@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION as SDK_NEXT
 from azure.servicebus import ServiceBusMessage as SdkMessage
 from azure.servicebus import ServiceBusReceiveMode as SdkMode
@@ -255,7 +254,6 @@ async def of_ours(transcript: Transcript, text: str) -> None:
         )
 
 
-@pytest.mark.timeout(120)
 async def test_differences_from_azure_servicebus_are_known(thread: ServingThread) -> None:
     theirs, ours = await asyncio.gather(recorded(thread, of_the_sdk), recorded(thread, of_ours))
     found = list(differences(theirs, ours))

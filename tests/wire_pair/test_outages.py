@@ -15,8 +15,6 @@ from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 from tests.wire_pair.conftest import NamespaceProcess
 
-pytestmark = pytest.mark.timeout(180)  # each test starts processes and waits for an outage to pass
-
 QUEUE = "orders"
 KEYS = 4
 EACH = 3

@@ -23,8 +23,6 @@ from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.pairing.backlog_queues import LONGEST_PAUSE_S, OPENING_S
 
-pytestmark = pytest.mark.timeout(180)
-
 QUEUE = "orders"
 COUNT = int(os.environ.get("UNAVAILABLE_SECONDARY_MESSAGES", "60"))
 UNKNOWN_NAME: Final = "no-such-host.invalid"

@@ -16,8 +16,6 @@ from tests.wire_pair.conftest import NamespaceProcess
 from tests.wire_pair.working import NAME, PATIENCE_S, QUEUES, WorkerProcess, drained_of, errors_in
 from tests.worker.scene import Listener
 
-pytestmark = pytest.mark.timeout(180)  # each test starts processes and waits for them
-
 QUEUE = "orders"
 OPTIONS = PairedNamespaceOptions(backlog_queue_count=QUEUES, primary_name=NAME)
 
