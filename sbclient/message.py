@@ -539,7 +539,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         self._auto_renew_error = error
 
     @property
-    def _is_held(self) -> bool:
+    def _is_locked(self) -> bool:
         """Whether there is a lock token."""
         return self.lock_token is not None
 

@@ -401,7 +401,7 @@ class ServiceBusReceiver:
         if (
             self._mode is ServiceBusReceiveMode.PEEK_LOCK
             and isinstance(message, ServiceBusReceivedMessage)
-            and message._is_held
+            and message._is_locked
             and not message.is_settled
         ):
             return
@@ -412,7 +412,7 @@ class ServiceBusReceiver:
             )
         if not isinstance(message, ServiceBusReceivedMessage):
             raise TypeError(f"{operation} requires a received message, not a {type(message).__name__}")
-        if not message._is_held:
+        if not message._is_locked:
             raise InvalidOperationError(
                 f"{operation} is not possible for a peeked message: receive the message instead"
             )

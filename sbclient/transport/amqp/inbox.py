@@ -11,10 +11,10 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sbclient.amqp import (
@@ -25,6 +25,7 @@ from sbclient.amqp import (
     DispositionsReceived,
     IncomingDelivery,
     IncomingLink,
+    WireError,
 )
 from sbclient.amqp.errors import TRANSFER_LIMIT
 from sbclient.clock import Clock
@@ -34,7 +35,7 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import LinkEnd
-from sbclient.transport.amqp.received import read_delivery
+from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery
 from sbclient.transport.amqp.settlements import Settlements
 from sbclient.transport.amqp.waiter import Waiter
 
@@ -51,24 +52,6 @@ class _Arrival(Waiter):
 
     def expire(self) -> None:
         self.finish(None)
-
-
-class _HalfLock(Waiter):
-    """The time at which messages that no call has taken are released."""
-
-    __slots__ = ("_inbox",)
-
-    def __init__(self, inbox: Inbox, deadline: float) -> None:
-        super().__init__(deadline, "hold")
-        self._inbox = inbox
-
-    def expire(self) -> None:
-        self._inbox.release_stale()
-
-
-def _locked_until(delivery: IncomingDelivery) -> datetime | None:
-    message = read_delivery(delivery, is_locked=True, has_session=False)
-    return None if message is None else message.locked_until_utc
 
 
 class IncomingEnd(LinkEnd[IncomingLink]):
@@ -154,16 +137,14 @@ class Inbox:
         self._has_session = has_session
         self._prefetch_count = prefetch_count if is_locking else 0
         self._fetch_left = sys.maxsize
-        self._heard_at = -1.0
-        self._came_at: datetime | None = None
         self._clock = clock
         self._deadlines = deadlines
         self._end: IncomingEnd | None = None
         self._queue: deque[IncomingDelivery] = deque()
         self._wanted = 0
         self._arrival: _Arrival | None = None
-        self._drain: asyncio.Future[None] | None = None
-        self._half_lock: _HalfLock | None = None
+        self._drain: _Arrival | None = None
+        self._release_timer: asyncio.TimerHandle | None = None
 
     @property
     def end(self) -> IncomingEnd | None:
@@ -208,8 +189,7 @@ class Inbox:
         if end.is_open:
             mine = [delivery for delivery in self._queue if delivery.link is end.link]
             end.link.settle_many(mine, RELEASED, settled=True)
-        self._queue.clear()
-        self._watch_locks()
+        self._clear()
 
     # -- what callers do -----------------------------------------------------------------------------------------
 
@@ -222,7 +202,7 @@ class Inbox:
         self._arrival, self._wanted = arrival, count
         self._deadlines.add(arrival)
         try:
-            if self._ahead:
+            if self._prefetch_count and self._ahead:
                 self._keep_prefetching()  # what was fetched may have been released since
             elif link.credit < count or self._drain is not None:
                 # A drain that is not answered yet may never be; if it is after all, `drained` grants once more.
@@ -231,11 +211,11 @@ class Inbox:
                 link.grant(max(count, link.credit))
                 end.connection.flush()
             await arrival.future
-            if not self._ahead and len(self._queue) < count and end.is_open:
+            if len(self._queue) < count and not (self._prefetch_count and self._ahead) and end.is_open:
                 self._start_drain(end)
                 await self._drained_or_late()
         except asyncio.CancelledError:
-            self._keep()
+            self._schedule_release()
             if not self._ahead and end.is_open:
                 self._start_drain(end)
             raise
@@ -245,59 +225,46 @@ class Inbox:
 
     def _start_drain(self, end: IncomingEnd) -> None:
         if self._drain is None and end.link.credit > 0:
-            self._drain = asyncio.get_running_loop().create_future()
+            self._drain = _Arrival(self._clock.monotonic() + DRAIN_S, "drain")
             end.link.grant(end.link.credit, drain=True)
             end.connection.flush()
 
     async def _drained_or_late(self) -> None:
         drain = self._drain
-        if drain is None or drain.done():
+        if drain is None or drain.future.done():
             return
-        late = _Arrival(self._clock.monotonic() + DRAIN_S, "drain")
-        drain.add_done_callback(lambda _: late.finish(None))
-        self._deadlines.add(late)
+        self._deadlines.add(drain)
         try:
-            await late.future
+            await asyncio.shield(drain.future)
         finally:
-            self._deadlines.remove(late)
+            self._deadlines.remove(drain)
 
     def take(self, count: int) -> list[ServiceBusReceivedMessage]:
         """Return messages that have arrived, at most so many. Those whose lock ends soon are released."""
-        messages: list[ServiceBusReceivedMessage] = []
         queue = self._queue
         if not queue:
-            return messages
-        taken = [queue.popleft() for _ in range(min(count, len(queue)))]
-        self._fetch_left -= len(taken)
-        self._keep_prefetching()
+            return []
+        taken = [queue.popleft()]
+        while queue and len(taken) < count:
+            taken.append(queue.popleft())
+        if self._prefetch_count:
+            self._fetch_left -= len(taken)
+            self._keep_prefetching()
+        messages: list[ServiceBusReceivedMessage] = []
         stale: list[IncomingDelivery] = []
-        now: datetime | None = None
+        have_waited = self._release_timer is not None
         for delivery in taken:
             message = read_delivery(delivery, is_locked=self._is_locking, has_session=self._has_session)
-            if message is None:
-                continue
-            arrived_at = delivery.owner
-            if arrived_at is not None and message.locked_until_utc is not None:
-                now = now or self._now()
-                if (message.locked_until_utc - now) < (now - arrived_at):
+            if message is not None:
+                if have_waited and self._left_s(message) < 0:
                     stale.append(delivery)
-                    continue
-            messages.append(message)
-        self._release(stale)
-        self._keep()
+                else:
+                    messages.append(message)
+        if stale:
+            self._release(stale)
+        if queue:
+            self._schedule_release()
         return messages
-
-    def _keep(self) -> None:
-        """Note since when the messages that no call has taken are here, and watch the lock of the oldest."""
-        queue = self._queue
-        if self._is_locking and not self._has_session:
-            now = None
-            for delivery in reversed(queue):
-                if delivery.owner is not None:
-                    break
-                delivery.owner = now = now or self._now()
-        if not queue or self._half_lock is None:
-            self._watch_locks()
 
     def _keep_prefetching(self) -> None:
         """Grant credit for what can be fetched ahead, at once: the caller may be about to decode many messages."""
@@ -307,70 +274,74 @@ class Inbox:
             end.link.grant(room)
             end.connection.write()
 
-    def _release(self, deliveries: Sequence[IncomingDelivery]) -> None:
-        """Give deliveries back as if they had never been made; only where they are locked."""
-        if not deliveries or not self._is_locking:
-            return
-        end = self.end
-        if end is None:
-            return
-        mine = [delivery for delivery in deliveries if delivery.link is end.link]
-        end.link.settle_many(mine, RELEASED, settled=True)
-        end.connection.flush()
+    # -- messages that no call receives in time --------------------------------------------------------------------
 
-    def release_stale(self) -> None:
+    def _release(self, deliveries: Iterable[IncomingDelivery]) -> None:
+        """Give deliveries back as if they had never been made."""
+        end = self.end
+        if end is not None and self._is_locking:
+            mine = [delivery for delivery in deliveries if delivery.link is end.link]
+            end.link.settle_many(mine, RELEASED, settled=True)
+            end.connection.flush()
+
+    def _left_s(self, message: AmqpReceivedMessage | None) -> float:
+        """How many seconds longer the lock of a message lasts than the message has waited; infinite if unknown."""
+        try:
+            if message is None or message.delivery is None or message.locked_until_utc is None:
+                return math.inf
+        except WireError:
+            return math.inf
+        arrived_at: float = message.delivery.owner
+        waited_s = self._clock.monotonic() - arrived_at
+        return message.locked_until_utc.timestamp() - self._clock.now() - waited_s
+
+    def _oldest_left_s(self) -> float:
+        return self._left_s(read_delivery(self._queue[0], is_locked=True, has_session=False))
+
+    def _release_stale(self) -> None:
         """Half of the lock of the oldest message has passed: release it, with what came at the same time."""
-        self._half_lock = None
+        self._release_timer = None
         stale: list[IncomingDelivery] = []
-        now = self._now()
-        while self._queue and self._queue[0].owner is not None:
-            until = _locked_until(self._queue[0])
-            if until is not None and until - now > now - self._queue[0].owner:
-                break
+        while self._queue and self._oldest_left_s() <= 0:
             stale.append(self._queue.popleft())
         self._release(stale)
-        self._watch_locks()
+        self._schedule_release()
 
-    def _watch_locks(self) -> None:
+    def _schedule_release(self) -> None:
         """Schedule the release of the oldest message in case no call receives it. One timer serves all messages."""
-        if self._half_lock is not None:
-            self._deadlines.remove(self._half_lock)
-            self._half_lock = None
-        oldest = self._queue[0] if self._queue else None
-        if oldest is None or oldest.owner is None or (until := _locked_until(oldest)) is None:
-            return
-        half_s = (until - oldest.owner).total_seconds() / 2
-        passed_s = self._clock.now() - oldest.owner.timestamp()
-        self._half_lock = _HalfLock(self, self._clock.monotonic() + max(half_s - passed_s, LEAST_WAIT_S))
-        self._deadlines.add(self._half_lock)
+        if self._release_timer is None and self._queue and self._is_locking and not self._has_session:
+            left_s = self._oldest_left_s()
+            if left_s < math.inf:
+                delay_s = max(left_s / 2, LEAST_WAIT_S)
+                self._release_timer = self._clock.call_later(delay_s, self._release_stale)
+
+    def _clear(self) -> None:
+        """Forget the messages, whose locks are lost or released."""
+        self._queue.clear()
+        if self._release_timer is not None:
+            self._release_timer.cancel()
+            self._release_timer = None
 
     # -- called by the link --------------------------------------------------------------------------------------
 
     def arrived(self, end: IncomingEnd, delivery: IncomingDelivery) -> None:
-        """A message has come."""
-        arrival = self._arrival
-        if arrival is None and self._is_locking and not self._has_session:
-            if end.connection.heard_at != self._heard_at:  # a piece of the network has many messages
-                self._heard_at, self._came_at = end.connection.heard_at, self._now()
-            delivery.owner = self._came_at
+        """A message has come. `delivery.owner` keeps the time."""
+        delivery.owner = end.connection.heard_at
         self._queue.append(delivery)
-        if delivery.owner is not None and self._half_lock is None:
-            self._watch_locks()
-        if arrival is not None and not arrival.future.done():
-            arrival.future.set_result(None)
+        if self._arrival is not None:
+            self._arrival.finish()
+        else:
+            self._schedule_release()
 
     def drained(self, end: IncomingEnd) -> None:
         """The service has no more messages. A call that arrived during the drain needs its credit again."""
         drain, self._drain = self._drain, None
-        if drain is not None and not drain.done():
-            drain.set_result(None)
+        if drain is not None:
+            drain.finish()
         arrival = self._arrival
         if arrival is not None and not arrival.future.done() and end.is_open:
             end.link.grant(self._wanted)
             end.connection.flush()
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock.now(), tz=UTC)
 
     def lost(self, end: IncomingEnd, error: ServiceBusError) -> None:
         """The link is over. Messages that no caller received stay locked until their locks end."""
@@ -378,10 +349,9 @@ class Inbox:
             return
         self._end = None
         if self._is_locking:
-            self._queue.clear()
-            self._watch_locks()
+            self._clear()
         drain, self._drain = self._drain, None
-        if drain is not None and not drain.done():
-            drain.set_result(None)
+        if drain is not None:
+            drain.finish()
         if self._arrival is not None:
             self._arrival.fail(own_error(error, is_in_doubt=False))

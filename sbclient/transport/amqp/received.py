@@ -112,7 +112,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         return value
 
     @property
-    def _is_held(self) -> bool:
+    def _is_locked(self) -> bool:
         return self._token is not None
 
     def _data_sizes(self) -> Sequence[int]:

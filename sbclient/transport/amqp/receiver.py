@@ -1,4 +1,4 @@
-"""Receives from one entity, sub-queue or session over AMQP. `managed_receiver.py` has the requests without the link.
+"""Receives from one entity, sub-queue or session over AMQP: the link, and requests to the management node.
 
 Laws:
 1. Credit is what a call asks for, or the prefetch count. A call that ends with fewer messages takes its credit back by
@@ -11,6 +11,7 @@ Laws:
    settles it by its lock token; deferred messages always.
 5. Lock renewals of one step of the event loop share a request for each link that brought the messages. The request
    names the link, so that the service does not detach it for idleness. A lock whose link is gone is renewed without.
+6. A request of a session goes over the connection that holds the session.
 
 Source: Service Bus protocol guide; request-response operations, documented.
 """
@@ -24,13 +25,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from sbclient.amqp import Attach, IncomingDelivery, Source
+from sbclient.amqp import Attach, IncomingDelivery, Source, TransactionalState
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
-from sbclient.amqp.types import UInt
+from sbclient.amqp.states import DeliveryState
+from sbclient.amqp.types import Int, Long, UInt, longs, uuids
+from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
+    MessageNotFoundError,
     OperationTimeoutError,
     ServiceBusCommunicationError,
     ServiceBusConnectionError,
@@ -41,13 +45,22 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
-from sbclient.transport.amqp.managed_receiver import ManagedReceiver, RequestsOwner
+from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.received import AmqpReceivedMessage
 from sbclient.transport.amqp.renewals import Renewals
-from sbclient.transport.amqp.settlements import Settling, SettlingTogether, in_transaction, outcome_of
+from sbclient.transport.amqp.requests import Reply, Requests, items_of
+from sbclient.transport.amqp.settlements import Settling, outcome_of
 from sbclient.transport.amqp.shared import Shared
 from sbclient.transport.amqp.transactions import transaction_of
-from sbclient.transport.base import TransactionLink
+from sbclient.transport.base import ReceiverLink, TransactionLink
+
+_UPDATE: Final = {
+    SettleMode.COMPLETE: "completed",
+    SettleMode.ABANDON: "abandoned",
+    SettleMode.DEFER: "defered",  # the service's own spelling
+    SettleMode.DEAD_LETTER: "suspended",
+}
+"""The status of a settlement by lock token."""
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
@@ -66,9 +79,10 @@ _TICKS_AT_1970: Final = 621_355_968_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class ReceiverOwner(RequestsOwner, Protocol):
+class ReceiverOwner(Protocol):
     """The part of a transport that its receivers need."""
 
+    clock: Clock
     tasks: OwnedTasks
     deadlines: Deadlines
 
@@ -78,6 +92,9 @@ class ReceiverOwner(RequestsOwner, Protocol):
     def ready_connection(self, path: str) -> AmqpConnection | None:
         """A connection on which a link to an entity may attach at once."""
 
+    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
+        """The management node of an entity, over one connection if that matters."""
+
     def session_of(self, connection: AmqpConnection) -> tuple[Any, bool]:
         """An AMQP session for a link, and whether it is the link's own."""
 
@@ -85,10 +102,12 @@ class ReceiverOwner(RequestsOwner, Protocol):
         """The link was closed."""
 
 
-class AmqpReceiver(ManagedReceiver):
-    """Receives from one entity, sub-queue or session."""
+class AmqpReceiver(ReceiverLink):
+    """Receives from one entity, sub-queue or session.
 
-    owner: ReceiverOwner
+    Attributes:
+        path: of the entity or sub-queue.
+    """
 
     def __init__(
         self,
@@ -98,7 +117,13 @@ class AmqpReceiver(ManagedReceiver):
         mode: ServiceBusReceiveMode,
         prefetch_count: int,
     ) -> None:
-        super().__init__(owner, path, session, mode)
+        self._owner = owner
+        self._clock = owner.clock
+        self.path = path
+        self._session = session
+        self._is_locking = mode is ServiceBusReceiveMode.PEEK_LOCK
+        self._session_id: str | None = None
+        self._session_locked_until: datetime | None = None
         self._doing = {mode: f"{mode} a message of {path!r}" for mode in SettleMode}
         self._connecting = Shared(self._connect, tasks=owner.tasks, name=f"attach to {path!r}")
         self._attaching: IncomingEnd | None = None
@@ -123,8 +148,12 @@ class AmqpReceiver(ManagedReceiver):
         return f"AmqpReceiver({self.path!r}, is_open={self._inbox.end is not None})"
 
     @property
-    def _end(self) -> IncomingEnd | None:
-        return self._inbox.end
+    def session_id(self) -> str | None:
+        return self._session_id
+
+    @property
+    def session_locked_until_utc(self) -> datetime | None:
+        return self._session_locked_until
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -172,7 +201,7 @@ class AmqpReceiver(ManagedReceiver):
         try:
             end = self._attaching
             if end is None or end.is_released:
-                connection = self.owner.ready_connection(self.path)
+                connection = self._owner.ready_connection(self.path)
                 end = await self._connecting.get() if connection is None else self._attach(connection)
             await end.answered()
             return end
@@ -184,13 +213,13 @@ class AmqpReceiver(ManagedReceiver):
 
     async def _connect(self) -> IncomingEnd:
         """Attach when there is a connection."""
-        connection = await self.owner.connection_for(self.path, self)
+        connection = await self._owner.connection_for(self.path, self)
         self._check_open()
         return self._attach(connection)
 
     def _attach(self, connection: AmqpConnection) -> IncomingEnd:
         """Send an attach. No task waits for the answer, which for a session may take minutes."""
-        amqp_session, owns_session = self.owner.session_of(connection)
+        amqp_session, owns_session = self._owner.session_of(connection)
         end = IncomingEnd(
             self._inbox, connection, f"attach to {self.path!r}", owns_session=owns_session, accept=self._accept
         )
@@ -248,35 +277,28 @@ class AmqpReceiver(ManagedReceiver):
                 return []
         else:
             await self._receiving.acquire()
+        inbox = self._inbox
+        has_waited = has_reattached = False
         try:
-            return await self._receive(max_message_count, deadline)
+            while True:
+                messages = inbox.take(max_message_count)
+                if messages or (has_waited and self._clock.monotonic() >= deadline):
+                    return messages
+                end = inbox.end or await self._opened(max(deadline - self._clock.monotonic(), LEAST_ATTACH_S))
+                try:
+                    await inbox.wait(end, max_message_count, deadline)
+                    has_waited, has_reattached = True, False
+                except ServiceBusConnectionError:
+                    if self._session is not None:
+                        raise self._session_lost() from None
+                    if has_reattached or self._is_closed or self._clock.monotonic() >= deadline:
+                        raise
+                    has_waited, has_reattached = False, True
         finally:
             self._receiving.release()
 
     def fetch_ahead(self, count: int, total: int) -> None:
         self._inbox.fetch_ahead(count, total)
-
-    async def _receive(self, count: int, deadline: float) -> list[ServiceBusReceivedMessage]:
-        has_reopened = False
-        while True:
-            messages = self._inbox.take(count)
-            if messages:
-                return messages
-            left_s = deadline - self._clock.monotonic()
-            end = await self._opened(max(left_s, LEAST_ATTACH_S))
-            try:
-                await self._inbox.wait(end, count, deadline)
-            except ServiceBusConnectionError:
-                if self._session is not None:
-                    raise self._session_lost() from None
-                if has_reopened or self._is_closed or self._clock.monotonic() >= deadline:
-                    raise
-                has_reopened = True
-                continue
-            has_reopened = False
-            messages = self._inbox.take(count)
-            if messages or self._clock.monotonic() >= deadline:
-                return messages
 
     @property
     def is_drained(self) -> bool:
@@ -292,41 +314,71 @@ class AmqpReceiver(ManagedReceiver):
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> None:
-        self._check_open()
-        self._check_held(message)
         began_at = self._clock.monotonic()
         deadline = began_at + timeout_s
-        delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
-        end = None if delivery is None else delivery.link.owner
-        doing = self._doing[settlement.mode]
+        delivery, end = self._delivery_of(message)
         in_doubt = False
-        if delivery is not None and isinstance(end, IncomingEnd) and end.is_open and not delivery.is_settled:
+        if delivery is not None and end is not None:
             outcome = outcome_of(settlement)
+            state: DeliveryState = outcome
             if transaction is not None:
-                state = await transaction_of(transaction).state_on(end.wire, deadline)
-                await self._confirmed(
-                    end, Settling([delivery], in_transaction(outcome, state), deadline, doing), began_at
-                )
-                return
+                begun = await transaction_of(transaction).state_on(end.connection, deadline)
+                state = TransactionalState(begun.txn_id, outcome)
+            settling = Settling([delivery], state, deadline, self._doing[settlement.mode])
             try:
-                await self._confirmed(end, Settling([delivery], outcome, deadline, doing), began_at)
+                await self._confirmed(end, settling, began_at)
                 return
             except ServiceBusConnectionError as error:
                 in_doubt = error.is_in_doubt
-                if self._session is not None or self._is_closed:
+                if transaction is not None or self._session is not None or self._is_closed:
                     raise
         if self._session is not None and delivery is not None:
-            lost = self._session_lost()
-            lost.is_in_doubt = in_doubt
-            raise lost
+            raise self._session_lost()
         try:
-            await self._update_disposition(self._token_of(message), settlement, deadline, doing, transaction)
+            await self._settle_by_token(message, settlement, deadline, transaction)
         except ServiceBusError as error:
             error.is_in_doubt = error.is_in_doubt or in_doubt
             raise
 
+    async def settle_together(
+        self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        began_at = self._clock.monotonic()
+        by_end: dict[IncomingEnd, dict[IncomingDelivery, ServiceBusReceivedMessage]] = {}
+        for message in messages:
+            delivery, end = self._delivery_of(message)
+            if delivery is not None and end is not None:
+                by_end.setdefault(end, {})[delivery] = message
+        settled: list[ServiceBusReceivedMessage] = []
+        for end, several in by_end.items():
+            doing = self._doing[settlement.mode]
+            settling = Settling(list(several), outcome_of(settlement), began_at + timeout_s, doing)
+            if end.is_open:
+                with suppress(ServiceBusError):  # the caller settles the others by themselves
+                    await self._confirmed(end, settling, began_at)
+                confirmed = set(settling.confirmed)
+                settled += [message for delivery, message in several.items() if delivery in confirmed]
+        return settled
+
+    def _delivery_of(self, message: ServiceBusReceivedMessage) -> tuple[IncomingDelivery | None, IncomingEnd | None]:
+        """The delivery of a message, None if a reply brought it; and its link, None if it is lost.
+
+        Raises:
+            InvalidOperationError: the message is not locked, or the receiver is closed.
+        """
+        self._check_open()
+        if not message._is_locked:
+            raise InvalidOperationError(
+                f"message {message.sequence_number} of {self.path} is not locked: it was peeked, or deleted when it "
+                "was received"
+            )
+        delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
+        end = None if delivery is None else delivery.link.owner
+        is_usable = isinstance(end, IncomingEnd) and end.is_open and delivery is not None and not delivery.is_settled
+        return delivery, end if is_usable else None
+
     async def _confirmed(self, end: IncomingEnd, settling: Settling, began_at: float) -> None:
-        self.owner.deadlines.add(settling)
+        self._owner.deadlines.add(settling)
         end.settlements.add(settling)
         try:
             await settling.future
@@ -334,53 +386,170 @@ class AmqpReceiver(ManagedReceiver):
             end.connection.suspect(began_at)
             raise
         finally:
-            self.owner.deadlines.remove(settling)
+            self._owner.deadlines.remove(settling)
 
-    async def settle_together(
-        self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
-    ) -> list[ServiceBusReceivedMessage]:
-        self._check_open()
-        began_at = self._clock.monotonic()
-        deadline = began_at + timeout_s
-        outcome, doing = outcome_of(settlement), self._doing[settlement.mode]
-        by_end: dict[IncomingEnd, dict[IncomingDelivery, ServiceBusReceivedMessage]] = {}
-        for message in messages:
-            delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
-            end = None if delivery is None else delivery.link.owner
-            if delivery is not None and not delivery.is_settled and isinstance(end, IncomingEnd):
-                by_end.setdefault(end, {})[delivery] = message
-        settled: list[ServiceBusReceivedMessage] = []
-        for end, several in by_end.items():
-            if end.is_open:
-                settling = SettlingTogether(list(several), outcome, deadline, doing)
-                with suppress(ServiceBusError):  # the caller settles the others by themselves
-                    await self._confirmed(end, settling, began_at)
-                settled += [message for delivery, message in several.items() if delivery in settling.confirmed]
-        return settled
+    async def _settle_by_token(
+        self,
+        message: ServiceBusReceivedMessage,
+        settlement: Settlement,
+        deadline: float,
+        transaction: TransactionLink | None,
+    ) -> None:
+        assert message.lock_token is not None  # the caller has checked it
+        body: dict[str, Any] = {
+            "disposition-status": _UPDATE[settlement.mode],
+            "lock-tokens": uuids([message.lock_token]),
+        }
+        if settlement.mode is SettleMode.DEAD_LETTER:
+            body["deadletter-reason"] = settlement.reason
+            body["deadletter-description"] = settlement.error_description
+        await self._ask(
+            "update-disposition",
+            body,
+            doing=self._doing[settlement.mode],
+            timeout_s=deadline - self._clock.monotonic(),
+            transaction=transaction,
+        )
 
-    def _check_held(self, message: ServiceBusReceivedMessage) -> None:
-        if not message._is_held:
-            raise InvalidOperationError(
-                f"message {message.sequence_number} of {self.path} is not held: it was peeked, or deleted when it was "
-                "received"
-            )
-
-    def _token_of(self, message: ServiceBusReceivedMessage) -> UUID:
-        self._check_held(message)
-        token = message.lock_token
-        assert token is not None  # just checked
-        return token
-
-    # -- locks -----------------------------------------------------------------------------------
+    # -- locks ---------------------------------------------------------------------------------------------------
 
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
-        token = self._token_of(message)
+        _, end = self._delivery_of(message)
+        assert message.lock_token is not None  # just checked
+        return await self._renewals.renew(message.lock_token, end, timeout_s)
+
+    async def _renew_tokens(self, end: IncomingEnd | None, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
+        """Renew locks of messages of one link in one request: all or none."""
+        doing = f"renew the locks of messages of {self.path!r}"
+        deadline = self._clock.monotonic() + timeout_s
+        end = end if end is not None and end.is_open else None
+        reply = await self._ask_about(end, "renew-lock", {"lock-tokens": uuids(tokens)}, doing, deadline)
+        ends = [each for each in items_of(reply.body, "expirations") if isinstance(each, datetime)]
+        if len(ends) != len(tokens):
+            raise ServiceBusCommunicationError(f"{doing}: {len(ends)} expirations came for {len(tokens)} locks")
+        return ends
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    async def peek(
+        self, *, max_message_count: int, sequence_number: int, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        body: dict[str, Any] = {
+            "from-sequence-number": Long(max(sequence_number, 1)),
+            "message-count": Int(max_message_count),
+        }
+        doing = f"peek {self.path!r}"
+        reply = await self._ask("peek-message", body, doing=doing, timeout_s=timeout_s, is_reading=True)
+        return [*self._messages_in(reply, is_locked=False)]
+
+    async def receive_deferred(
+        self, sequence_numbers: Sequence[int], *, timeout_s: float
+    ) -> list[ServiceBusReceivedMessage]:
+        body: dict[str, Any] = {
+            "sequence-numbers": longs(sequence_numbers),
+            "receiver-settle-mode": UInt(1 if self._is_locking else 0),
+        }
+        doing = f"receive deferred messages from {self.path!r}"
+        reply = await self._ask("receive-by-sequence-number", body, doing=doing, timeout_s=timeout_s)
+        messages = self._messages_in(reply, is_locked=self._is_locking)
+        if not messages:
+            raise MessageNotFoundError(
+                f"{self.path!r} has no deferred message numbered {', '.join(map(str, sequence_numbers))}"
+            )
+        return [*messages]
+
+    # -- the session ---------------------------------------------------------------------------------------------
+
+    async def renew_session_lock(self, *, timeout_s: float) -> datetime:
+        reply = await self._in_session("renew-session-lock", {}, "renew the session lock of", timeout_s)
+        until = reply.body.get("expiration") if isinstance(reply.body, dict) else None
+        if not isinstance(until, datetime):
+            raise ServiceBusCommunicationError(f"renew the session lock of {self.path!r}: no expiration came")
+        self._session_locked_until = until
+        return until
+
+    async def get_session_state(self, *, timeout_s: float) -> bytes | None:
+        reply = await self._in_session("get-session-state", {}, "get the session state of", timeout_s, is_reading=True)
+        state = reply.body.get("session-state") if isinstance(reply.body, dict) else None
+        return bytes(state) if isinstance(state, bytes) else None
+
+    async def set_session_state(self, state: bytes | None, *, timeout_s: float) -> None:
+        await self._in_session("set-session-state", {"session-state": state}, "set the session state of", timeout_s)
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        operation: str,
+        body: dict[str, Any],
+        *,
+        doing: str,
+        timeout_s: float,
+        transaction: TransactionLink | None = None,
+        is_reading: bool = False,
+    ) -> Reply:
+        """Ask the management node, with the id of the session if there is one."""
         self._check_open()
-        delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
-        end = None if delivery is None else delivery.link.owner
-        return await self._renewals.renew(
-            token, end if isinstance(end, IncomingEnd) and end.is_open else None, timeout_s
+        deadline = self._clock.monotonic() + timeout_s
+        end, state = self._inbox.end, None
+        if self._session is not None or transaction is not None:
+            end = await self._opened(timeout_s)
+            if self._session is not None:
+                body["session-id"] = self._session_id
+            if transaction is not None:
+                state = await transaction_of(transaction).state_on(end.connection, deadline)
+        return await self._ask_about(end, operation, body, doing, deadline, state, is_reading=is_reading)
+
+    async def _ask_about(
+        self,
+        end: IncomingEnd | None,
+        operation: str,
+        body: dict[str, Any],
+        doing: str,
+        deadline: float,
+        state: TransactionalState | None = None,
+        *,
+        is_reading: bool = False,
+    ) -> Reply:
+        """Ask the management node on the connection of a link, and name that link; on any connection without one."""
+        connection = None if end is None else end.connection
+        node = await self._owner.requests_of(self.path, deadline=deadline, connection=connection)
+        return await node.ask(
+            f"com.microsoft:{operation}",
+            body,
+            doing=doing,
+            timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+            link_name=None if end is None else end.link.name,
+            state=state,
+            wire=connection if self._session is not None or state is not None else None,
+            is_reading=is_reading,
         )
+
+    def _messages_in(self, reply: Reply, *, is_locked: bool) -> list[AmqpReceivedMessage]:
+        messages = []
+        for entry in items_of(reply.body, "messages"):
+            payload = entry.get("message") if isinstance(entry, dict) else None
+            token = entry.get("lock-token") if isinstance(entry, dict) else None
+            if not isinstance(payload, bytes):
+                raise ServiceBusCommunicationError(f"a reply of {self.path!r} holds an entry without a message")
+            messages.append(
+                AmqpReceivedMessage.read(
+                    payload,
+                    lock_token=token if is_locked and isinstance(token, UUID) else None,
+                    has_session=self._session is not None,
+                )
+            )
+        return messages
+
+    async def _in_session(
+        self, operation: str, body: dict[str, Any], doing: str, timeout_s: float, *, is_reading: bool = False
+    ) -> Reply:
+        if self._session is None:
+            raise InvalidOperationError(
+                f"the receiver of {self.path} has no session: open it with a session_id or NEXT_AVAILABLE_SESSION"
+            )
+        doing = f"{doing} {self.path!r}"
+        return await self._ask(operation, body, doing=doing, timeout_s=timeout_s, is_reading=is_reading)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -397,7 +566,7 @@ class AmqpReceiver(ManagedReceiver):
         finally:
             if end is not None:
                 end.release()
-            self.owner.forget(self)
+            self._owner.forget(self)
 
     async def _close(self, end: IncomingEnd) -> None:
         """Give back what was not handed out, and wait until the service has let go."""

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Final
 
 from sbclient.amqp import (
@@ -32,6 +34,8 @@ from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import Wire, inner_outcome
 from sbclient.transport.amqp.transfers import refusal_of
 from sbclient.transport.amqp.waiter import Waiter
+
+_deliveries_of = attrgetter("deliveries")
 
 DEAD_LETTER: Final = "com.microsoft:dead-letter"
 
@@ -57,13 +61,14 @@ def outcome_of(settlement: Settlement) -> Outcome:
 
 
 class Settling(Waiter):
-    """A settlement of deliveries that waits for its confirmation.
+    """A settlement of one or several deliveries that waits for its confirmation.
 
     Attributes:
+        confirmed: the deliveries whose settlement the service has confirmed.
         has_left: whether its disposition was written.
     """
 
-    __slots__ = ("deliveries", "has_left", "state")
+    __slots__ = ("_error", "_left", "confirmed", "deliveries", "has_left", "state")
 
     def __init__(
         self, deliveries: Sequence[IncomingDelivery], state: DeliveryState, deadline: float, doing: str
@@ -72,6 +77,9 @@ class Settling(Waiter):
         self.deliveries = deliveries
         self.state = state
         self.has_left = False
+        self.confirmed: list[IncomingDelivery] = []
+        self._left = len(deliveries)
+        self._error: ServiceBusError | None = None
 
     @property
     def is_in_doubt(self) -> bool:
@@ -80,33 +88,16 @@ class Settling(Waiter):
     def answered(self, delivery: IncomingDelivery, refusal: ServiceBusError | None) -> None:
         """The service has confirmed or refused the settlement of a delivery."""
         if refusal is None:
+            self.confirmed.append(delivery)
+        else:
+            self._error = self._error or refusal
+        self._left -= 1
+        if self._left:
+            return
+        if self._error is None:
             self.finish()
         else:
-            self.fail(refusal)
-
-
-class SettlingTogether(Settling):
-    """A settlement of several deliveries, each with its own answer.
-
-    Attributes:
-        confirmed: those that the service has confirmed.
-    """
-
-    __slots__ = ("_left", "confirmed")
-
-    def __init__(
-        self, deliveries: Sequence[IncomingDelivery], state: DeliveryState, deadline: float, doing: str
-    ) -> None:
-        super().__init__(deliveries, state, deadline, doing)
-        self.confirmed: set[IncomingDelivery] = set()
-        self._left = len(deliveries)
-
-    def answered(self, delivery: IncomingDelivery, refusal: ServiceBusError | None) -> None:
-        if refusal is None:
-            self.confirmed.add(delivery)
-        self._left -= 1
-        if not self._left:
-            self.finish()
+            self.fail(self._error)
 
 
 class Settlements:
@@ -143,7 +134,7 @@ class Settlements:
             for settling in run:
                 settling.has_left = True
                 self._unconfirmed.update(dict.fromkeys(settling.deliveries, settling))
-            together = [delivery for settling in run for delivery in settling.deliveries]
+            together = list(chain.from_iterable(map(_deliveries_of, run)))
             self._link.settle_many(together, state, settled=False)
         self._wire.flush()
 
@@ -173,8 +164,3 @@ class Settlements:
 
 
 _SHARED: Final = (ACCEPTED, _ABANDONED, _DEFERRED)
-
-
-def in_transaction(outcome: Outcome, state: TransactionalState) -> TransactionalState:
-    """The outcome as part of a transaction."""
-    return TransactionalState(state.txn_id, outcome)

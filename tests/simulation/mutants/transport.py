@@ -207,27 +207,20 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a cancelled call discards what has come",
         Change(
             "transport.amqp.inbox:Inbox.wait",
-            "self._keep()",
-            """
-                self._queue.clear()
-                self._keep()
-            """,
+            "self._schedule_release()",
+            "self._queue.clear()",
         ),
     ),
     _mutant(
         "what comes between two calls is released",
         Change(
             "transport.amqp.inbox:Inbox.arrived",
+            "self._queue.append(delivery)",
             """
-                if arrival is None and self._is_locking and not self._has_session:
-                    ...
-            """,
-            """
-                if arrival is None and self._is_locking and not self._has_session:
-                    ...
-                if arrival is None and self._is_locking:
+                if self._arrival is None and self._is_locking:
                     self._release([delivery])
                     return
+                self._queue.append(delivery)
             """,
         ),
     ),
@@ -304,12 +297,12 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "a message is settled outside of the transaction",
-        Change("transport.amqp.receiver:AmqpReceiver.settle", "in_transaction(outcome, state)", "outcome"),
+        Change("transport.amqp.receiver:AmqpReceiver.settle", "TransactionalState(begun.txn_id, outcome)", "outcome"),
     ),
     _mutant(
         "a token of a lost link completes what should be abandoned",
         Change(
-            "transport.amqp.managed_receiver",
+            "transport.amqp.receiver",
             "'abandoned'",
             "'completed'",
         ),
@@ -358,7 +351,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "requests of a session go without its link",
         Change(
-            "transport.amqp.managed_receiver:ManagedReceiver._ask_about",
+            "transport.amqp.receiver:AmqpReceiver._ask_about",
             "None if end is None else end.link.name",
             "None",
         ),
