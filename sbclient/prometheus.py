@@ -55,7 +55,8 @@ def _opened() -> tuple[CollectorRegistry, MeterProvider]:
         from prometheus_client import CollectorRegistry, ProcessCollector
     except ImportError as error:
         raise InvalidOperationError(
-            f"metrics require the package {error.name}: pip install 'sbclient[metrics]'"
+            f"metrics require the package {error.name}: install the extra `metrics`, in a checkout of this "
+            "package with python -m pip install '.[metrics]'"
         ) from error
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

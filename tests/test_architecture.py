@@ -22,7 +22,7 @@ import sbclient
 ROOT: Final = Path(__file__).parents[1]
 
 FLOORS: Final = (
-    "annotated_message certificate clock delivery deviations entities errors transport",
+    "annotated_message certificate clock delivery deviations entities errors transport version",
     "emulator.events iso8601 message options",
     "rules settings telemetry transport.base",
     "amqp broker deadlines emulator.faults emulator.sas message_json prometheus rate_limit retry tasks",

@@ -7,6 +7,7 @@ import os
 import sys
 
 from sbclient.cli import startup_signals
+from sbclient.version import VERSION
 
 COLLECT_AFTER = 50_000
 """Allocations between two cycle collections; Python's default is 700. Messages and modules have few cycles, and
@@ -19,9 +20,7 @@ def main() -> None:
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
-        from importlib.metadata import version
-
-        print(version("sbclient"))  # without typer and the commands, which take a second to import
+        print(VERSION)  # without typer and the commands, which take a second to import
         return
     from sbclient.cli.app import make_app, run_with_json_errors
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from sbclient.version import VERSION
+
 COMMANDS: Final = {
     "demo": "Send messages through a simulated outage and account for each one.",
     "emulator": "Serve Service Bus namespaces on local ports.",
@@ -93,9 +95,7 @@ def run_with_json_errors(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def _print_version(is_set: bool) -> None:
     if is_set:
-        from importlib.metadata import version
-
-        typer.echo(version("sbclient"))
+        typer.echo(VERSION)
         raise typer.Exit
 
 

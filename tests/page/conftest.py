@@ -37,7 +37,7 @@ def found_browser() -> str | None:
 
 @pytest.fixture(scope="package")  # while it runs no event loop can run in this thread, and other tests need theirs
 def browser() -> Iterator[Browser]:
-    pytest.importorskip("playwright", reason="playwright drives the browser: pip install 'sbclient[browser]'")
+    pytest.importorskip("playwright", reason="playwright drives the browser: python -m pip install '.[browser]'")
     executable = found_browser()
     if executable is None:
         pytest.skip(f"there is no browser here: install one of {', '.join(BROWSERS)}")

@@ -135,7 +135,7 @@ try:
 except InvalidOperationError as error:
     print(error)
 """
-    assert output_of(code).endswith("pip install 'sbclient[metrics]'")
+    assert output_of(code).endswith("python -m pip install '.[metrics]'")
 
 
 def test_the_global_provider_reads_from_when_it_is_set_also_states_that_are_older() -> None:

@@ -149,7 +149,7 @@ async def test_metrics_are_handed_out_as_they_are(pair: MemoryPair, clock: Virtu
 
 async def test_metrics_without_packages_names_what_to_install(pair: MemoryPair, clock: VirtualClock) -> None:
     def missing() -> tuple[str, bytes]:
-        raise InvalidOperationError("pip install 'sbclient[metrics]'")
+        raise InvalidOperationError("python -m pip install '.[metrics]'")
 
     async with Run(pair, provision=True) as run:
         response = WorkerApi(run.worker, clock, missing).answer("GET", "/metrics", client="127.0.0.1")

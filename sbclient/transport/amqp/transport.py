@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -45,6 +43,7 @@ from sbclient.transport.amqp.socket import (
 )
 from sbclient.transport.amqp.transactions import AmqpTransaction, Control
 from sbclient.transport.base import Administration, Transport, TransportType
+from sbclient.version import VERSION
 
 OPTIONS: Final = frozenset(
     {
@@ -386,11 +385,13 @@ def top_level(path: str) -> str:
 def _own_properties() -> dict[str, str]:
     """The properties by which clients of the service introduce themselves."""
     framework = f"Python/{platform.python_version()}"
-    properties = {"product": "sbclient", "framework": framework, "platform": platform.platform()}
-    with suppress(PackageNotFoundError):  # a copy of the package on a worker of Spark has no metadata
-        properties["version"] = version("sbclient")
-    properties["user-agent"] = f"sbclient/{properties.get('version', 'unknown')} {framework}"
-    return properties
+    return {
+        "product": "sbclient",
+        "version": VERSION,
+        "framework": framework,
+        "platform": platform.platform(),
+        "user-agent": f"sbclient/{VERSION} {framework}",
+    }
 
 
 def _is_reported_elsewhere(error: BaseException) -> None:
