@@ -233,7 +233,7 @@ class ServiceBusClient:
         Safe to call twice, also after a cancelled call.
         """
         if not self._core.is_closed:
-            self._core.is_closed = True
+            self._core.end()
             self._fault_partner()
         await self._core.tasks.close()
         for link in list(self._core.links):

@@ -35,6 +35,8 @@ class ClientCore:
         pair: the state of the pair; None without pairing.
         retry: the retry policy.
         tasks: the tasks that run in the background.
+        is_open: whether operations may begin: the client has been used, and is neither closed nor unusable.
+        is_closed: whether `end` was called.
         links: the senders and receivers that are still referenced, in the order in which `close` closes them.
 
     Args:
@@ -57,17 +59,12 @@ class ClientCore:
         self.random = random
         self.retry = RetryPolicy(retry_options, clock, random)
         self.tasks = OwnedTasks()
+        self.is_open = False
         self.is_closed = False
         self.fault_cause: BaseException | None = None
         self.links: WeakKeyDictionary[Closeable, None] = WeakKeyDictionary()
         self._on_open = on_open
-        self._is_open = False
         self._opening = asyncio.Lock()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the client has been used, and no permanent error prevents pairing."""
-        return self._is_open
 
     def check(self) -> None:
         """Raise if the client cannot be used.
@@ -92,11 +89,11 @@ class ClientCore:
             timeout_s: of the operation that needs the client; None = the client's.
         """
         self.check()
-        if self._is_open:
+        if self.is_open:
             return
         async with self._opening:
             self.check()
-            if self._is_open:
+            if self.is_open:
                 return
             if self.pair is not None:
                 try:
@@ -108,8 +105,13 @@ class ClientCore:
                     self.check()  # if the client was closed, that error is more precise
                     raise
                 self.check()
-            self._is_open = True
+            self.is_open = True
             self._on_open()
+
+    def end(self) -> None:
+        """Make later operations raise `InvalidOperationError`."""
+        self.is_closed = True
+        self.is_open = False
 
     def primary_answered(self) -> None:
         """Record that the primary is reachable, so that its name is not misspelled."""
@@ -120,6 +122,7 @@ class ClientCore:
         """Make later operations raise `PairedClientError` from this cause, and cancel the background tasks."""
         if self.fault_cause is None and not self.is_closed:
             self.fault_cause = cause
+            self.is_open = False
             self.tasks.cancel()
 
     def new_id(self) -> str:

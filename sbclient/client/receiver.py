@@ -12,7 +12,12 @@ from sbclient.client.core import ClientCore, sequence_numbers_of
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
-from sbclient.errors import InvalidOperationError, MessageAlreadySettled, ServiceBusError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageAlreadySettled,
+    ServiceBusCommunicationError,
+    ServiceBusError,
+)
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import check_seconds
 from sbclient.rules.ping import is_ping
@@ -95,8 +100,6 @@ async def settle_together(
     settled = await receiver._link.settle_together(messages, settlement, timeout_s=timeout_s)
     for message in settled:
         message.is_settled = True
-    if settled:
-        receiver._core.primary_answered()
 
 
 class ServiceBusReceiver:
@@ -198,50 +201,48 @@ class ServiceBusReceiver:
         count = 1 if max_message_count is None else max_message_count
         if not isinstance(count, int) or count < 1:
             raise InvalidOperationError(f"max_message_count is {max_message_count!r}: it must be at least 1")
-        check_seconds("max_wait_time", max_wait_time)
+        if max_wait_time is not None:
+            check_seconds("max_wait_time", max_wait_time)
         await self._open()
-        clock = self._core.clock
-        began_at = clock.now()
-        end_at = clock.monotonic() + (max_wait_time or self._max_wait_time or DEFAULT_WAIT_S)
-        while True:
+        clock, retry = self._core.clock, self._core.retry
+        began_at = clock.monotonic()
+        end_at = began_at + (max_wait_time or self._max_wait_time or DEFAULT_WAIT_S)
+
+        def receive(_: float = 0.0) -> Awaitable[list[ServiceBusReceivedMessage]]:
             wait_s = max(end_at - clock.monotonic(), 0.0)
+            return self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
+
+        while True:
             try:  # most attempts succeed here, without the objects that retries need
-                received = await self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
+                messages = await receive()
             except ServiceBusError as error:
-                received = await self._receive_again(count, end_at, error)
+                messages = await retry.run(receive, deadline=end_at + retry.options.timeout, failed=error)
             self._core.primary_answered()
-            messages = [message for message in received if not is_ping(message)]
-            if len(messages) < len(received):
-                await self._drop_pings(received)
+            if any(map(is_ping, messages)):
+                await self._complete_pings(messages)
+                messages = [message for message in messages if not is_ping(message)]
             if messages or clock.monotonic() >= end_at:
-                self._renew(messages)
+                if self._renewer is not None:
+                    self._renew(self._renewer, messages)
                 self._telemetry.received(tracing.RECEIVE, messages, began_at)
                 return messages
 
-    async def _receive_again(
-        self, count: int, end_at: float, failed: ServiceBusError
-    ) -> list[ServiceBusReceivedMessage]:
-        def attempt(_: float) -> Awaitable[list[ServiceBusReceivedMessage]]:
-            wait_s = max(end_at - self._core.clock.monotonic(), 0.0)
-            return self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
+    def _renew(self, renewer: AutoLockRenewer, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        if self._session is not None:  # its lock is renewed as a whole
+            return
+        for message in messages:
+            try:
+                renewer.register(self, message)
+            except ServiceBusCommunicationError as error:  # the annotations of this message are unreadable
+                message.auto_renew_error = error
 
-        retry = self._core.retry
-        return await retry.run(attempt, deadline=end_at + retry.options.timeout, failed=failed)
-
-    def _renew(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        if self._renewer is not None and not self._session:  # the lock of a session is renewed as a whole
-            for message in messages:
-                self._renewer.register(self, message)
-
-    async def _drop_pings(self, received: Sequence[ServiceBusReceivedMessage]) -> None:
+    async def _complete_pings(self, received: Sequence[ServiceBusReceivedMessage]) -> None:
         """Complete the pings that a broker has delivered; applications never receive pings."""
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             return
         for ping in filter(is_ping, received):
             try:
-                await self._link.settle(
-                    ping, Settlement(SettleMode.COMPLETE), timeout_s=self._core.retry.options.timeout
-                )
+                await self._link.settle(ping, _COMPLETE, timeout_s=self._core.retry.options.timeout)
             except ServiceBusError as error:
                 log.info(
                     "receiver.ping_not_completed",
@@ -262,7 +263,7 @@ class ServiceBusReceiver:
         if not isinstance(max_message_count, int) or max_message_count < 1:
             raise InvalidOperationError(f"max_message_count is {max_message_count!r}: it must be at least 1")
         first = sequence_number or self._next_peek
-        began_at = self._core.clock.now()
+        began_at = self._core.clock.monotonic()
         peek = partial(self._link.peek, max_message_count=max_message_count, sequence_number=first)
         messages = await self._run(peek, timeout)
         if messages:
@@ -281,9 +282,10 @@ class ServiceBusReceiver:
         numbers = sequence_numbers_of(sequence_numbers)
         if not numbers:
             return []
-        began_at = self._core.clock.now()
+        began_at = self._core.clock.monotonic()
         messages = await self._run(partial(self._link.receive_deferred, numbers), timeout)
-        self._renew(messages)
+        if self._renewer is not None:
+            self._renew(self._renewer, messages)
         self._telemetry.received(tracing.RECEIVE_DEFERRED, messages, began_at)
         return messages
 
@@ -339,9 +341,7 @@ class ServiceBusReceiver:
         return message.locked_until_utc
 
     async def _open(self) -> None:
-        if self._core.is_open:
-            self._core.check()
-        else:
+        if not self._core.is_open:
             await self._core.open()
         if self._is_closed:
             raise InvalidOperationError(f"the receiver of {self._path!r} is closed: get a new one from the client")
@@ -365,27 +365,13 @@ class ServiceBusReceiver:
         if transaction is not None:
             settling: Coroutine[Any, Any, None] = self._settle_in(transaction, message, settlement)
         else:
-            settling = self._settle_alone(message, settlement)
+            retry = self._core.retry
+            settling = retry.run(
+                lambda timeout_s: self._link.settle(message, settlement, timeout_s=timeout_s),
+                deadline=retry.deadline(None),
+            )
         await self._telemetry.settling(message, settlement.mode, settling)
-        self._core.primary_answered()
         message.is_settled = True
-
-    async def _settle_alone(self, message: ServiceBusReceivedMessage, settlement: Settlement) -> None:
-        retry = self._core.retry
-        deadline = retry.deadline(None)
-        try:  # most settlements succeed here, without the objects that retries need
-            await self._link.settle(message, settlement, timeout_s=retry.first_attempt_s(deadline))
-        except ServiceBusError as error:
-            await self._settle_again(message, settlement, deadline, error)
-
-    async def _settle_again(
-        self, message: ServiceBusReceivedMessage, settlement: Settlement, deadline: float, failed: ServiceBusError
-    ) -> None:
-        await self._core.retry.run(
-            lambda timeout_s: self._link.settle(message, settlement, timeout_s=timeout_s),
-            deadline=deadline,
-            failed=failed,
-        )
 
     async def _settle_in(
         self, transaction: Transaction, message: ServiceBusReceivedMessage, settlement: Settlement

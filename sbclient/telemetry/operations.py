@@ -99,7 +99,7 @@ class Telemetry:
 
         Args:
             name: the name of the span.
-            began_at: start of the wait for them, in wall-clock seconds.
+            began_at: start of the wait for them, in monotonic seconds.
             is_consuming: whether they were received and not only peeked.
         """
         if not messages or OPENTELEMETRY not in sys.modules:
@@ -107,6 +107,8 @@ class Telemetry:
         if is_consuming and metrics.is_read():
             metrics.add(metrics.CONSUMED, len(messages), {**self._measured, metrics.OPERATION: "receive"})
         if tracing.is_on():
+            waited_s = self._clock.monotonic() - began_at
+            began_at = self._clock.now() - waited_s
             with tracing.handling(name, "receive", messages, self._where, self._clock, began_at=began_at):
                 pass
 

@@ -95,7 +95,8 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message = cls.__new__(cls)
         message.sections = sections = Sections(payload)
         message.delivery = delivery
-        message._properties = sections.properties  # a receiver reads the content type of each message
+        message._properties = properties = sections.properties
+        message._content_type = properties.content_type  # read of each message, to recognise pings
         message._token = lock_token
         if lock_token is None or has_session:
             message.locked_until_utc = None
@@ -179,7 +180,6 @@ _ATTRIBUTES: Final[dict[str, Callable[[AmqpReceivedMessage], Any]]] = {
     "_application_properties": _application_properties,
     "_body": lambda message: body_of(message.sections),
     "_body_type": lambda message: BODY_TYPES[message.sections.body_code],
-    "_content_type": lambda message: message._properties.content_type,
     "_correlation_id": lambda message: text_of(message._properties.correlation_id),
     "_message_id": lambda message: text_of(message._properties.message_id),
     "_partition_key": lambda message: text_of(message._annotations.get(PARTITION_KEY_ANNOTATION)),

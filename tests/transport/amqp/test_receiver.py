@@ -3,20 +3,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusReceiveMode
-from sbclient.amqp import ACCEPTED, RELEASED, AmqpError, DispositionReceived, Modified, Rejected
+from sbclient import NEXT_AVAILABLE_SESSION, AutoLockRenewer, RetryOptions, ServiceBusMessage, ServiceBusReceiveMode
+from sbclient.amqp import ACCEPTED, RELEASED, AmqpError, DispositionReceived, Modified, Rejected, encode_message
 from sbclient.amqp.types import timestamps
+from sbclient.client.core import ClientCore
+from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
     OperationTimeoutError,
     ServiceBusConnectionError,
+    ServiceBusError,
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
@@ -625,6 +629,23 @@ async def test_unreadable_message_is_left_out(service: Service, transport: AmqpT
     put(service, "a")
     assert [str(each) for each in await waiting] == ["a"]
     assert service.end.dispositions == []
+
+
+async def test_message_with_unreadable_annotations_is_received_with_the_others(
+    service: Service, transport: AmqpTransport
+) -> None:
+    core = ClientCore(transport, None, RetryOptions(), transport.clock, Random(1), on_open=lambda: None)
+    async with AutoLockRenewer(clock=transport.clock) as renewer:
+        receiver = ServiceBusReceiver(core, "orders", auto_lock_renewer=renewer)
+        waiting = asyncio.create_task(receiver.receive_messages(2, 5))
+        await transport.clock.sleep(1)
+        annotations = b"\x00\x53\x72" + b"\xc1\x06\x02\xa3\x01a\xa1\x09"
+        service.end.link("orders").send(annotations + encode_message(ServiceBusMessage("a")), tag=UUID(int=77).bytes_le)
+        put(service, "b")
+        unreadable, readable = await waiting
+        assert (str(unreadable), str(readable)) == ("a", "b")
+        assert isinstance(unreadable.auto_renew_error, ServiceBusError)
+        assert readable.auto_renew_error is None
 
 
 async def test_receive_ends_when_the_namespace_cannot_be_reached(service: Service, transport: AmqpTransport) -> None:
