@@ -15,6 +15,7 @@ from sbclient.amqp.encode import encode_symbol
 from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 from sbclient.rules.size import MAX_TTL_MS
 from sbclient.settings.durations import seconds_of
+from sbclient_spark.write.columns import entries
 
 FIELDS: Final = {
     "to": 2,
@@ -27,6 +28,11 @@ FIELDS: Final = {
 }
 """The place of each attribute in the properties section; the message id has place 0."""
 
+EXPIRY: Final = 8
+CREATION: Final = 9
+LATEST_EXPIRY_US: Final = 253_402_300_799_999_000
+"""The end of the year 9999."""
+
 _MICROSECOND: Final = timedelta(microseconds=1)
 _US: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _FIRST_US, _LAST_US = -62_135_510_400_000_000, 253_402_214_400_000_000
@@ -34,7 +40,7 @@ _FIRST_US, _LAST_US = -62_135_510_400_000_000, 253_402_214_400_000_000
 
 
 class NotEncodableError(Exception):
-    """The rows of a batch must be encoded one by one."""
+    """A column has a value that is invalid, or is of a kind that is encoded row by row."""
 
 
 def _table(make: Callable[[int], bytes]) -> pa.Array:
@@ -57,7 +63,7 @@ _SMALL_UINT: Final = _table(lambda number: bytes((0x52, number)) if number else 
 
 def header_section(ttl_us: pa.Array) -> pa.Array:
     """Encode the header; empty where the time to live is null."""
-    ttl_ms = _within(pc.divide(ttl_us, 1000), 0, MAX_TTL_MS - 1)  # a longer one is written in the properties too
+    ttl_ms = pc.min_element_wise(pc.divide(ttl_us, 1000), MAX_TTL_MS, skip_nulls=False)
     is_small = pc.less(ttl_ms, 256)
     wide = join(b"\x70", _big_endian(ttl_ms.fill_null(0), "I"))
     ttl = pc.if_else(is_small, _SMALL_UINT.take(pc.min_element_wise(ttl_ms, 255, skip_nulls=False)), wide)
@@ -84,11 +90,22 @@ def annotation_section(key: pa.Array | None, schedule_us: pa.Array | None) -> li
     return [pc.if_else(pc.greater(count, 0), section, b"")]
 
 
-def property_section(message_id: pa.Array, texts: dict[str, pa.Array]) -> pa.Array:
-    """Encode the properties section. A null stands for each unset field before the last one that is set."""
-    fields = {FIELDS[name]: (name, column) for name, column in texts.items() if name in FIELDS}
+def property_section(message_id: pa.Array, texts: dict[str, pa.Array], ttl_us: pa.Array | None) -> pa.Array:
+    """Encode the properties section. A null stands for each unset field before the last one that is set.
+
+    A time to live that the header cannot hold is also written as the creation and the expiry, counted from 1970.
+    """
+    fields = {
+        FIELDS[name]: sized(column, SYMBOL if name == "content_type" else STRING)
+        for name, column in texts.items()
+        if name in FIELDS
+    }
+    if ttl_us is not None and (pc.max(ttl_us).as_py() or 0) > MAX_TTL_MS * 1000:
+        lasting_us = pc.if_else(pc.greater(ttl_us, MAX_TTL_MS * 1000), ttl_us, pa.scalar(None, pa.int64()))
+        fields[EXPIRY] = _moments(pc.min_element_wise(lasting_us, LATEST_EXPIRY_US, skip_nulls=False))
+        fields[CREATION] = _moments(pc.multiply(lasting_us, 0))
     count = pa.repeat(pa.scalar(1, pa.int32()), len(message_id))
-    for place, (_, column) in fields.items():
+    for place, column in fields.items():
         if column.null_count == 0:
             count = pc.max_element_wise(count, pa.scalar(place + 1, pa.int32()))
         else:
@@ -96,23 +113,13 @@ def property_section(message_id: pa.Array, texts: dict[str, pa.Array]) -> pa.Arr
     parts: list[Any] = [sized(message_id, STRING)]
     for place in range(1, max(fields, default=0) + 1):
         gap = pc.if_else(pc.greater(count, place), pa.scalar(b"\x40", pa.binary()), b"")
-        if place in fields:
-            name, column = fields[place]
-            gap = pc.coalesce(sized(column, SYMBOL if name == "content_type" else STRING), gap)
-        parts.append(gap)
+        parts.append(pc.coalesce(fields[place], gap) if place in fields else gap)
     return join(b"\x00\x53\x73", compound(join(*parts), count, b"\xc0", b"\xd0"))
 
 
-def map_content(column: pa.Array, dropped: tuple[str, ...]) -> tuple[pa.Array, pa.Array]:
-    """Return the encoded entries of each map, and the number of names and values.
-
-    Args:
-        dropped: names that are left out, which is done row by row.
-    """
-    if pa.types.is_map(column.type):
-        keys, items = column.keys, column.items
-    else:
-        keys, items = column.values.field(0), column.values.field(1)
+def map_content(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the encoded entries of each map, and the number of names and values."""
+    keys, items = entries(column)
     offsets = column.offsets
     start = offsets[0].as_py()
     length = offsets[-1].as_py() - start
@@ -121,14 +128,14 @@ def map_content(column: pa.Array, dropped: tuple[str, ...]) -> tuple[pa.Array, p
     sizes = pc.subtract(offsets.slice(1), offsets.slice(0, len(column)))
     if not length:
         return pa.array([b""] * len(column), pa.binary()), sizes
-    if keys.null_count or (dropped and pc.any(pc.is_in(keys, value_set=pa.array(dropped, keys.type))).as_py()):
+    if keys.null_count:
         raise NotEncodableError
     _check_unique(keys, offsets)
     value = property_values(items)
-    entries = join(sized(text_bytes(keys, None), STRING), pc.if_else(items.is_valid(), value.fill_null(b""), b"\x40"))
-    entry_offsets = pa.Array.from_buffers(pa.int32(), length + 1, [None, entries.buffers()[1]])
+    encoded = join(sized(text_bytes(keys, None), STRING), pc.if_else(items.is_valid(), value.fill_null(b""), b"\x40"))
+    entry_offsets = pa.Array.from_buffers(pa.int32(), length + 1, [None, encoded.buffers()[1]])
     ends = entry_offsets.take(offsets)
-    content = pa.Array.from_buffers(pa.binary(), len(column), [None, ends.buffers()[1], entries.buffers()[2]])
+    content = pa.Array.from_buffers(pa.binary(), len(column), [None, ends.buffers()[1], encoded.buffers()[2]])
     return content, pc.multiply(sizes, pa.scalar(2, pa.int32()))
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sbclient.amqp.types import Byte, Float, Int, Long, Short
 from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
 from sbclient.settings.durations import seconds_of
 from sbclient_spark.write.variants import value_of
 
@@ -18,6 +19,9 @@ Values: TypeAlias = list[Any]
 Convert: TypeAlias = Callable[[Any], Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_S: Final = 1e13
+"""More seconds than a time to live can have."""
+
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -58,60 +62,78 @@ def first_error(names: Sequence[Any], values: Sequence[Any]) -> InvalidOperation
     return None
 
 
-def timestamps(column: pa.Array) -> tuple[Values, Convert]:
-    """Return a timestamp column as integer ticks, and the function that makes a datetime of ticks.
+def text_bytes(name: str, column: pa.Array) -> bytes | None:
+    """Return the text of one row, an attribute of a message, as bytes.
 
-    Rows are converted one by one, so that a timestamp outside the range of datetime fails only its own row.
+    Raises:
+        InvalidOperationError: the attribute cannot have this value.
+    """
+    (text,) = plain(column)
+    if isinstance(text, InvalidOperationError):
+        raise text
+    if name != "body":
+        ServiceBusMessage(b"", **{name: text})
+    return None if text is None else text.encode()
+
+
+def timestamp_us(column: pa.Array) -> int | None:
+    """Return the timestamp of one row in microseconds since 1970.
+
+    Raises:
+        InvalidOperationError: it is outside the range of datetime.
     """
     per_second = _PER_SECOND[column.type.unit]
+    ticks = column.cast(pa.int64())[0].as_py()
+    if ticks is None:
+        return None
+    microseconds: int = ticks * 1_000_000 // per_second
+    try:
+        _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise InvalidOperationError(
+            f"the timestamp {ticks}/{per_second} s after 1970 is outside the years 1 to 9999"
+        ) from None
+    return microseconds
 
-    def timestamp(ticks: int) -> datetime:
-        try:
-            return _EPOCH + timedelta(microseconds=ticks * 1_000_000 // per_second)
-        except OverflowError:
-            raise InvalidOperationError(
-                f"the timestamp {ticks}/{per_second} s after 1970 is outside the years 1 to 9999"
-            ) from None
 
-    return column.cast(pa.int64()).to_pylist(), timestamp
-
-
-def durations(column: pa.Array) -> tuple[Values, Convert]:
-    """Return a column of durations, and the function that makes a timedelta of a value.
+def duration_us(column: pa.Array) -> int | None:
+    """Return the time to live of one row in microseconds.
 
     The column has day-time intervals, integer seconds, or text such as `PT1H`.
+
+    Raises:
+        InvalidOperationError: it is negative, too long, or not a duration.
     """
-    if pa.types.is_duration(column.type):
-        per_second = _PER_SECOND[column.type.unit]
-        return column.cast(pa.int64()).to_pylist(), lambda ticks: _duration(
-            microseconds=ticks * 1_000_000 // per_second
-        )
-    if pa.types.is_integer(column.type):
-        return column.to_pylist(), lambda seconds: _duration(seconds=seconds)
-    return column.to_pylist(), lambda text: _duration(seconds=seconds_of(text))
-
-
-def _duration(**parts: float) -> timedelta:
-    try:
-        return timedelta(**parts)
-    except OverflowError:
-        raise InvalidOperationError("the time to live is too long: use null for no limit") from None
+    given: Any = column.cast(pa.int64())[0].as_py() if pa.types.is_duration(column.type) else plain(column)[0]
+    if isinstance(given, InvalidOperationError):
+        raise given
+    if given is None:
+        return None
+    if isinstance(given, str):
+        microseconds = round(min(seconds_of(given), _LONGEST_S) * 1_000_000)
+    else:
+        per_second = _PER_SECOND[column.type.unit] if pa.types.is_duration(column.type) else 1
+        microseconds = given * 1_000_000 // per_second
+    if microseconds >= 2**63:
+        raise InvalidOperationError("the time to live is too long: use null for no limit")
+    ServiceBusMessage(b"", time_to_live=timedelta(microseconds=microseconds))
+    return microseconds
 
 
 def properties(column: pa.Array) -> Values:
     """Return one dict of properties per row; None for a row without any.
 
-    The column is a map, or an array of structs with a key and a value, as Kafka has. A row with a repeated key has a
-    `DuplicateKeyError` instead of a dict, and a row with a value that Python lacks an `InvalidOperationError`.
+    The column is a map, or an array of structs with a key and a value, as Kafka has. A row with a repeated key or with
+    a value that Python lacks has an `InvalidOperationError` instead of a dict.
     """
+    return _dicts(column, *entries(column))
+
+
+def entries(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the keys and the values of all rows of a column of properties; `offsets` divides them into rows."""
     if pa.types.is_map(column.type):
-        return _dicts(column, column.keys, column.items)
-    entries = column.values
-    return _dicts(column, entries.field(0), entries.field(1))
-
-
-class DuplicateKeyError(InvalidOperationError):
-    """A row has two values for one property."""
+        return column.keys, column.items
+    return column.values.field(0), column.values.field(1)
 
 
 def _dicts(column: pa.Array, keys: pa.Array, items: pa.Array) -> Values:
@@ -144,5 +166,5 @@ def _dict(names: Values, values: Values, low: int, high: int, is_sound: bool) ->
     found = dict(zip(names[low:high], values[low:high], strict=True))
     if len(found) < high - low:
         twice = next(name for name in found if names[low:high].count(name) > 1)
-        return DuplicateKeyError(f"the property {twice!r} has two values in one row: give it one")
+        return InvalidOperationError(f"the property {twice!r} has two values in one row: give it one")
     return found

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbclient.amqp import EncodedBatch, encode_message, encode_section
-from sbclient.message import ServiceBusMessage
+from sbclient.amqp import EncodedBatch
 from sbclient_spark.options import Destination
 
 SCHEMA: Final = pa.schema(
@@ -27,23 +26,20 @@ SCHEMA: Final = pa.schema(
 """The columns of encoded rows: the message as a data section of a batch, what is needed to send it in order, and the
 position of the row in its partition."""
 
-EncodedRow: TypeAlias = tuple[bytes, str | None, str | None, str | None, bool, int]
 
+@dataclass(slots=True)
+class BadRow:
+    """An invalid row.
 
-def encoded_row(position: int, message: ServiceBusMessage) -> EncodedRow:
-    """Return the columns of one row.
-
-    Raises:
-        EncodeError: a value of the message has no AMQP type.
+    Attributes:
+        position: counts the rows of its partition from 0.
+        reason: of the error.
+        record: the columns as values for JSON.
     """
-    return (
-        encode_section(encode_message(message)),
-        message.message_id,
-        message.session_id,
-        message.partition_key,
-        message.scheduled_enqueue_time_utc is not None,
-        position,
-    )
+
+    position: int
+    reason: str
+    record: dict[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +52,6 @@ class EncodedRows:
 
     destination: Destination
     columns: pa.RecordBatch
-
-    @classmethod
-    def of(cls, destination: Destination, rows: Iterable[EncodedRow]) -> EncodedRows:
-        """Return rows as columns; there must be at least one."""
-        found = zip(*rows, strict=True)
-        arrays = [pa.array(values, field.type) for values, field in zip(found, SCHEMA, strict=True)]
-        return cls(destination, pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
 
     def __len__(self) -> int:
         count: int = self.columns.num_rows

@@ -11,7 +11,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -22,7 +22,6 @@ from uuid import UUID
 
 from sbclient.amqp.types import Opaque
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage
 
 MessageIdMode = Literal["auto", "column", "keys", "content", "position", "random"]
 
@@ -145,29 +144,6 @@ class MessageIds:
         """The prefix of every id."""
         return self._plan.prefix
 
-    def of(self, message: ServiceBusMessage, position: int, keys: Sequence[Any], destination: str) -> str:
-        """Return the id of a message.
-
-        Args:
-            message: complete except for its id.
-            position: of its row in its partition.
-            keys: the values of the key columns.
-            destination: the path of the destination.
-
-        Raises:
-            InvalidOperationError: a value of a key column has no canonical form.
-        """
-        mode = self._plan.mode
-        if mode == "column":
-            return self._plan.prefix + (message.message_id or "")
-        if mode == "random":
-            return self.random_id()
-        if mode == "keys":
-            return self.digest(b"".join(map(canonical, keys)))
-        if mode == "content":
-            return self.digest(content(message, destination))
-        return self.digest(canonical(position) + content(message, destination))
-
     def random_id(self) -> str:
         """Return a random id."""
         return self._plan.prefix + str(UUID(int=self._random.getrandbits(128), version=4))
@@ -175,27 +151,6 @@ class MessageIds:
     def digest(self, hashed: bytes) -> str:
         """Return the id for the canonical bytes of a row, to which the place of the task is added."""
         return self._plan.prefix + blake2b(self._start + hashed, digest_size=DIGEST_BYTES).hexdigest()
-
-
-def content(message: ServiceBusMessage, destination: str) -> bytes:
-    """Return all parts of a message except its id as bytes."""
-    properties = message.application_properties
-    parts: Iterable[Any] = (
-        destination.casefold(),
-        bytes(message),
-        message.session_id,
-        message.partition_key,
-        message.correlation_id,
-        message.subject,
-        message.content_type,
-        message.to,
-        message.reply_to,
-        message.reply_to_session_id,
-        message.time_to_live,
-        message.scheduled_enqueue_time_utc,
-        properties or None,
-    )
-    return b"".join(map(canonical, parts))
 
 
 def canonical(value: Any) -> bytes:

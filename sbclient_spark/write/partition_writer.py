@@ -42,11 +42,10 @@ from sbclient.rate_limit import RateLimiter
 from sbclient.rules.backoff import backoff_s
 from sbclient.tasks import OwnedTasks
 from sbclient_spark.options import Destination
-from sbclient_spark.write.encoded_rows import EncodedRows, by_value, joined
+from sbclient_spark.write.encoded_rows import BadRow, EncodedRows, by_value, joined
 from sbclient_spark.write.options import WriteOptions
 from sbclient_spark.write.reports import TaskReport
 from sbclient_spark.write.row_errors import BadRecords, RowErrors, WriteFailedError
-from sbclient_spark.write.rows import BadRow
 
 DEFAULT_BATCH_BYTES: Final = 192 * 1024
 """Size of a transfer while the limit of the entity is unknown: below the 256 KiB of the standard tier."""

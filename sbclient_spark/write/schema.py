@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
@@ -35,9 +36,56 @@ from pyspark.sql.types import (
 from sbclient.errors import InvalidOperationError
 from sbclient_spark.options import Destination
 from sbclient_spark.read.columns import READ_ONLY
-from sbclient_spark.write.message_ids import choose_plan
+from sbclient_spark.write.message_ids import MessageIdPlan, choose_plan
 from sbclient_spark.write.options import WriteOptions
-from sbclient_spark.write.rows import ATTRIBUTES, RowPlan
+
+ATTRIBUTES: Final = {
+    "message_id": "message_id",
+    "session_id": "session_id",
+    "partition_key": "partition_key",
+    "correlation_id": "correlation_id",
+    "subject": "subject",
+    "content_type": "content_type",
+    "reply_to": "reply_to",
+    "reply_to_session_id": "reply_to_session_id",
+    "to": "to",
+    "time_to_live": "time_to_live",
+    "scheduled_enqueue_time": "scheduled_enqueue_time_utc",
+}
+"""Columns that set an attribute of the message, and the name of the attribute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """The use of each column, by its index in the schema; the driver makes it.
+
+    Attributes:
+        ids: how message ids are made.
+        body: the column of the body; None = the body is JSON made of `json_fields`.
+        json_fields: names and columns of a JSON body.
+        attributes: names of `ServiceBusMessage` attributes, and their columns.
+        properties: the column of the application properties.
+        property_types: the column of their AMQP types.
+        extra_properties: names of further properties, and their columns.
+        dropped_properties: names of properties that are left out.
+        keys: the key columns of a message id.
+        destination: of all rows; None = named by the columns `queue` and `topic`.
+        queue, topic: the columns that name the destination of a row.
+    """
+
+    ids: MessageIdPlan
+    body: int | None
+    json_fields: tuple[tuple[str, int], ...] = ()
+    attributes: tuple[tuple[str, int], ...] = ()
+    properties: int | None = None
+    property_types: int | None = None
+    extra_properties: tuple[tuple[str, int], ...] = ()
+    dropped_properties: tuple[str, ...] = ()
+    keys: tuple[int, ...] = ()
+    destination: Destination | None = None
+    queue: int | None = None
+    topic: int | None = None
+
 
 _TEXT: Final = (StringType, CharType, VarcharType)
 _WHOLE: Final = (LongType, IntegerType, ShortType, ByteType)

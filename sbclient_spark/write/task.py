@@ -13,26 +13,20 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
-from sbclient.amqp import EncodeError
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient_spark.clients import RANDOM, Connection, WorkerClients, worker_clients
 from sbclient_spark.log import log_event
 from sbclient_spark.options import Destination
-from sbclient_spark.write.amqp_columns import NotEncodableError
-from sbclient_spark.write.column_encoder import ColumnEncoder
 from sbclient_spark.write.destination_check import check_destination
-from sbclient_spark.write.encoded_rows import EncodedRow, EncodedRows, encoded_row
+from sbclient_spark.write.encoded_rows import BadRow, EncodedRows
+from sbclient_spark.write.encoder import RowEncoder
 from sbclient_spark.write.message_ids import MessageIds, Place
 from sbclient_spark.write.options import WriteOptions, write_options
 from sbclient_spark.write.partition_writer import PartitionWriter
 from sbclient_spark.write.reports import TaskReport
 from sbclient_spark.write.row_errors import BadRecords
-from sbclient_spark.write.rows import BadRow, RowPlan, RowReader, record_of
-from sbclient_spark.write.schema import row_plan
+from sbclient_spark.write.schema import RowPlan, row_plan
 from sbclient_spark.write.session_digests import SessionDigests, split_sessions
-
-SLICE_ROWS: Final = 1000
-"""Rows that are encoded one by one together, if a record batch cannot be encoded by columns."""
 
 ENCODED_ROWS: Final = 10_000
 """Rows that are encoded at a time: the size of Spark's record batches."""
@@ -153,7 +147,7 @@ def run_task(
     name = f"part-{place.partition:05}-attempt-{place.attempt_id}-{RANDOM.getrandbits(64):016x}"
     bad_records = BadRecords(plan.options.bad_records_path, name)
     try:
-        encoder = BatchEncoder(plan.rows, MessageIds(plan.rows.ids, _id_place(plan, place), RANDOM))
+        encoder = RowEncoder(plan.rows, MessageIds(plan.rows.ids, _id_place(plan, place), RANDOM))
         if plan.options.dry_run != "off":
             return _run_dry(plan, encoder, batches, report)
         with _rare_collections():
@@ -193,58 +187,13 @@ def _id_place(plan: WritePlan, place: TaskPlace) -> Place | None:
     return Place(place.query_id, place.batch_id, place.partition)
 
 
-class BatchEncoder:
-    """Encodes record batches: by columns where that is possible, else row by row.
-
-    Args:
-        plan: the use of each column.
-        ids: makes the message ids.
-    """
-
-    def __init__(self, plan: RowPlan, ids: MessageIds) -> None:
-        self._reader = RowReader(plan, ids)
-        self._columns = ColumnEncoder(plan, ids, self._reader)
-
-    def encode(self, batch: pa.RecordBatch, first_position: int) -> tuple[list[EncodedRows], list[BadRow]]:
-        """Return the rows of a batch, grouped by destination and in order, and the invalid ones.
-
-        Args:
-            first_position: the position of the first row in its partition.
-        """
-        encoded: list[EncodedRows] = []
-        bad: list[BadRow] = []
-        try:
-            return self._columns.encode(batch, first_position), []
-        except NotEncodableError:
-            pass
-        for start in range(0, batch.num_rows, SLICE_ROWS):
-            part = batch.slice(start, SLICE_ROWS)
-            try:
-                encoded += self._columns.encode(part, first_position + start)
-            except NotEncodableError:
-                self._by_rows(part, first_position + start, encoded, bad)
-        return encoded, bad
-
-    def _by_rows(self, batch: pa.RecordBatch, first: int, encoded: list[EncodedRows], bad: list[BadRow]) -> None:
-        groups: dict[Destination, list[EncodedRow]] = {}
-        for row in self._reader.read(batch, first):
-            if isinstance(row, BadRow):
-                bad.append(row)
-                continue
-            try:
-                groups.setdefault(row.destination, []).append(encoded_row(row.position, row.message))
-            except EncodeError as error:
-                bad.append(BadRow(row.position, str(error), record_of(batch, row.position - first)))
-        encoded += [EncodedRows.of(destination, rows) for destination, rows in groups.items() if rows]
-
-
 class _Sending:
     """The run of a task that sends."""
 
     def __init__(
         self,
         plan: WritePlan,
-        encoder: BatchEncoder,
+        encoder: RowEncoder,
         report: TaskReport,
         bad_records: BadRecords,
         clients: WorkerClients,
@@ -330,9 +279,7 @@ def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, ENCODED_ROWS)
 
 
-def _run_dry(
-    plan: WritePlan, encoder: BatchEncoder, batches: Iterable[pa.RecordBatch], report: TaskReport
-) -> TaskResult:
+def _run_dry(plan: WritePlan, encoder: RowEncoder, batches: Iterable[pa.RecordBatch], report: TaskReport) -> TaskResult:
     """Encode messages without sending them: a sample or all."""
     for batch in _slices(batches):
         encoded, bad = encoder.encode(batch, report.rows)

@@ -29,7 +29,7 @@ from sbclient_spark.options import Destination
 from sbclient_spark.read.options import read_options
 from sbclient_spark.write.message_ids import MessageIdPlan
 from sbclient_spark.write.options import write_options
-from sbclient_spark.write.rows import RowPlan
+from sbclient_spark.write.schema import RowPlan
 from sbclient_spark.write.task import TaskPlace, WritePlan, run_task
 
 PRIMARY, SECONDARY = connection_string(), connection_string("sb://contoso-backup.servicebus.windows.net/")

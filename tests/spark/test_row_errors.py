@@ -7,8 +7,8 @@ import pytest
 from sbclient.broker.faults import Operation
 from sbclient.testing import Fault, FaultKind, VirtualClock
 from sbclient_spark.options import Destination
+from sbclient_spark.write.encoded_rows import BadRow
 from sbclient_spark.write.row_errors import WriteFailedError
-from sbclient_spark.write.rows import BadRow
 from tests.client.scene import make_queue
 from tests.spark.writing import PAIRED, Scene, bodies, rows, written
 

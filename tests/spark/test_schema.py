@@ -9,8 +9,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient_spark.options import Destination
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.write.options import write_options
-from sbclient_spark.write.rows import RowPlan
-from sbclient_spark.write.schema import row_plan
+from sbclient_spark.write.schema import RowPlan, row_plan
 
 pytestmark = pytest.mark.usefixtures("spark")  # reads the types of columns from their names
 

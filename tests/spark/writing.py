@@ -14,12 +14,13 @@ from sbclient.client.sender import ServiceBusSender
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair, VirtualClock, memory_pair
 from sbclient_spark.options import Destination
-from sbclient_spark.write.encoded_rows import EncodedRows, encoded_row
+from sbclient_spark.write.encoded_rows import EncodedRows
 from sbclient_spark.write.options import WriteOptions, write_options
 from sbclient_spark.write.partition_writer import PartitionWriter
 from sbclient_spark.write.reports import TaskReport
 from sbclient_spark.write.row_errors import BadRecords
 from tests.client.scene import make_queue, options, taken
+from tests.spark.encoding import encoded_row, encoded_rows
 
 ORDERS: Final = Destination("orders")
 PAIRED: Final = options(failover_interval=60)
@@ -103,7 +104,7 @@ def rows(
         body = str(position).ljust(size)
         message = ServiceBusMessage(body, message_id=chosen.pop("message_id", f"id {position}"), **chosen)
         found.append(encoded_row(position, message))
-    return [EncodedRows.of(destination, found)]
+    return [encoded_rows(destination, found)]
 
 
 def bodies(count: int) -> list[str]:

@@ -1,8 +1,7 @@
-"""Columns that are encoded as a whole are the same messages as those that are encoded row by row, for any columns."""
+"""Columns are encoded as the messages that are made of each row, for any columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -12,14 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbclient.amqp import encode_message, encode_section
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.partition_key import check_keys
+from sbclient.rules.ping import check_not_ping
+from sbclient.settings.durations import seconds_of
 from sbclient_spark.options import Destination
-from sbclient_spark.write.amqp_columns import NotEncodableError
-from sbclient_spark.write.column_encoder import ColumnEncoder
-from sbclient_spark.write.encoded_rows import EncodedRow, EncodedRows
-from sbclient_spark.write.message_ids import MessageIdMode, MessageIdPlan, MessageIds, Place
-from sbclient_spark.write.rows import ATTRIBUTES, BadRow, RowPlan, RowReader
-from sbclient_spark.write.task import BatchEncoder
+from sbclient_spark.property_types import typed
+from sbclient_spark.write import amqp_columns, columns, encoder
+from sbclient_spark.write.encoded_rows import EncodedRows
+from sbclient_spark.write.encoder import RowEncoder, converted
+from sbclient_spark.write.json_values import json_text
+from sbclient_spark.write.message_ids import MessageIdMode, MessageIdPlan, MessageIds, Place, canonical
+from sbclient_spark.write.schema import ATTRIBUTES, RowPlan
+from tests.spark.encoding import EncodedRow, encoded_row
 
 ORDERS = Destination("orders")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -144,18 +149,64 @@ def message_ids(plan: RowPlan) -> MessageIds:
 
 
 def by_rows(batch: pa.RecordBatch, plan: RowPlan) -> tuple[dict[str, list[EncodedRow]], int]:
+    """The rows that a message made of each row gives, by their destination, and the number of invalid rows."""
     found: dict[str, list[EncodedRow]] = {}
     bad = 0
-    for row in RowReader(plan, message_ids(plan)).read(batch, 7):
-        if isinstance(row, BadRow):
+    ids = message_ids(plan)
+    for place in range(batch.num_rows):
+        try:
+            path, message = message_of(batch.slice(place, 1), plan, 7 + place, ids)
+            found.setdefault(path, []).append(encoded_row(7 + place, message))
+        except (InvalidOperationError, TypeError):
             bad += 1
-            continue
-        message = row.message
-        is_scheduled = message.scheduled_enqueue_time_utc is not None
-        section = encode_section(encode_message(message))
-        columns = section, message.message_id, message.session_id, message.partition_key, is_scheduled, row.position
-        found.setdefault(row.destination.path, []).append(columns)
     return found, bad
+
+
+def message_of(row: pa.RecordBatch, plan: RowPlan, position: int, ids: MessageIds) -> tuple[str, ServiceBusMessage]:
+    """The destination and the message of a row, without any column."""
+    values = {place: columns.plain(row.column(place))[0] for place in range(row.num_columns)}
+    given = {name: values[place] for name, place in plan.attributes}
+    life = given.get("time_to_live")
+    if life is not None and not isinstance(life, timedelta):
+        given["time_to_live"] = timedelta(seconds=seconds_of(life) if isinstance(life, str) else life)
+    for value in given.values():
+        if isinstance(value, InvalidOperationError):
+            raise value
+    body = values[plan.body] if plan.body is not None else json_text({plan.json_fields[0][0]: values[0]})
+    path = plan.destination.path if plan.destination is not None else values[plan.queue or 0]
+    if body is None or path is None or (plan.ids.mode == "column" and not given["message_id"]):
+        raise InvalidOperationError("a value is missing")
+    message = ServiceBusMessage(body, application_properties=properties_of(row, plan), **given)
+    check_keys(message)
+    check_not_ping(message)
+    message.message_id = id_of(ids, plan, message, position, [values[place] for place in plan.keys], path)
+    return path, message
+
+
+def properties_of(row: pa.RecordBatch, plan: RowPlan) -> dict[str, Any] | None:
+    if plan.properties is None:
+        found = {name: columns.property_values(row.column(place))[0] for name, place in plan.extra_properties}
+        return {name: value for name, value in found.items() if value is not None}
+    (properties,) = columns.properties(row.column(plan.properties))
+    if isinstance(properties, InvalidOperationError):
+        raise properties
+    types = None if plan.property_types is None else columns.properties(row.column(plan.property_types))[0]
+    return typed(properties, types) if properties and types else properties
+
+
+def id_of(ids: MessageIds, plan: RowPlan, message: ServiceBusMessage, position: int, keys: list[Any], path: str) -> str:
+    """The message id, from the parts of the message."""
+    if plan.ids.mode == "column":
+        return plan.ids.prefix + (message.message_id or "")
+    if plan.ids.mode == "random":
+        return ids.random_id()
+    if plan.ids.mode == "keys":
+        return ids.digest(b"".join(map(canonical, keys)))
+    texts = message.session_id, message.partition_key, message.correlation_id, message.subject, message.content_type
+    others = message.to, message.reply_to, message.reply_to_session_id
+    times = message.time_to_live, message.scheduled_enqueue_time_utc
+    parts = path.casefold(), bytes(message), *texts, *others, *times, message.application_properties or None
+    return ids.digest(b"".join(map(canonical, parts if plan.ids.mode == "content" else (position, *parts))))
 
 
 def as_rows(encoded: list[EncodedRows]) -> dict[str, list[EncodedRow]]:
@@ -166,18 +217,10 @@ def as_rows(encoded: list[EncodedRows]) -> dict[str, list[EncodedRow]]:
 
 
 @given(batches())
-def test_columns_and_rows_are_encoded_equally(given_batch: tuple[pa.RecordBatch, RowPlan]) -> None:
+def test_columns_are_encoded_as_messages_made_of_each_row(given_batch: tuple[pa.RecordBatch, RowPlan]) -> None:
     batch, plan = given_batch
     expected, bad = by_rows(batch, plan)
-    ids = message_ids(plan)
-    try:
-        encoded = ColumnEncoder(plan, ids, RowReader(plan, ids)).encode(batch, 7)
-    except NotEncodableError:
-        encoded = None
-    if encoded is not None:
-        assert bad == 0
-        assert as_rows(encoded) == expected
-    rows, refused = BatchEncoder(plan, message_ids(plan)).encode(batch, 7)
+    rows, refused = RowEncoder(plan, message_ids(plan)).encode(batch, 7)
     assert len(refused) == bad
     if plan.ids.mode != "random":  # the ids of the rows before an error differ
         assert as_rows(rows) == expected
@@ -210,13 +253,16 @@ PROPERTIES = pa.array([[("tenant", "t"), ("kind", "k")]] * 4, pa.map_(pa.string(
         {},
         {"session_id": pa.array(["s", "", None, "é" * 128])},
         {"properties": PROPERTIES, "subject": pa.array(["a", None, "b", "c"]), "to": pa.array([None, "x", None, "y"])},
-        {"time_to_live": pa.array([0, 255_000, None, 2**40], pa.duration("us"))},
+        {"time_to_live": pa.array([0, 255_000, None, 2**54], pa.duration("us"))},
     ],
 )
-def test_usual_columns_are_encoded_as_a_whole(more: dict[str, pa.Array]) -> None:
+def test_usual_columns_are_encoded_as_a_whole(more: dict[str, pa.Array], monkeypatch: pytest.MonkeyPatch) -> None:
     batch, plan = batch_of(4, **more)
-    ids = message_ids(plan)
-    assert as_rows(ColumnEncoder(plan, ids, RowReader(plan, ids)).encode(batch, 7)) == by_rows(batch, plan)[0]
+    expected, _ = by_rows(batch, plan)
+    monkeypatch.setattr(encoder, "_section", None)  # what encodes the properties of one row
+    rows, refused = RowEncoder(plan, message_ids(plan)).encode(batch, 7)
+    assert not refused
+    assert as_rows(rows) == expected
 
 
 @pytest.mark.parametrize(
@@ -234,25 +280,23 @@ def test_an_invalid_row_is_found_among_valid_ones(more: dict[str, pa.Array]) -> 
     batch, plan = batch_of(4, **more)
     expected, bad = by_rows(batch, plan)
     assert bad >= 1
-    rows, refused = BatchEncoder(plan, message_ids(plan)).encode(batch, 7)
+    rows, refused = RowEncoder(plan, message_ids(plan)).encode(batch, 7)
     assert [row.position for row in refused]
     assert len(refused) == bad
     assert as_rows(rows) == expected
 
 
-def test_only_the_slice_of_an_invalid_row_is_encoded_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-    original: Callable[..., Any] = RowReader.read
+def test_an_invalid_value_is_found_with_few_conversions() -> None:
+    texts = pa.array([None] * 1200 + [b"\xff"] + [None] * 2299, pa.binary()).view("string")
+    sizes: list[int] = []
 
-    def counted(reader: RowReader, batch: pa.RecordBatch, first_position: int) -> Any:
-        read.append(batch.num_rows)
-        return original(reader, batch, first_position)
+    def whole(column: pa.Array) -> pa.Array:
+        sizes.append(len(column))
+        return amqp_columns.text_bytes(column, None)
 
-    monkeypatch.setattr(RowReader, "read", counted)
-    batch, plan = batch_of(
-        3500, subject=pa.array([None] * 1200 + [b"\xff"] + [None] * 2299, pa.binary()).view("string")
-    )
-    rows, refused = BatchEncoder(plan, message_ids(plan)).encode(batch, 0)
-    assert [one.position for one in refused] == [1200]
-    assert read == [1000]
-    assert sum(map(len, rows)) == 3499
+    errors: dict[int, str] = {}
+    found = converted(texts, pa.binary(), whole, lambda column: columns.text_bytes("subject", column), errors)
+    assert list(errors) == [1200]
+    assert "cannot be read" in errors[1200]
+    assert (len(found), found.null_count) == (3500, 3500)
+    assert len(sizes) < 30
