@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, TypeVar
 
-from tenacity import RetryCallState, Retrying
+from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_result
 from tenacity.retry import retry_base
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base
@@ -139,6 +139,42 @@ class RetryPolicy:
 def longest_attempt_s(remaining_s: float, retry_total: int) -> float:
     """Return the longest time of one attempt of an operation that has so much time left when it begins."""
     return max(MIN_ATTEMPT_S, remaining_s / (retry_total + 1))
+
+
+class BackOff:
+    """Repeats an operation that handles its own errors until it succeeds, with pauses that double.
+
+    Args:
+        sleep: waits that many seconds; it may return earlier.
+        first_s, longest_s: the first pause and the upper limit.
+        random: reduces each pause by up to a half; None = no jitter.
+    """
+
+    def __init__(
+        self,
+        sleep: Callable[[float], Awaitable[None]],
+        first_s: float,
+        longest_s: float,
+        random: Random | None = None,
+    ) -> None:
+        def wait(state: RetryCallState) -> float:
+            pause_s = backoff_s(state.attempt_number, first_s=first_s, longest_s=longest_s)
+            return pause_s if random is None else pause_s * random.uniform(0.5, 1.0)
+
+        self._retrying = AsyncRetrying(sleep=sleep, wait=wait, retry=retry_if_result(lambda is_done: not is_done))
+
+    async def run(self, attempt: Callable[[int], Awaitable[bool]]) -> None:
+        """Call `attempt(failures)`, with the number of failures so far, until it returns True."""
+        if await attempt(0):
+            return
+        failures = 0
+
+        async def again() -> bool:
+            nonlocal failures
+            failures += 1
+            return failures > 1 and await attempt(failures - 1)
+
+        await self._retrying(again)
 
 
 class Operation:

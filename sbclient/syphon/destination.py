@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from sbclient.errors import ServiceBusError, ServiceBusServerBusyError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.state import PairState
@@ -17,10 +22,17 @@ from sbclient.rate_limit import RateLimits
 from sbclient.rules.envelope import MalformedEnvelopeError
 from sbclient.rules.partition_key import ordering_key
 from sbclient.rules.refusal import FIRST_PAUSE_S, Refusal
-from sbclient.syphon.forwarder import MISSING, Forwarder, rejection_reason
-from sbclient.syphon.queue_source import BacklogSource, InFlight
-from sbclient.syphon.status import RECOVERED, UNAVAILABLE
+from sbclient.syphon.source import InFlight, Source, complete
+from sbclient.syphon.status import RECOVERED, UNAVAILABLE, Progress
 from sbclient.tasks import OwnedTasks
+from sbclient.telemetry import metrics, tracing
+
+TOO_LARGE: Final = "MessageSizeExceeded"
+"""Dead-letter reason: the message is larger than its destination accepts."""
+REFUSED: Final = "DestinationRefused"
+"""Dead-letter reason: the rules of the destination forbid the message, for example since it has no session id."""
+MISSING: Final = "DestinationNotFound"
+"""Dead-letter reason: the destination was missing for the whole `missing_entity_grace`."""
 
 SEND_S: Final = 30.0
 
@@ -32,7 +44,8 @@ PARKED_KNOWN: Final = 1000
 """Parked messages of one destination and queue that are remembered by number; a later scan finds the others."""
 GROUP_BYTES: Final = 200 * 1024
 CONCURRENT_KEYS: Final = 4
-"""Concurrent transfers, each of another key. Over azure-servicebus each takes a connection."""
+"""Concurrent transfers, each of another key, besides one for each session that a source drains in order. Over
+azure-servicebus each takes a connection."""
 FORGET_AFTER_S: Final = 600.0
 """How long a destination without messages is kept: the service's idle timeout of a link."""
 
@@ -50,6 +63,7 @@ class Destination:
 
     Args:
         rates: limits of the send rates.
+        progress: counts the messages that it has accepted.
         sources: are notified of its answers.
         tasks: of the completions of messages that it has accepted.
     """
@@ -61,25 +75,30 @@ class Destination:
         pair: PairState,
         path: str,
         rates: RateLimits,
-        forwarder: Forwarder,
-        sources: Sequence[BacklogSource],
+        progress: Progress,
+        sources: Sequence[Source],
         tasks: OwnedTasks,
     ) -> None:
         self._pair = pair
         self._clock = pair.clock
         self._link = pair.primary.open_sender(path)
         self._rates = rates
-        self._forwarder = forwarder
+        self._progress = progress
+        self._where = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
         self._sources = sources
         self._tasks = tasks
         self._completing: dict[asyncio.Task[None], None] = {}
         self._line: deque[InFlight] = deque()
-        self._parked: dict[BacklogSource, dict[int, None]] = {}
+        self._parked: dict[Source, dict[int | str, None]] = {}
         self._parking = 0
+        self._trying: int | str | None = None
         self._arrived = asyncio.Event()
         self._may_group = True
         self._rejections = 0
-        self._sending: list[list[InFlight]] = []
+        self._sending: dict[str | None, bool] = {}
+        self._transfers: dict[asyncio.Task[None], None] = {}
+        self._busy_until_at = float("-inf")
+        self._generation = 0
         self._waits_since_at: float | None = None
         self._needed_at = pair.clock.monotonic()
         self.path = path
@@ -101,27 +120,40 @@ class Destination:
     @property
     def parked_count(self) -> int:
         """Number of known parked messages."""
-        return sum(map(len, self._parked.values()))
+        return sum(len(known) for source, known in self._parked.items() if not source.is_ordered)
 
-    def has_parked_in(self, source: BacklogSource) -> bool:
-        """Return whether a parked message in that queue is known."""
-        return bool(self._parked.get(source))
+    def parked_in(self, source: Source) -> dict[int | str, None]:
+        """Return what is known to be parked in that queue: sequence numbers, or sessions of an ordered queue."""
+        return self._parked.get(source) or {}
+
+    @property
+    def is_refusing_queues(self) -> bool:
+        """Whether it refuses and messages of a plain queue were parked, not only sessions."""
+        return self.refusal is not None and not all(source.is_ordered for source in self._parked)
 
     async def offer(self, message: InFlight) -> None:
         """Add a message to the line, or park it if there is no place for it."""
-        if self.refusal is not None or (len(self._line) >= LINE_MESSAGES and self._is_slow):
-            await self._park(message)
-        else:
+        if self._has_place_for(message):
             self._line.append(message)
             self._arrived.set()
+        else:
+            await self._park(message)
+
+    def _has_place_for(self, message: InFlight) -> bool:
+        is_ordered = message.source.is_ordered
+        if self.refusal is None:
+            return len(self._line) < LINE_MESSAGES or not self._is_slow or is_ordered
+        if is_ordered and self._is_given_up and self.refusal.retry_at <= self._clock.monotonic():
+            return True  # the next message of a session whose messages are being dead-lettered
+        return is_ordered and message.session_id == self._trying
 
     @property
     def _is_slow(self) -> bool:
         """Whether its line has waited for so long that messages for others behind it have to pass."""
         return self._waits_since_at is not None and self._clock.monotonic() - self._waits_since_at >= SLOW_S
 
-    def remember_parked(self, source: BacklogSource, number: int) -> bool:
-        """Remember a parked message by its sequence number; return False if too many are remembered."""
+    def remember_parked(self, source: Source, number: int | str) -> bool:
+        """Remember a parked message by its sequence number, or a session; return False if too many are remembered."""
         known = self._parked.setdefault(source, {})
         if number not in known:
             if len(known) >= PARKED_KNOWN:
@@ -144,8 +176,9 @@ class Destination:
     async def _park(self, message: InFlight) -> None:
         self._parking += 1
         try:
-            if await message.source.park(message):
-                self.remember_parked(message.source, message.message.sequence_number)
+            number = await message.park()
+            if number is not None:
+                self.remember_parked(message.source, number)
         finally:
             self._parking -= 1
 
@@ -154,16 +187,20 @@ class Destination:
     async def work(self) -> None:
         """Send the messages in line, then the parked ones; runs until cancelled, ended, or not needed any more."""
         while not self.is_ending:
-            if self.refusal is not None:
-                await self._clock.sleep(max(self.refusal.retry_at - self._clock.monotonic(), 0.0))
-            if not self._line:
+            retry_at = max(self._busy_until_at, self.refusal.retry_at if self.refusal is not None else float("-inf"))
+            if (pause_s := retry_at - self._clock.monotonic()) > 0:
+                await self._clock.sleep(pause_s)
+            if not self._line and not self._sending:
                 await self._fetch_parked()
             while self._line and self._line[0].is_lost:
                 self._line.popleft()
             if not self.is_idle:
                 self._needed_at = self._clock.monotonic()
-            if self._line:
-                await self._send_next()
+            if await self._send_next():
+                continue
+            if self._line or self._sending:
+                self._arrived.clear()
+                await self._arrived.wait()
             elif self.is_idle and self._clock.monotonic() - self._needed_at >= FORGET_AFTER_S:
                 return
             elif self.refusal is not None:
@@ -179,66 +216,93 @@ class Destination:
             async with self._clock.timeout(FORGET_AFTER_S):
                 await self._arrived.wait()
 
-    async def _send_next(self) -> None:
-        """Send the first messages in line. A separate coroutine, so that a waiting worker keeps no message alive."""
-        groups = self._next_groups()
-        await self._wait_for_rate(sum(map(len, groups)))
-        self._sending = self._remove_from_line(groups)
+    async def _send_next(self) -> bool:
+        """Start to send the first messages in line whose keys are not being sent; return False if there are none.
+
+        A separate coroutine, so that a waiting worker keeps no message alive.
+        """
+        if not (groups := self._next_groups()):
+            return False
+        await self._wait_for_rate(sum(map(len, groups.values())))
+        if groups := self._remove_from_line(groups):
+            self._sending |= {key: group[0].source.is_ordered for key, group in groups.items()}
+            transfer = self._tasks.start(self._send_groups(groups), name=f"send to {self.path}")
+            self._transfers[transfer] = None
+            transfer.add_done_callback(self._transfers.pop)
+        return True
+
+    async def _send_groups(self, groups: dict[str | None, list[InFlight]]) -> None:
         try:
-            await self._send(self._sending)
+            await self._send(list(groups.values()))
         finally:
-            self._sending = []
+            for key in groups:
+                del self._sending[key]
+            self._arrived.set()
 
     async def _probe(self) -> None:
         """Open the link to see whether the entity can be reached again, without a message."""
-        asked_at = self._clock.monotonic()
+        asked_at, generation = self._clock.monotonic(), self._generation
         try:
             await self._link.open(timeout_s=SEND_S)
         except ServiceBusError as error:
-            await self._failed([], error, asked_at)
+            await self._failed([], error, asked_at, generation)
         else:
-            self._answered()
-            self.has_succeeded = True
+            self._answered(generation, has_succeeded=True)
 
     async def _fetch_parked(self) -> None:
         """Move parked messages into the line: one if the entity refuses, else a group."""
         limit = 1 if self.refusal is not None and not self._is_given_up else self._rates.group_messages
         for source, known in list(self._parked.items()):
-            numbers = list(known)[: min(limit, source.room)]
+            numbers = list(known)[: 1 if source.is_ordered else min(limit, source.room)]
             if not numbers:
                 continue
+            self._trying = numbers[0]
             try:
                 messages = await source.receive_parked(numbers)
             except ServiceBusError:
                 continue
+            finally:
+                self._trying = None
             # The numbers stay known until the messages are taken: until then the queue is not empty.
-            self._line += await source.take(messages)
+            self._line += messages
             for number in numbers:
                 known.pop(number, None)
+            if source.is_ordered and self._line:
+                known[numbers[0]] = None  # the session rests until the entity accepts messages, behind the others
             return
         if any(self._parked.values()):
             await self._clock.sleep(FIRST_PAUSE_S)  # there is no room, or the queue does not answer
 
-    def _next_groups(self) -> list[list[InFlight]]:
-        """Return the groups to send concurrently: for each key some messages, in order. They stay in line."""
-        keys = 1 if self.refusal is not None else CONCURRENT_KEYS
-        limit = 1 if self.refusal is not None or not self._may_group else self._rates.group_messages
+    def _next_groups(self) -> dict[str | None, list[InFlight]]:
+        """Return groups to send now, by key: some messages of each, in order. They stay in line."""
+        is_trial, group_messages = self.refusal is not None, self._rates.group_messages
+        if is_trial and self._sending:
+            return {}
+        keys_left = 1 if is_trial else CONCURRENT_KEYS - sum(not is_ordered for is_ordered in self._sending.values())
+        limit = 1 if is_trial or not self._may_group else group_messages
         groups: dict[str | None, list[InFlight]] = {}
-        full: set[str | None] = set()
-        left = self._rates.group_messages
+        sizes: dict[str | None, int] = {}
+        full = set(self._sending)
+        left = 1 if is_trial else group_messages
         for message in self._line:
-            if not left or len(full) == keys:
+            if not left:
                 break
             key = ordering_key(message.unsealed.message)
-            if message.is_lost or key in full or (key not in groups and len(groups) == keys):
+            if message.is_lost or key in full:
                 continue
-            group = groups.setdefault(key, [])
-            if len(group) == limit or (group and sum(one.size for one in group) + message.size > GROUP_BYTES):
+            if key not in groups:
+                if not message.source.is_ordered:
+                    if not keys_left:
+                        continue
+                    keys_left -= 1
+                groups[key], sizes[key] = [], 0
+            if len(groups[key]) == limit or (groups[key] and sizes[key] + message.size > GROUP_BYTES):
                 full.add(key)  # later messages of this key must not overtake this one
                 continue
-            group.append(message)
+            groups[key].append(message)
+            sizes[key] += message.size
             left -= 1
-        return list(groups.values())
+        return groups
 
     async def _wait_for_rate(self, count: int) -> None:
         """Wait until the rate limit allows the messages. They stay in line, so that an end releases them."""
@@ -248,12 +312,16 @@ class Destination:
         now = self._clock.monotonic()
         self._waits_since_at = now if since_at is None else since_at + (now - began_at)
 
-    def _remove_from_line(self, groups: list[list[InFlight]]) -> list[list[InFlight]]:
-        """Remove groups from the line and return them without messages whose locks are lost."""
-        removed = {id(message) for group in groups for message in group}
-        self._line = deque(message for message in self._line if id(message) not in removed)
-        kept = [[message for message in group if not message.is_lost] for group in groups]
-        return [group for group in kept if group]
+    def _remove_from_line(self, groups: dict[str | None, list[InFlight]]) -> dict[str | None, list[InFlight]]:
+        """Remove groups from the line; return them without messages whose locks are lost or that are parked by now."""
+        in_line = set(self._line)
+        removed = {message for group in groups.values() for message in group if message in in_line}
+        self._line = deque(message for message in self._line if message not in removed)
+        kept = {
+            key: [message for message in group if message in removed and not message.is_lost]
+            for key, group in groups.items()
+        }
+        return {key: group for key, group in kept.items() if group}
 
     async def _send(self, groups: list[list[InFlight]]) -> None:
         """Send groups concurrently, then handle the results together.
@@ -261,73 +329,76 @@ class Destination:
         One failure counts, however many groups succeed: otherwise a single fragment that is down would be tried without
         a pause. The messages of the transfers before are completed meanwhile.
         """
-        asked_at, completing = self._clock.monotonic(), list(self._completing)
-        errors = await asyncio.gather(*map(self._transfer, groups))
+        asked_at, generation, completing = self._clock.monotonic(), self._generation, list(self._completing)
+        if len(groups) == 1:
+            errors = [await self._transfer(groups[0])]
+        else:
+            errors = await asyncio.gather(*map(self._transfer, groups))
         await asyncio.gather(*completing)  # messages that are sent and not completed must not add up
         answers = list(zip(groups, errors, strict=True))
         if any(group and error is None for group, error in answers):
-            self._answered()
-            self.has_succeeded = True
+            self._answered(generation, has_succeeded=True)
         busy: list[InFlight] = []
         failed: list[InFlight] = []
         failure: ServiceBusError | None = None
         for group, error in answers:
             if isinstance(error, ServiceBusServerBusyError):
                 busy += group
-            elif error is not None and (reason := rejection_reason(error)) is not None:
+            elif error is not None and (reason := _rejection_reason(error)) is not None:
+                self._answered(generation)
                 await self._reject(group, reason, str(error))
             elif error is not None:
                 failed += group
                 failure = failure or error
-        self._line.extendleft(reversed(busy))
-        if busy and self.refusal is not None:
-            self.refusal.interrupt()
+        if busy:
+            self._line.extendleft(reversed(busy))
+            self._busy_until_at = self._clock.monotonic() + SERVER_BUSY_PAUSE.total_seconds()
+            if self.refusal is not None:
+                self.refusal.interrupt()
         if failure is not None:
-            await self._failed(failed, failure, asked_at)
-        elif busy:
-            await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
+            await self._failed(failed, failure, asked_at, generation)
 
     async def _transfer(self, group: list[InFlight]) -> ServiceBusError | None:
         """Send a group and begin to complete it; return the error, or None. Messages that are not sent leave it."""
-        unsealed = {message: await self._content(message) for message in group}
+        contents = {message: await self._content(message) for message in group}
         # Checked after the last wait: another syphon may have received what is not locked any more.
-        sent = {one: content for one, content in unsealed.items() if content is not None and one.source.is_locked(one)}
-        group[:], contents = sent, list(sent.values())
-        if not contents:
+        sent = {one: content for one, content in contents.items() if content is not None and one.is_locked()}
+        group[:] = sent
+        if not sent:
             return None
         try:
-            await self._forwarder.send(self._link, self.path, contents, SEND_S)
+            sending = self._link.send(list(sent.values()), timeout_s=SEND_S)
+            await tracing.carrying(tracing.DRAIN, sent.values(), self._where, self._clock, sending)
         except ServiceBusError as error:
             return error
         self.accepted_at = self._clock.monotonic()
         for message in group:
-            message.source.accept(message)
-        completing = self._tasks.start(self._complete(list(group)), name=f"complete {self.path}")
-        self._completing[completing] = None
-        completing.add_done_callback(self._completing.pop)
+            message.accept()
+        self._progress.add(self.path, self.accepted_at, len(group))
+        metrics.add(metrics.DRAINED, len(group), self._where)
+        if to_complete := [message for message in group if not message.source.is_ordered]:
+            completing = self._tasks.start(complete(to_complete), name=f"complete {self.path}")
+            self._completing[completing] = None
+            completing.add_done_callback(self._completing.pop)
         return None
-
-    async def _complete(self, group: list[InFlight]) -> None:
-        await asyncio.gather(*(message.source.complete(message) for message in group))
 
     async def _content(self, message: InFlight) -> ServiceBusMessage | None:
         """Return the message to send; None if it is settled, since it has expired or the primary has it by now."""
-        if message.source.was_accepted(message.message):
-            await message.source.complete(message)
+        if message.is_accepted:
+            await message.complete()
             return None
         try:
             return message.unsealed.message_at(self._clock.now())
         except MalformedEnvelopeError as error:
-            await message.source.dead_letter(message, error.reason, error.description)
+            await message.dead_letter(error.reason, error.description)
             return None
 
     async def _reject(self, group: list[InFlight], reason: str, description: str) -> None:
         """Dead-letter a message that the entity's rules forbid, or send the messages of a group one by one."""
-        self._answered()
         if len(group) > 1:
             await self._send_one_by_one(group)
         else:
-            await group[0].source.dead_letter(group[0], reason, description)
+            await group[0].dead_letter(reason, description)
             self._rejections += 1
 
     async def _send_one_by_one(self, group: list[InFlight]) -> None:
@@ -338,6 +409,8 @@ class Destination:
                 for waiting in group[position:]:
                     await self._park(waiting)
                 return
+            if self._busy_until_at > self._clock.monotonic():
+                await self._clock.sleep(self._busy_until_at - self._clock.monotonic())
             await self._wait_for_rate(1)
             if not message.is_lost:
                 await self._send([[message]])
@@ -345,28 +418,43 @@ class Destination:
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def _answered(self) -> None:
-        """The entity can be reached: it accepted a message or rejected it by its rules."""
+    def _answered(self, generation: int, *, has_succeeded: bool = False) -> None:
+        """The entity can be reached: it accepted a message or rejected it by its rules.
+
+        Args:
+            generation: at the time of the request. An answer to a request before the last failure proves nothing.
+        """
+        if generation != self._generation:
+            return
         failures, self.refusal = self.failures, None
         self._waits_since_at = None
+        is_news = failures > 0 or (has_succeeded and not self.has_succeeded)
+        self.has_succeeded = self.has_succeeded or has_succeeded
         if failures:
             self._pair.record("syphon.destination_recovered", RECOVERED, self.path, failures=failures)
-        for source in self._sources:
-            source.destination_answered(has_recovered=failures > 0)
+            for source, known in self._parked.items():
+                if source.is_ordered:
+                    known.clear()  # the source finds its sessions by itself
+        if is_news:
+            for source in self._sources:
+                source.destination_answered(has_recovered=failures > 0)
 
-    async def _failed(self, group: list[InFlight], error: ServiceBusError, asked_at: float) -> None:
+    async def _failed(self, group: list[InFlight], error: ServiceBusError, asked_at: float, generation: int) -> None:
         """Park the group and the line, or dead-letter them if the entity is missing for too long.
 
         Args:
             asked_at: monotonic time of the request that failed.
+            generation: at that time. Requests that were sent before the last failure count as one with it.
         """
+        refusal = self.refusal or Refusal()
         if self.refusal is None:
             self._pair.record(
                 "syphon.destination_unavailable", UNAVAILABLE, self.path, level=logging.WARNING, error=error
             )
-        refusal = self.refusal or Refusal()
-        jitter = self._pair.random.uniform(0.9, 1.1)
-        refusal.add(error, self._clock.monotonic(), asked_at=asked_at, jitter=jitter)
+        if self.refusal is None or generation == self._generation:
+            self._generation += 1
+            jitter = self._pair.random.uniform(0.9, 1.1)
+            refusal.add(error, self._clock.monotonic(), asked_at=asked_at, jitter=jitter)
         self.refusal = refusal
         self.has_succeeded = False
         self._waits_since_at = None
@@ -375,7 +463,7 @@ class Destination:
         if self._is_given_up:
             if group:
                 refusal.retry_at = self._clock.monotonic()  # there may be many more to dead-letter
-            settling = [message.source.dead_letter(message, MISSING, str(error)) for message in refused]
+            settling = [message.dead_letter(MISSING, str(error)) for message in refused]
         else:
             settling = [self._park(message) for message in refused]
         await asyncio.gather(*settling)
@@ -385,7 +473,14 @@ class Destination:
     def end(self) -> list[asyncio.Task[None]]:
         """Start nothing new; return the tasks that are worth waiting for: running transfers and completions."""
         self.is_ending = True
-        return [self.worker, *self._completing] if self._sending else list(self._completing)
+        return [*self._transfers, *self._completing]
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _rejection_reason(error: ServiceBusError) -> str | None:
+    """Return the dead-letter reason if the entity's rules forbid the message; None for every other error."""
+    if isinstance(error, MessageSizeExceededError):
+        return TOO_LARGE
+    return REFUSED if isinstance(error, InvalidOperationError) else None

@@ -18,8 +18,8 @@ from sbclient.rules.entity_path import canonical
 from sbclient.rules.envelope import PATH
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.destination import Destination
-from sbclient.syphon.forwarder import Forwarder
-from sbclient.syphon.queue_source import BacklogSource, InFlight
+from sbclient.syphon.source import TRIES_UNTIL_EMPTY, InFlight, Source
+from sbclient.syphon.status import Progress
 from sbclient.tasks import OwnedTasks
 
 DESTINATIONS_KEPT: Final = 1000
@@ -32,6 +32,7 @@ class Destinations:
 
     Args:
         rates: limits of the send rates.
+        progress: counts the messages that they have accepted.
         sources: are notified of the answers of every destination.
         on_failure: receives unexpected exceptions.
     """
@@ -40,14 +41,14 @@ class Destinations:
         self,
         pair: PairState,
         rates: RateLimits,
-        forwarder: Forwarder,
-        sources: Sequence[BacklogSource],
+        progress: Progress,
+        sources: Sequence[Source],
         *,
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._pair = pair
         self._rates = rates
-        self._forwarder = forwarder
+        self._progress = progress
         self._sources = sources
         self._known: dict[str, Destination] = {}
         self._forgotten_accepted_at = float("-inf")
@@ -63,18 +64,22 @@ class Destinations:
             if destination is not None:
                 await destination.offer(message)
             else:
-                await message.source.park(message)
+                await message.park()
 
-    def remember_parked(self, source: BacklogSource, path: str, number: int) -> bool:
-        """See `ScanObserver`."""
+    def remember_parked(self, source: Source, path: str, number: int) -> bool:
+        """Remember a parked message that a scan has found; return False if there is no room for it."""
         destination = self._get(path)
         return destination is not None and destination.remember_parked(source, number)
 
     def can_forward(self, message: ServiceBusReceivedMessage) -> bool:
-        """See `ScanObserver`."""
+        """Return whether a waiting message can be sent or dead-lettered now: its destination does not refuse it."""
         path = message.application_properties.get(PATH)
         destination = self._known.get(canonical(path)) if isinstance(path, str) else None
         return destination is None or destination.can_forward()
+
+    def parked_in(self, source: Source) -> list[dict[int | str, None]]:
+        """Return what is known to be parked in a queue, for each destination; the caller removes what is gone."""
+        return [parked for one in self._known.values() if (parked := one.parked_in(source))]
 
     def _get(self, path: str) -> Destination | None:
         """Return the destination of a path; None if it is not known and there is no place for another one."""
@@ -82,7 +87,7 @@ class Destinations:
         if destination is None:
             if not self._has_place():
                 return None
-            destination = Destination(self._pair, path, self._rates, self._forwarder, self._sources, self._workers)
+            destination = Destination(self._pair, path, self._rates, self._progress, self._sources, self._workers)
             destination.worker = self._workers.start(self._run(destination), name=f"syphon to {path}")
             self._known[canonical(path)] = destination
         return destination
@@ -112,11 +117,6 @@ class Destinations:
 
     # -- status --------------------------------------------------------------------------------------------------
 
-    @property
-    def unavailable(self) -> list[Destination]:
-        """The destinations that refuse messages."""
-        return [one for one in list(self._known.values()) if one.refusal is not None]
-
     def refusing(self) -> dict[str, OngoingError]:
         """Return the errors of the destinations that refuse messages, by path; callable in any thread."""
         return {one.path: refusal.error for one in list(self._known.values()) if (refusal := one.refusal) is not None}
@@ -130,11 +130,23 @@ class Destinations:
         return max(self._forgotten_accepted_at, *(one.accepted_at for one in self._known.values())) < since_at
 
     @property
+    def are_queues_stalled(self) -> bool:
+        """Whether receiving from plain queues would only park messages, for what is known."""
+        return self.is_stalled and any(one.is_refusing_queues for one in self._known.values())
+
+    @property
+    def are_refused_for_good(self) -> bool:
+        """Whether a run until empty has tried every destination often enough, and every one refuses."""
+        return (
+            self.is_stalled and min(one.failures for one in self._known.values() if one.failures) >= TRIES_UNTIL_EMPTY
+        )
+
+    @property
     def parked_count(self) -> int:
         """Number of messages that are known to be parked."""
         return sum(one.parked_count for one in self._known.values())
 
-    def failures_of_waiting(self, source: BacklogSource, *, with_forgotten: bool) -> list[int]:
+    def failures_of_waiting(self, source: Source, *, with_forgotten: bool) -> list[int]:
         """Return the failures of each destination that has parked messages in that queue.
 
         Args:
@@ -144,7 +156,7 @@ class Destinations:
         return [
             one.failures
             for one in self._known.values()
-            if one.has_parked_in(source) or (with_forgotten and one.parked_count)
+            if one.parked_in(source) or (with_forgotten and one.parked_count)
         ]
 
     # -- the end -------------------------------------------------------------------------------------------------

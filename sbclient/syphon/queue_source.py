@@ -1,24 +1,29 @@
-"""A plain backlog queue as a source of messages: receives, settles, parks and finds them, and renews their locks."""
+"""A plain backlog queue: polls it, gives its messages to their destinations, scans it for parked ones, renews locks."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from datetime import datetime
+from typing import Any, ClassVar, Final, Literal
 
-from sbclient.delivery import Settlement, SettleMode
+from sbclient.delivery import SettleMode
 from sbclient.errors import MessageAlreadySettled, MessageLockLostError, MessageNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
+from sbclient.retry import BackOff
 from sbclient.rules.entity_path import is_entity_path
-from sbclient.rules.envelope import PATH, MalformedEnvelopeError, Unsealed, unseal
-from sbclient.rules.ping import is_ping
-from sbclient.rules.size import encoded_size
-from sbclient.rules.window import Window
-from sbclient.syphon.forwarder import SETTLE_S, Forwarder
+from sbclient.rules.envelope import PATH
+from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from sbclient.syphon.budget import SyphonBudget
+from sbclient.syphon.destination import FORGET_AFTER_S
+from sbclient.syphon.destination_table import Destinations
 from sbclient.syphon.queue_counts import QueueCounts
+from sbclient.syphon.source import SETTLE_S, TRIES_UNTIL_EMPTY, InFlight, Source
+from sbclient.syphon.status import Progress
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import ReceiverLink
@@ -27,40 +32,14 @@ log = get_logger(__name__)
 
 EMPTY_AFTER_S: Final = 2.0
 """A queue that has messages returns one sooner than this."""
-
 MIN_RENEWAL_PAUSE_S: Final = 1.0
 PEEK_MESSAGES: Final = 100
 STRAYS_KEPT: Final = 1000
-RELEASE_S: Final = 5.0
-"""How long `close` waits until every message in flight is released; after that their locks expire."""
-
-
-@dataclass(slots=True, eq=False)
-class InFlight:
-    """A backlog message that is locked by this syphon and not yet settled.
-
-    Attributes:
-        size: encoded bytes.
-        lock_s: duration of the lock.
-        is_lost: the lock has expired, so another receiver may have the message; it must not be sent any more.
-    """
-
-    message: ServiceBusReceivedMessage
-    source: BacklogSource
-    unsealed: Unsealed
-    size: int
-    lock_s: float
-    is_lost: bool = False
-
-
-class ScanObserver(Protocol):
-    """Receives what a scan finds."""
-
-    def remember_parked(self, source: BacklogSource, path: str, number: int) -> bool:
-        """Remember a deferred message by its sequence number; return False if there is no room for it."""
-
-    def can_forward(self, message: ServiceBusReceivedMessage) -> bool:
-        """Return whether a waiting message can be sent or dead-lettered now: its destination does not refuse it."""
+SCAN_PAUSE_S: Final = 60.0
+"""Shortest pause between two scans: messages that another receiver had locked are available again by then."""
+MAX_SCAN_PAUSE_S: Final = FORGET_AFTER_S / 2
+"""Longest pause between two scans of a queue with parked messages that are not remembered. It is shorter than the time
+after which their destination is forgotten, so that `missing_entity_grace` does not start again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,81 +57,97 @@ class Scan:
     forgotten: int
 
 
-class BacklogSource:
-    """One plain backlog queue.
+class QueueSource(Source):
+    """One plain backlog queue."""
 
-    Attributes:
-        queue: its name.
-        in_flight: messages in flight, by sequence number.
-        changed: set when a message in flight is settled or lost, or a destination has answered.
-        scan_needed: set when there may be parked messages that no destination remembers.
+    is_ordered: ClassVar[bool] = False
 
-    Args:
-        window: limits of the messages in flight.
-    """
-
-    def __init__(self, pair: PairState, queue: str, forwarder: Forwarder, window: Window) -> None:
-        self._pair = pair
-        self._clock = pair.clock
-        self._forwarder = forwarder
+    def __init__(
+        self,
+        pair: PairState,
+        queue: str,
+        destinations: Destinations,
+        progress: Progress,
+        budget: SyphonBudget,
+        *,
+        until: Literal["empty"] | None,
+    ) -> None:
+        super().__init__(pair, queue, progress, budget, until=until)
+        self._destinations = destinations
         self._link: ReceiverLink = pair.secondary.open_receiver(queue)
-        self._window = window
+        self._full_polls = 0
         self._strays: list[int] = []
-        self._has_messages = asyncio.Event()
         self._counts = self._next_counts = QueueCounts()
-        self._polled_at: float | None = None
         self._read_time = pair.clock.reader()
         self._ahead_s = pair.clock.now() - pair.clock.monotonic()
-        self._where = pair.at_backlog(queue)
-        self.queue = queue
-        self.in_flight: dict[int, InFlight] = {}
-        self.changed = asyncio.Event()
-        self.scan_needed = asyncio.Event()
-
-    @property
-    def room(self) -> int:
-        """How many more messages may be in flight."""
-        return self._window.room
-
-    async def reopen(self) -> None:
-        """Replace the link after an error."""
-        await self._link.close()
-        self._link = self._pair.secondary.open_receiver(self.queue)
+        longest_s = FIRST_PAUSE_S if self._is_until_empty else LONGEST_PAUSE_S
+        self._stall = BackOff(self._while_stalled, FIRST_PAUSE_S, longest_s)
 
     def destination_answered(self, *, has_recovered: bool) -> None:
-        """A destination has accepted or refused messages.
-
-        Args:
-            has_recovered: it refused messages before and now accepts them.
-        """
         self.changed.set()
         if has_recovered:
             self.scan_needed.set()
 
+    def background(self) -> list[Coroutine[Any, Any, None]]:
+        return [self.keep_locks()] if self._is_until_empty else [self.keep_locks(), self._scan_regularly()]
+
     # -- receiving -----------------------------------------------------------------------------------------------
 
-    async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
-        """Receive waiting messages; `take` them next."""
-        self._polled_at = self._clock.monotonic()
-        try:
-            messages = await self._link.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
-        finally:
-            self._polled_at = None
-        self._counts.remove_received(messages)
-        return messages
+    async def run(self) -> None:
+        """Receive messages and give them to their destinations, until the end."""
+        await self._repeat(self._poll)
 
-    async def receive_parked(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
-        """Receive deferred messages by sequence number, without those that are gone or locked; `take` them next.
+    async def _poll(self, failures: int) -> bool:
+        if failures:
+            await self._reopen()
+        room = await self._room()
+        if room is None:
+            return False
+        count = await self._forward(room, self._budget.poll_after(failures))
+        return not (self._is_until_empty and not count and await self._is_finished())
+
+    async def _reopen(self) -> None:
+        """Replace the link after an error."""
+        await self._link.close()
+        self._link = self.pair.secondary.open_receiver(self.queue)
+        for one in self.in_flight.values():
+            one.link = self._link
+
+    async def _forward(self, room: int, poll_s: float) -> int:
+        """Forward the messages of one poll and return their number.
+
+        A separate coroutine, so that the next poll keeps no message alive.
+        """
+        async with self._budget.poll_slots:
+            messages = await self.receive(max_message_count=room, max_wait_time_s=poll_s)
+        await self._destinations.offer(messages)
+        return len(messages)
+
+    async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[InFlight]:
+        """Receive waiting messages; those that are not to be sent are settled."""
+        with self._polls.polling():
+            messages = await self._link.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
+        self._full_polls += len(messages) == max_message_count
+        self._counts.remove_received(messages)
+        return await self.take(self._link, messages)
+
+    async def receive_parked(self, numbers: Sequence[int]) -> list[InFlight]:
+        """Receive deferred messages by sequence number, without those that are gone or locked.
 
         If the lock of a message has expired before the answers arrived, another syphon may have the message: a scan
         finds it again.
         """
         asked_at = self._clock.now()
         answered = await self._find_parked(numbers)
-        found = [one for one in answered if not asked_at < _locked_until(one) <= self._clock.now()]
+        now = self._clock.now()
+        found = [
+            one
+            for one in answered
+            if one.locked_until_utc is None or not asked_at < one.locked_until_utc.timestamp() <= now
+        ]
         if len(found) < len(answered):
             self.scan_needed.set()
-        return found
+        return await self.take(self._link, found)
 
     async def _find_parked(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
         try:
@@ -170,126 +165,61 @@ class BacklogSource:
             found += await self._find_parked([number])
         return found
 
-    async def take(self, messages: Sequence[ServiceBusReceivedMessage]) -> list[InFlight]:
-        """Return the received messages that are to be sent, unsealed and with their locks renewed from now on.
+    # -- when to receive -----------------------------------------------------------------------------------------
 
-        The other messages are settled: pings, copies that the primary has already, messages that cannot be unsealed.
+    async def _room(self) -> int | None:
+        """Wait until there is room for a message; return how many to receive, None at the end of a run until empty.
+
+        While every destination that was tried refuses, for example since the primary is down, messages stay in their
+        queue unless there is one for another destination.
         """
-        sorted_messages = [(message, self._sort(message)) for message in messages]  # before the first await
-        for message, result in sorted_messages:
-            if isinstance(result, tuple):
-                await self._dead_letter(message, *result, path=self.queue)
-            elif result is None:
-                await self._settle(message, SettleMode.COMPLETE)
-        return [result for _, result in sorted_messages if isinstance(result, InFlight)]
+        room: int | None = None
 
-    def _sort(self, message: ServiceBusReceivedMessage) -> InFlight | tuple[str, str] | None:
-        """Return the message in flight, a dead-letter reason and description, or None if it need not be sent."""
-        if self.was_accepted(message) or is_ping(message):
-            return None
-        try:
-            options = self._pair.options
-            unsealed = unseal(
-                message,
-                now=self._clock.now(),
-                time_to_live_mode=options.backlog_time_to_live,
-                allowed=options.syphon_destinations,
-            )
-        except MalformedEnvelopeError as error:
-            return error.reason, error.description
-        return self._add(message, unsealed)
+        async def is_decided(_: int) -> bool:
+            nonlocal room
+            while True:
+                while not self.room:
+                    self.changed.clear()
+                    await self.changed.wait()
+                if self._destinations.are_queues_stalled and not (await self.scan()).forwardable:
+                    return self._is_until_empty and self._destinations.are_refused_for_good
+                if room := self.room:  # during the scan, parked messages may have taken it
+                    return True
 
-    def _add(self, message: ServiceBusReceivedMessage, unsealed: Unsealed) -> InFlight:
-        earlier = self.in_flight.get(message.sequence_number)
-        if earlier is not None:  # its lock has expired unnoticed, and the message was delivered again
-            earlier.is_lost = True
-            self._remove(earlier)
-        added = InFlight(message, self, unsealed, encoded_size(message), lock_s=self._lock_left_s(message))
-        self.in_flight[message.sequence_number] = added
-        self._window.add(added.size)
-        self._has_messages.set()
-        return added
+        await self._stall.run(is_decided)
+        return room
 
-    def _remove(self, settled: InFlight) -> None:
-        number = settled.message.sequence_number
-        if self.in_flight.get(number) is settled:
-            del self.in_flight[number]
-            self._window.remove(settled.size)
-            self.changed.set()
+    async def _while_stalled(self, longest_s: float) -> None:
+        """Wait until a destination accepts messages.
+
+        The answers of destinations that refuse do not end the wait: many of them answer often, and each scan is costly.
+        """
+        until_at = self._clock.monotonic() + longest_s
+        while self._destinations.are_queues_stalled and (left_s := until_at - self._clock.monotonic()) > 0:
+            await self._changed_within(left_s)
+
+    async def _changed_within(self, longest_s: float) -> None:
+        self.changed.clear()
+        with suppress(TimeoutError):
+            async with self._clock.timeout(max(longest_s, 0.1)):
+                await self.changed.wait()
+
+    async def _is_finished(self) -> bool:
+        """Return whether only messages are left that their destinations keep refusing; wait a little if not."""
         if not self.in_flight:
-            self._has_messages.clear()
-
-    # -- settling ------------------------------------------------------------------------------------------------
-
-    def was_accepted(self, message: ServiceBusReceivedMessage) -> bool:
-        """Return whether the primary has this very copy already, since only its completion failed."""
-        return self._pair.accepted.has(self.queue, message)
-
-    def accept(self, sent: InFlight) -> None:
-        """Note at once that the primary has a message, so that it is not sent again, whatever happens to `complete`."""
-        self._pair.accepted.add(self.queue, sent.message)
-
-    async def complete(self, settled: InFlight) -> None:
-        """Remove a message that the primary has."""
-        await self._settle(settled.message, SettleMode.COMPLETE)
-        self._remove(settled)
-
-    async def dead_letter(self, settled: InFlight, reason: str, description: str) -> None:
-        """Move a message to the dead letters of its backlog queue."""
-        await self._dead_letter(settled.message, reason, description, path=settled.unsealed.destination)
-        self._remove(settled)
-
-    async def park(self, settled: InFlight) -> bool:
-        """Defer a message, so that later ones can be received; return whether it succeeded."""
-        is_settled = await self._settle(settled.message, SettleMode.DEFER)
-        self._remove(settled)
-        return is_settled
-
-    async def release(self, settled: InFlight) -> None:
-        """Abandon a message, or complete it if the primary has it."""
-        if self.was_accepted(settled.message):
-            await self.complete(settled)
-        else:
-            await self._settle(settled.message, SettleMode.ABANDON)
-            self._remove(settled)
-
-    async def _settle(self, message: ServiceBusReceivedMessage, mode: SettleMode) -> bool:
-        """Settle a message; return False if that failed: it is delivered again or, if it was parked, needs a scan."""
-        try:
-            await self._link.settle(message, Settlement(mode), timeout_s=SETTLE_S)
-        except ServiceBusError as error:
-            self._not_settled(message, mode, error)
-            return False
-        if mode is SettleMode.COMPLETE:
-            self._pair.accepted.discard(self.queue, message)
-        elif mode is SettleMode.DEFER:
-            self._counts.add_parked(message)
-            metrics.add(metrics.PARKED, 1, self._where)
-        return True
-
-    async def _dead_letter(
-        self, message: ServiceBusReceivedMessage, reason: str, description: str, *, path: str
-    ) -> None:
-        try:
-            await self._forwarder.dead_letter(self._link, message, reason, description, queue=self.queue, path=path)
-        except ServiceBusError as error:
-            self._not_settled(message, SettleMode.DEAD_LETTER, error)
-
-    def _not_settled(self, message: ServiceBusReceivedMessage, mode: SettleMode, error: ServiceBusError) -> None:
-        log.warning(
-            "syphon.not_settled",
-            "cannot {mode} message {sequence_number} of {queue!r} ({error}); the queue delivers it again",
-            queue=self.queue,
-            sequence_number=message.sequence_number,
-            mode=str(mode),
-            error=error,
-        )
-        self.scan_needed.set()
+            scan = await self.scan()
+            await self._offer_strays()
+            waiting = self._destinations.failures_of_waiting(self, with_forgotten=bool(scan.forgotten))
+            is_stuck = all(failures >= TRIES_UNTIL_EMPTY for failures in waiting)
+            if not scan.active and not self.in_flight and is_stuck and (waiting or not scan.forgotten):
+                return True
+        await self._changed_within(FIRST_PAUSE_S)
+        return False
 
     # -- scanning ------------------------------------------------------------------------------------------------
 
-    async def scan(self, observer: ScanObserver) -> Scan:
-        """Peek at every message of the queue and report the parked ones to the observer."""
+    async def scan(self) -> Scan:
+        """Peek at every message of the queue; the destinations remember the parked ones."""
         active = forwardable = forgotten = 0
         counts = self._next_counts = QueueCounts()
         next_number = 1
@@ -302,33 +232,31 @@ class BacklogSource:
                 counts.add(message)
                 if message.state is ServiceBusMessageState.ACTIVE:
                     active += 1
-                    forwardable += observer.can_forward(message)
+                    forwardable += self._destinations.can_forward(message)
                 elif message.state is ServiceBusMessageState.DEFERRED:
-                    forgotten += not self._remember(message, observer)
+                    forgotten += not self._remember(message)
             next_number = page[-1].sequence_number + 1
         self._counts = counts
         return Scan(active, forwardable, forgotten)
 
-    def _remember(self, message: ServiceBusReceivedMessage, observer: ScanObserver) -> bool:
+    def _remember(self, message: ServiceBusReceivedMessage) -> bool:
         path = message.application_properties.get(PATH)
         if isinstance(path, str) and is_entity_path(path):
-            return observer.remember_parked(self, path, message.sequence_number)
+            return self._destinations.remember_parked(self, path, message.sequence_number)
         if len(self._strays) >= STRAYS_KEPT:
             return False
         self._strays.append(message.sequence_number)
         return True
 
-    async def take_strays(self) -> list[InFlight]:
+    async def _offer_strays(self) -> None:
         """Take the parked messages that name no entity, which a scan found; as a rule all are dead-lettered."""
         strays, self._strays = self._strays, []
-        taken: list[InFlight] = []
         for number in strays:
-            taken += await self.take(await self.receive_parked([number]))
-        return taken
+            await self._destinations.offer(await self.receive_parked([number]))
 
     def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
         """Yield the depth and the age of the queue; see `metrics.Watched`."""
-        now, polled_at, counts = self._read_time(), self._polled_at, self._counts
+        now, polled_at, counts = self._read_time(), self._polls.polled_at, self._counts
         in_flight = [one.message.enqueued_time_utc for one in list(self.in_flight.values())]
         # A poll that waits this long proves that no message is left: those of the last scan were received since.
         is_empty = polled_at is not None and now - polled_at > EMPTY_AFTER_S
@@ -340,12 +268,56 @@ class BacklogSource:
         age_s = now + self._ahead_s - oldest.timestamp() if oldest is not None else 0.0
         yield metrics.BACKLOG_AGE, max(age_s, 0.0), self._where
 
+    async def _while_polls_are_full(self) -> None:
+        """Wait for a second in which no poll fills the room, at most a minute.
+
+        A scan costs as much as receiving, and until then the drain is about to receive nearly all that it would find.
+        """
+        until_at = self._clock.monotonic() + SCAN_PAUSE_S
+        known = -1
+        while known != self._full_polls and self._clock.monotonic() < until_at:
+            known = self._full_polls
+            await self._clock.sleep(FIRST_PAUSE_S)
+
+    async def _scan_regularly(self) -> None:
+        """Scan for parked messages at the start, when a destination recovers, and regularly; runs until cancelled.
+
+        Another syphon may have left parked messages. The pauses grow while there are more than can be remembered and
+        no message leaves the backlog.
+        """
+        await self._while_polls_are_full()
+        longest_s = self.pair.options.syphon_long_poll.total_seconds()
+        pause_s, ended = SCAN_PAUSE_S, -1
+        while True:
+            self.scan_needed.clear()
+            wait_s = longest_s
+            try:
+                scan = await self.scan()
+                await self._offer_strays()
+                if scan.forgotten:
+                    has_progress = ended != self._progress.ended
+                    pause_s = SCAN_PAUSE_S if has_progress else min(2 * pause_s, MAX_SCAN_PAUSE_S, longest_s)
+                    wait_s = pause_s - SCAN_PAUSE_S
+                ended = self._progress.ended
+            except ServiceBusError as error:
+                log.info(
+                    "syphon.not_scanned",
+                    "cannot scan {queue!r} for parked messages: {error}",
+                    queue=self.queue,
+                    error=error,
+                )
+                wait_s = 0.0
+            await self._clock.sleep(SCAN_PAUSE_S)
+            with suppress(TimeoutError):
+                async with self._clock.timeout(wait_s):
+                    await self.scan_needed.wait()
+
     # -- locks ---------------------------------------------------------------------------------------------------
 
     async def keep_locks(self) -> None:
         """Renew each lock after half of its duration; runs until cancelled."""
         while True:
-            await self._has_messages.wait()
+            await self.has_messages.wait()
             due_s = min((self._due_in_s(one) for one in self.in_flight.values()), default=0.0)
             await self._clock.sleep(max(due_s, MIN_RENEWAL_PAUSE_S))
             await self._renew_due()
@@ -363,49 +335,39 @@ class BacklogSource:
         except ServiceBusError as error:
             if self.in_flight.get(renewed.message.sequence_number) is not renewed:
                 return  # it was settled
-            if isinstance(error, MessageLockLostError) or self._lock_left_s(renewed.message) <= 0:
-                self._lose(renewed, error)
-
-    def is_locked(self, one: InFlight) -> bool:
-        """Return whether a message may still be sent; if its lock expires while a renewal hangs, it is lost.
-
-        A clock that is ahead by more than the lock proves nothing.
-        """
-        if not one.is_lost and one.lock_s > 0 and self._lock_left_s(one.message) <= 0:
-            self._lose(one, MessageLockLostError("its renewal was not answered in time"))
-        return not one.is_lost
-
-    def _lose(self, lost: InFlight, error: ServiceBusError) -> None:
-        log.info(
-            "syphon.lock_lost",
-            "a lock in {queue!r} expired before its message was forwarded: {error}",
-            queue=self.queue,
-            error=error,
-        )
-        lost.is_lost = True
-        self._remove(lost)
+            if isinstance(error, MessageLockLostError) or self.lock_left_s(renewed) <= 0:
+                self.lose(renewed, error)
 
     def _due_in_s(self, one: InFlight) -> float:
-        return self._lock_left_s(one.message) - one.lock_s / 2
+        return self.lock_left_s(one) - one.lock_s / 2
 
-    def _lock_left_s(self, message: ServiceBusReceivedMessage) -> float:
-        return _locked_until(message) - self._clock.now() if message.locked_until_utc is not None else 0.0
+    def _locked_until(self, one: InFlight) -> datetime | None:
+        return one.message.locked_until_utc
 
-    async def close(self) -> None:
-        """Release every message in flight and close the link."""
-        try:
-            async with self._clock.timeout(RELEASE_S):
-                await asyncio.gather(*map(self.release, self.in_flight.values()))
-        except TimeoutError:
-            log.warning(
-                "syphon.not_given_back",
-                "cannot release all messages of {queue!r}; their locks expire",
-                queue=self.queue,
+    # -- settling ------------------------------------------------------------------------------------------------
+
+    async def park(self, one: InFlight) -> int | None:
+        """Defer a message, so that later ones can be received; return its number, or None if that failed."""
+        error = await self.settle(one.link, one.message, SettleMode.DEFER)
+        self.end(one, error)
+        if error is not None:
+            return None
+        self._counts.add_parked(one.message)
+        metrics.add(metrics.PARKED, 1, self._where)
+        return one.message.sequence_number
+
+    async def _abandon(self, one: InFlight) -> None:
+        self.end(one, await self.settle(one.link, one.message, SettleMode.ABANDON))
+
+    def _unavailable(self, error: ServiceBusError, failures: int) -> None:
+        if failures == 1:
+            self.pair.record(
+                "syphon.queue_unreachable",
+                "backlog queue {path!r} is unavailable: {error}",
+                self.queue,
+                level=logging.WARNING,
+                error=error,
             )
+
+    async def _close_links(self) -> None:
         await self._link.close()
-
-
-def _locked_until(message: ServiceBusReceivedMessage) -> float:
-    """Return the end of the lock, in seconds since 1970-01-01 UTC; infinite without one."""
-    until = message.locked_until_utc
-    return until.timestamp() if until is not None else math.inf

@@ -1,154 +1,217 @@
 """A session-enabled backlog queue: its sessions are drained concurrently, the messages of each session in order.
 
 The session lock keeps competing syphons, and the producer, from overtaking each other. A session whose destination
-refuses is released unchanged and tried later. Its messages are not deferred, since that would change their order.
+refuses is released unchanged and rests until the destination asks for it. Its messages are not deferred, since that
+would change their order.
+
+While no session rests, the service picks: the next available session, in one long poll. With resting sessions it would
+offer those again and again. Then the sessions are listed, after pauses of 1 s that double up to 60 s while nothing
+changes, and those that do not rest are accepted by name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Sequence
-from typing import Final, Literal
-from weakref import WeakValueDictionary
+from contextlib import suppress
+from datetime import datetime
+from typing import ClassVar, Final, Literal
 
-from sbclient.delivery import NEXT_AVAILABLE_SESSION, SessionChoice, Settlement, SettleMode
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, SessionChoice
 from sbclient.errors import (
     InvalidOperationError,
-    MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusError,
-    ServiceBusServerBusyError,
     SessionCannotBeLockedError,
 )
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.state import PairState
-from sbclient.rules.backoff import backoff_s
-from sbclient.rules.envelope import PATH, MalformedEnvelopeError, Unsealed, unseal
-from sbclient.rules.ping import is_ping
-from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S, OngoingError
-from sbclient.rules.size import encoded_size
+from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from sbclient.syphon.budget import SyphonBudget
-from sbclient.syphon.destination import FORGET_AFTER_S
-from sbclient.syphon.forwarder import MISSING, Forwarder, rejection_reason
-from sbclient.syphon.session_backoff import TRY_S, SessionBackoff
-from sbclient.syphon.session_picker import SessionPicker
-from sbclient.syphon.status import RECOVERED, UNAVAILABLE, PollRecord, QueueStatus
+from sbclient.syphon.destination_table import Destinations
+from sbclient.syphon.source import TRIES_UNTIL_EMPTY, InFlight, Source
+from sbclient.syphon.status import Progress
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
-from sbclient.transport.base import ReceiverLink, SenderLink
+from sbclient.transport.base import ReceiverLink
 
 log = get_logger(__name__)
 
 WORKERS: Final = 4
 SESSION_MESSAGES: Final = 20
+TRY_S: Final = 20.0
+"""Longest duration of a request, and of the wait of a destination for one of its resting sessions."""
 MORE_WAIT_S: Final = 0.5
 """How long to wait for the first message of a session, and for more of them if the transport cannot tell that there are
 none."""
-
+VISITED_PER_LIST: Final = 100
+"""Limit of sessions, not known to rest, that are visited before the sessions are listed again."""
 RENEW_BELOW_S: Final = 30.0
-LINKS_KEPT: Final = 100
 RENEWAL_CHECK_S: Final = 10.0
 """Longest time between two checks of the session lock while a message waits for the rate limit or is sent."""
-
 MIN_RENEWAL_CHECK_S: Final = 0.5
 """Shortest time between two checks, however short the lock is: each renewal is a request."""
 
 
-class SessionSource:
-    """The sessions of one backlog queue, drained by a few concurrent workers.
+class SessionSource(Source):
+    """The sessions of one backlog queue, drained by a few concurrent workers."""
 
-    Attributes:
-        queue: its name.
-
-    Args:
-        until: as for `Syphon`.
-        shut_down_s: how long running transfers may take at the end.
-    """
+    is_ordered: ClassVar[bool] = True
 
     def __init__(
         self,
         pair: PairState,
         queue: str,
-        forwarder: Forwarder,
+        destinations: Destinations,
+        progress: Progress,
         budget: SyphonBudget,
         *,
         until: Literal["empty"] | None,
-        shut_down_s: float,
     ) -> None:
-        self._pair = pair
-        self._clock = pair.clock
-        self._forwarder = forwarder
-        self._budget = budget
-        self._is_until_empty = until == "empty"
-        self._shut_down_s = shut_down_s
-        self._window = budget.window()
-        self._polls = PollRecord(queue, pair.clock)
-        self._links: OrderedDict[str, tuple[SenderLink, float]] = OrderedDict()
-        self._backoff = SessionBackoff(pair.clock)
-        self._picker = SessionPicker(
-            pair.clock, pair.random, self._backoff, self._list_sessions, is_until_empty=self._is_until_empty
-        )
-        self._tasks = OwnedTasks(on_failure=lambda _: None)  # the task that starts one handles its failure
-        self._forwarding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.queue = queue
+        super().__init__(pair, queue, progress, budget, until=until)
+        self._destinations = destinations
+        self._picking = asyncio.Lock()
+        self._to_visit: deque[str] = deque()
+        self._asked_for: dict[str, asyncio.Event] = {}
+        self._visited: set[str] = set()
+        self._left_open: list[ReceiverLink] = []
+        self._list_at = float("-inf")
+        self._pause_s = FIRST_PAUSE_S
+        self._has_changed = False
+        self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Drain until cancelled, or until no session is left that can be forwarded."""
         workers = OwnedTasks(on_failure=lambda _: None)
         try:
-            await asyncio.gather(*(workers.start(self._work(), name=f"syphon {self.queue}") for _ in range(WORKERS)))
+            works = [workers.start(self._repeat(self._poll), name=f"syphon {self.queue}") for _ in range(WORKERS)]
+            await asyncio.gather(*works)
         finally:
             await workers.close()
-            await self._tasks.close()
-            await asyncio.gather(*(link.close() for link, _ in self._links.values()))
 
-    def status(self) -> QueueStatus:
-        """Return the status of the queue."""
-        return self._polls.status(in_flight=self._window.count)
+    def destination_answered(self, *, has_recovered: bool) -> None:
+        if has_recovered:
+            self._has_changed = True
+            self._list_at = float("-inf")
+            self._wake.set()
 
-    def refusing(self) -> dict[str, OngoingError]:
-        """Return the errors of the destinations that refuse messages, by path."""
-        return self._backoff.errors
+    # -- which session -------------------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
-        """Drain one session after the other."""
-        failures = 0
-        while True:
-            try:
-                await self._close_idle_links()
-                session = await self._picker.next()
-                if session is None or not await self._visit(session, self._budget.poll_after(failures)):
-                    return
-                failures = 0
-            except ServiceBusError as error:
-                if self._is_until_empty and isinstance(error, MessagingEntityNotFoundError):
-                    return  # a queue that does not exist is empty
-                failures += 1
-                self._polls.failed(error)
-                log.info(
-                    "syphon.session_not_drained",
-                    "cannot drain a session of {queue!r}: {error}",
-                    queue=self.queue,
-                    error=error,
-                )
-            if failures:
-                await self._clock.sleep(backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S))
+    async def _next(self) -> SessionChoice:
+        """Return the session to accept next; None ends a run until empty, since every session left is refused.
 
-    async def _visit(self, session: SessionChoice, poll_s: float) -> bool:
-        """Accept a session and drain it; return whether there may be another one."""
-        link = self._pair.secondary.open_receiver(self.queue, session=session)
+        If the sessions cannot be listed, the service picks from time to time, so that no session is delayed for ever.
+        """
+        async with self._picking:
+            while self._destinations.parked_in(self):
+                if self._to_visit:
+                    session_id = self._to_visit.popleft()
+                    if session_id not in self._visited or session_id in self._asked_for:
+                        return session_id
+                elif self._list_at > self._clock.monotonic():
+                    self._wake.clear()
+                    with suppress(TimeoutError):
+                        async with self._clock.timeout(self._list_at - self._clock.monotonic()):
+                            await self._wake.wait()
+                else:
+                    try:
+                        if not await self._list() and self._is_refused_for_good:
+                            return None
+                    except InvalidOperationError:  # the transport cannot list sessions
+                        return None if self._is_refused_for_good else NEXT_AVAILABLE_SESSION
+                    except ServiceBusError:
+                        return NEXT_AVAILABLE_SESSION
+        return NEXT_AVAILABLE_SESSION
+
+    @property
+    def _is_refused_for_good(self) -> bool:
+        """Whether a run until empty has tried the destination of each resting session often enough."""
+        failures = self._destinations.failures_of_waiting(self, with_forgotten=False)
+        return self._is_until_empty and all(each >= TRIES_UNTIL_EMPTY for each in failures)
+
+    async def _list(self) -> int:
+        """List the sessions; return how many that do not rest are to be visited, a random sample of them."""
+        longest_s = FIRST_PAUSE_S if self._is_until_empty else LONGEST_PAUSE_S
+        had_changed, self._has_changed = self._has_changed, False
+        self._pause_s = FIRST_PAUSE_S if had_changed else min(2 * self._pause_s, longest_s)
+        self._list_at = self._clock.monotonic() + self._pause_s
+        listed = await self._list_sessions()
+        present, resting = set(listed), set[int | str]()
+        for parked in self._destinations.parked_in(self):
+            for gone in [one for one in parked if one not in present]:
+                del parked[gone]
+            resting.update(parked)
+        others = [one for one in listed if one not in resting]
+        if len(others) >= VISITED_PER_LIST:
+            others = self.pair.random.sample(others, VISITED_PER_LIST)
+            if had_changed:
+                self._list_at = float("-inf")  # there may be more, and visits are useful now
+        self._to_visit.extend(others)
+        return len(others)
+
+    async def _list_sessions(self) -> Sequence[str]:
+        """Return the sessions with messages, also those that other receivers hold, and those with only a state."""
+        return await self.pair.secondary.list_sessions(self.queue, state_updated_after=None, timeout_s=TRY_S)
+
+    async def receive_parked(self, numbers: Sequence[str]) -> list[InFlight]:
+        """Let a worker visit a resting session; return when its first message is offered, or the session is gone.
+
+        Raises:
+            OperationTimeoutError: no worker was free.
+        """
+        [session_id] = numbers
+        offered = self._asked_for[session_id] = asyncio.Event()
+        self._to_visit.appendleft(session_id)
+        self._wake.set()
         try:
-            if await self._accept(link, session, poll_s):
-                with self._picker.visiting(link.session_id or ""):
-                    await self._drain(link)
-            elif session is NEXT_AVAILABLE_SESSION and self._is_until_empty:
-                return await self._has_sessions()
-            return True
+            async with self._clock.timeout(TRY_S):
+                await offered.wait()
+        except TimeoutError:
+            raise OperationTimeoutError(f"session {session_id!r} of {self.queue!r} was not accepted in time") from None
         finally:
-            await link.close()
+            del self._asked_for[session_id]
+        return []
+
+    async def park(self, one: InFlight) -> str | None:
+        """Let the session rest; return its id."""
+        self._has_changed = self._has_changed or not self._is_resting(one.session_id)
+        one.is_parked = True
+        self.end(one, None)
+        return one.session_id
+
+    # -- one session ---------------------------------------------------------------------------------------------
+
+    async def _poll(self, failures: int) -> bool:
+        """Accept a session and drain it; return whether there may be another one."""
+        session = await self._next()
+        if session is None:
+            return False
+        link = self.pair.secondary.open_receiver(self.queue, session=session)
+        try:
+            if await self._accept(link, session, self._budget.poll_after(failures)):
+                self._visited.add(link.session_id or "")
+                is_delayed = not await self._drain(link)
+            else:
+                is_delayed = False
+                if session is NEXT_AVAILABLE_SESSION and self._is_until_empty:
+                    return await self._has_sessions()
+        except asyncio.CancelledError:
+            self._left_open.append(link)  # the primary may have a message of the session
+            raise
+        finally:
+            self._visited.discard(link.session_id or "")
+            self._answer(session)
+            if link not in self._left_open:
+                await link.close()
+        if is_delayed:
+            await self._clock.sleep(FIRST_PAUSE_S)
+        return True
+
+    def _answer(self, session: SessionChoice) -> None:
+        """Tell the destination that has asked for a session that it was visited."""
+        offered = self._asked_for.get(session) if isinstance(session, str) else None
+        if offered is not None:
+            offered.set()
 
     async def _accept(self, link: ReceiverLink, session: SessionChoice, poll_s: float) -> bool:
         """Wait for the next available session, or accept one by name; return whether it is accepted."""
@@ -174,48 +237,67 @@ class SessionSource:
         except InvalidOperationError:
             return False
 
-    async def _list_sessions(self) -> Sequence[str]:
-        """Return the sessions with messages, also those that other receivers hold, and those with only a state."""
-        return await self._pair.secondary.list_sessions(self.queue, state_updated_after=None, timeout_s=TRY_S)
+    async def _drain(self, link: ReceiverLink) -> bool:
+        """Forward the messages of an accepted session until it is empty or its destination refuses.
 
-    # -- one session ---------------------------------------------------------------------------------------------
-
-    async def _drain(self, link: ReceiverLink) -> None:
-        """Forward the messages of an accepted session until its destination refuses."""
+        Returns:
+            False if it is refused and does not rest, since there is no room to remember it.
+        """
         is_empty = False
         while not is_empty:
-            count = max(1, min(SESSION_MESSAGES, self._window.room // WORKERS))  # each worker has a share of the room
+            count = max(1, min(SESSION_MESSAGES, self.room // WORKERS))  # each worker has a share of the room
             with self._polls.polling():
                 messages = await link.receive(max_message_count=count, max_wait_time_s=MORE_WAIT_S)
             is_empty = not messages or (len(messages) < count and link.is_drained)
-            sizes = [encoded_size(message) for message in messages]
-            for size in sizes:
-                self._window.add(size)
-            try:
-                for message in messages:
-                    await self._wait_for_rate(link, message)
-                    transfer = self._tasks.start(self._forward(link, message), name=f"syphon {self.queue}")
-                    try:
-                        while await self._clock.wait([transfer], self._check_in_s(link)):
-                            await self._renew_lock(link)
-                    except (asyncio.CancelledError, ServiceBusError):
-                        await self._clock.wait([transfer], self._shut_down_s)  # the primary may have the message
-                        raise
-                    if not transfer.result():
-                        return
-            finally:
-                for size in sizes:
-                    self._window.remove(size)
+            if not await self._forward(link, messages):
+                return self._is_resting(link.session_id)
+        return True
 
-    async def _wait_for_rate(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> None:
-        """Wait until the rate limit allows one more message, and renew the session lock meanwhile."""
-        if not self._budget.rates.is_limited:
-            return
-        path = message.application_properties.get(PATH)
-        taking = self._budget.rates.take(path if isinstance(path, str) else "", 1)
-        wait = self._tasks.start(taking, name=f"rate limit of {self.queue}")
-        while await self._clock.wait([wait], self._check_in_s(link)):
-            await self._renew_lock(link)
+    def _is_resting(self, session_id: str | None) -> bool:
+        return any(session_id in parked for parked in self._destinations.parked_in(self))
+
+    async def _forward(self, link: ReceiverLink, messages: Sequence[ServiceBusReceivedMessage]) -> bool:
+        """Forward messages one after another; return False if their destination refuses."""
+        taken = await self.take(link, messages)
+        try:
+            while taken:
+                await self._renew_lock(link)
+                one = taken.pop(0)
+                one.ended = asyncio.Event()
+                await self._destinations.offer([one])
+                self._answer(link.session_id)
+                await self._until_ended(one)
+                if one.is_parked:
+                    return False
+                self._has_changed = True
+        finally:
+            for one in taken:
+                self.end(one, None)  # they become available with the session
+        return True
+
+    async def _until_ended(self, one: InFlight) -> None:
+        """Wait until a message is accepted, settled or parked, and renew the session lock meanwhile; complete it.
+
+        Raises:
+            ServiceBusError: the message is not settled, or the lock is lost.
+        """
+        assert one.ended is not None
+        try:
+            while not one.ended.is_set():
+                with suppress(TimeoutError):
+                    async with self._clock.timeout(self._check_in_s(one.link)):
+                        await one.ended.wait()
+                        break
+                await self._renew_lock(one.link)
+        except ServiceBusError as error:
+            self.lose(one, error)
+            raise
+        if one.is_accepted:
+            await one.complete()
+        if one.error is not None:
+            raise one.error
+
+    # -- locks ---------------------------------------------------------------------------------------------------
 
     def _check_in_s(self, link: ReceiverLink) -> float:
         """Return the time until the next check of the session lock, which may be short if the user made the queue."""
@@ -234,111 +316,21 @@ class SessionSource:
         if until is None or until.timestamp() - self._clock.now() < RENEW_BELOW_S:
             await link.renew_session_lock(timeout_s=TRY_S)
 
-    async def _forward(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> bool:
-        """Forward one message; return whether it is settled. If not, its destination refuses and the session rests.
+    def _locked_until(self, one: InFlight) -> datetime | None:
+        return one.link.session_locked_until_utc
 
-        A worker that has lost the session lock may still be sending a message, also this one. Wait for it: the primary
-        may accept the message, or an earlier one.
-        """
-        async with self._forwarding.setdefault(link.session_id or "", asyncio.Lock()):
-            return await self._forward_alone(link, message)
+    # -- the end -------------------------------------------------------------------------------------------------
 
-    async def _forward_alone(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> bool:
-        if is_ping(message) or self._pair.accepted.has(self.queue, message):
-            await self._complete(link, message)
-            return True
-        await self._renew_lock(link)
-        try:
-            options = self._pair.options
-            unsealed = unseal(
-                message,
-                now=self._clock.now(),
-                time_to_live_mode=options.backlog_time_to_live,
-                allowed=options.syphon_destinations,
-            )
-            while (is_settled := await self._send(link, message, unsealed)) is None:
-                await self._clock.sleep(SERVER_BUSY_PAUSE.total_seconds())
-                await self._renew_lock(link)
-            return is_settled
-        except MalformedEnvelopeError as error:
-            await self._dead_letter(link, message, error.reason, error.description)
-            return True
+    async def _abandon(self, one: InFlight) -> None:
+        """Do nothing: the message becomes available with its session."""
 
-    async def _send(self, link: ReceiverLink, message: ServiceBusReceivedMessage, unsealed: Unsealed) -> bool | None:
-        """Send one message if its destination may be tried now; return as `_forward`, or None if it is busy.
+    async def _close_links(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._left_open))
 
-        Raises:
-            MalformedEnvelopeError: the message has expired.
-        """
-        path, session_id = unsealed.destination, link.session_id or ""
-        content = unsealed.message_at(self._clock.now())
-        if not self._backoff.may_try(path, session_id):
-            self._rest(session_id, path)
-            return False
-        asked_at = self._clock.monotonic()
-        try:
-            sender = await self._sender(path)
-            await self._forwarder.send(sender, path, [content], TRY_S)
-        except ServiceBusServerBusyError:
-            self._backoff.interrupt(path)
-            return None
-        except ServiceBusError as error:
-            return await self._failed(link, message, path, error, asked_at)
-        self._pair.accepted.add(self.queue, message)
-        self._answered(path)
-        await self._complete(link, message)
-        return True
-
-    async def _failed(
-        self, link: ReceiverLink, message: ServiceBusReceivedMessage, path: str, error: ServiceBusError, asked_at: float
-    ) -> bool:
-        """Dead-letter a message that can never be sent, or let its session rest; return whether it is settled."""
-        reason = rejection_reason(error)
-        if reason is not None:
-            self._answered(path)
-            await self._dead_letter(link, message, reason, str(error))
-            return True
-        if self._backoff.refused(path, error, asked_at):
-            self._pair.record("syphon.destination_unavailable", UNAVAILABLE, path, level=logging.WARNING, error=error)
-        if self._backoff.is_missing_for(path, self._pair.options.missing_entity_grace.total_seconds()):
-            await self._dead_letter(link, message, MISSING, str(error))
-            self._backoff.given_up(path)
-            return True
-        self._rest(link.session_id or "", path)
-        return False
-
-    def _answered(self, path: str) -> None:
-        self._picker.changed()
-        if self._backoff.answered(path):
-            self._pair.record("syphon.destination_recovered", RECOVERED, path)
-            self._picker.recovered()
-
-    def _rest(self, session_id: str, path: str) -> None:
-        if self._backoff.rest(session_id, path):
-            self._picker.changed()
-
-    async def _complete(self, link: ReceiverLink, message: ServiceBusReceivedMessage) -> None:
-        """Complete a message that the primary has; if that fails, the copy stays known, so it is not sent again."""
-        await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=TRY_S)
-        self._pair.accepted.discard(self.queue, message)
-
-    async def _dead_letter(
-        self, link: ReceiverLink, message: ServiceBusReceivedMessage, reason: str, description: str
-    ) -> None:
-        await self._forwarder.dead_letter(link, message, reason, description, queue=self.queue, path=self.queue)
-
-    # -- links to destinations -----------------------------------------------------------------------------------
-
-    async def _sender(self, path: str) -> SenderLink:
-        link, _ = self._links.get(path) or (self._pair.primary.open_sender(path), 0.0)
-        self._links[path] = link, self._clock.monotonic()
-        self._links.move_to_end(path)
-        if len(self._links) > LINKS_KEPT:
-            await self._links.popitem(last=False)[1][0].close()
-        return link
-
-    async def _close_idle_links(self) -> None:
-        """Close the links that have not been used for a while."""
-        before = self._clock.monotonic() - FORGET_AFTER_S
-        while self._links and next(iter(self._links.values()))[1] <= before:
-            await self._links.popitem(last=False)[1][0].close()
+    def _unavailable(self, error: ServiceBusError, failures: int) -> None:
+        log.info(
+            "syphon.session_not_drained",
+            "cannot drain a session of {queue!r}: {error}",
+            queue=self.queue,
+            error=error,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,13 +58,17 @@ class SyphonStatus:
 
 
 class PollRecord:
-    """The polls of one backlog queue and their results; several polls may run at once."""
+    """The polls of one backlog queue and their results; several polls may run at once.
+
+    Attributes:
+        polled_at: start of the current poll, in monotonic seconds; None = no poll runs.
+    """
 
     def __init__(self, queue: str, clock: Clock) -> None:
         self._queue = queue
         self._clock = clock
         self._polls = 0
-        self._polled_at: float | None = None
+        self.polled_at: float | None = None
         self._answered_at: float | None = None
         self._error: OngoingError | None = None
 
@@ -71,7 +76,7 @@ class PollRecord:
     def polling(self) -> Iterator[None]:
         """A context around one poll; the poll has an answer if the context ends without an exception."""
         self._polls += 1
-        self._polled_at = self._clock.monotonic()
+        self.polled_at = self._clock.monotonic()
         try:
             yield
             self._answered_at = self._clock.monotonic()
@@ -79,11 +84,36 @@ class PollRecord:
         finally:
             self._polls -= 1
             if not self._polls:
-                self._polled_at = None
+                self.polled_at = None
 
     def failed(self, error: ServiceBusError) -> None:
         """Record that the queue returned an error."""
         self._error = OngoingError.of(error, self._clock.monotonic(), self._error)
 
     def status(self, *, in_flight: int) -> QueueStatus:
-        return QueueStatus(self._queue, in_flight, self._answered_at, self._polled_at, self._error)
+        return QueueStatus(self._queue, in_flight, self._answered_at, self.polled_at, self._error)
+
+
+class Progress:
+    """What one syphon has done.
+
+    Attributes:
+        drained: number of messages that the primary accepted.
+        dead_lettered: number of dead-lettered messages, by reason.
+        accepted: path of the entity that last accepted a message, and the monotonic time; None = none yet.
+    """
+
+    def __init__(self) -> None:
+        self.drained = 0
+        self.dead_lettered: Counter[str] = Counter()
+        self.accepted: tuple[str, float] | None = None
+
+    @property
+    def ended(self) -> int:
+        """Number of messages that left the backlog."""
+        return self.drained + self.dead_lettered.total()
+
+    def add(self, path: str, now: float, count: int) -> None:
+        """Add messages that an entity accepted."""
+        self.accepted = path, now
+        self.drained += count

@@ -17,14 +17,12 @@ from typing import Any, Final, Literal
 
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
-from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.budget import SyphonBudget
 from sbclient.syphon.destination_table import Destinations
-from sbclient.syphon.forwarder import Forwarder
-from sbclient.syphon.queue_drain import QueueDrain
-from sbclient.syphon.queue_source import BacklogSource
+from sbclient.syphon.queue_source import QueueSource
 from sbclient.syphon.session_source import WORKERS, SessionSource
-from sbclient.syphon.status import DONE, SyphonStatus
+from sbclient.syphon.source import Source
+from sbclient.syphon.status import DONE, Progress, SyphonStatus
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
@@ -84,20 +82,16 @@ class Syphon:
             long_poll_s=None if until == "empty" else state.options.syphon_long_poll.total_seconds(),
         )
         self._longest_pause_s = budget.longest_pause_s
-        self._forwarder = forwarder = Forwarder(state)
+        self._progress = progress = Progress()
         self._failure: BaseException | None = None
         self._runs: list[asyncio.Task[None]] = []
         self._tasks = OwnedTasks(on_failure=self._fail)
-        self._sources = [BacklogSource(state, name, forwarder, budget.window()) for name in plain]
-        self._destinations = Destinations(state, budget.rates, forwarder, self._sources, on_failure=self._fail)
-        self._drains = [
-            QueueDrain(state, source, self._destinations, forwarder, budget, until=until) for source in self._sources
+        self._sources: list[Source] = []
+        self._destinations = Destinations(state, budget.rates, progress, self._sources, on_failure=self._fail)
+        self._sources += [QueueSource(state, name, self._destinations, progress, budget, until=until) for name in plain]
+        self._sources += [
+            SessionSource(state, name, self._destinations, progress, budget, until=until) for name in with_sessions
         ]
-        self._sessions = [
-            SessionSource(state, name, forwarder, budget, until=until, shut_down_s=shut_down_s)
-            for name in with_sessions
-        ]
-        self._all: list[QueueDrain | SessionSource] = [*self._drains, *self._sessions]
 
     async def run(self) -> SyphonReport:
         """Drain until the end. A cancellation waits for running transfers and releases the other messages in flight.
@@ -107,16 +101,14 @@ class Syphon:
         log.info(
             "syphon.started",
             "the syphon started ({queues} queues, until {until})",
-            queues=len(self._all),
+            queues=len(self._sources),
             until=self._until or "cancelled",
         )
         try:
-            self._runs = [self._start(drain.run(), drain.queue) for drain in self._all]
+            self._runs = [self._start(source.run(), source.queue) for source in self._sources]
             for source in self._sources:
-                self._start(source.keep_locks(), f"locks of {source.queue}")
-            if self._until is None:
-                for drain in self._drains:
-                    self._start(drain.scan_regularly(), f"scan of {drain.queue}")
+                for work in source.background():
+                    self._start(work, f"background of {source.queue}")
             metrics.watch(self)
             if self._runs:
                 await asyncio.wait(self._runs)
@@ -131,33 +123,24 @@ class Syphon:
 
     def report(self) -> SyphonReport:
         """Return the result so far."""
-        dead_lettered = dict(sorted(self._forwarder.dead_lettered.items()))
-        return SyphonReport(self._forwarder.drained, dead_lettered, self._destinations.parked_count)
+        dead_lettered = dict(sorted(self._progress.dead_lettered.items()))
+        return SyphonReport(self._progress.drained, dead_lettered, self._destinations.parked_count)
 
     def status(self) -> SyphonStatus:
         """Return the current status."""
-        refusing, accepted = self._refusing(), self._forwarder.accepted
-        is_stalled_in_sessions = bool(refusing) and (accepted is None or accepted[0] in refusing)
         return SyphonStatus(
-            queues=tuple(drain.status() for drain in self._all),
-            refusing=refusing,
-            is_stalled=self._destinations.is_stalled or is_stalled_in_sessions,
-            accepted=accepted,
+            queues=tuple(source.status() for source in self._sources),
+            refusing=self._destinations.refusing(),
+            is_stalled=self._destinations.is_stalled,
+            accepted=self._progress.accepted,
             longest_pause_s=self._longest_pause_s,
         )
-
-    def _refusing(self) -> dict[str, OngoingError]:
-        """Return the errors of the entities that refuse messages, by path; callable in any thread."""
-        refusing = self._destinations.refusing()
-        for sessions in self._sessions:
-            refusing |= sessions.refusing()
-        return refusing
 
     def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
         """Yield the measurements of its queues and destinations; see `metrics.Watched`."""
         yield (
             metrics.UNAVAILABLE_DESTINATIONS,
-            len(self._refusing()),
+            len(self._destinations.refusing()),
             metrics.server(self._pair.primary.namespace),
         )
         for source in self._sources:

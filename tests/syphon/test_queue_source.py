@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from sbclient.broker.faults import Operation
+from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.rules.window import Window
-from sbclient.syphon.forwarder import Forwarder
-from sbclient.syphon.queue_source import BacklogSource
+from sbclient.options import SyphonLimits
+from sbclient.syphon.budget import SyphonBudget
+from sbclient.syphon.destination_table import Destinations
+from sbclient.syphon.queue_source import QueueSource
+from sbclient.syphon.source import Source
+from sbclient.syphon.status import Progress
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, options, texts
@@ -17,13 +21,14 @@ from tests.client.scene import BACKLOG, QUEUE, options, texts
 PAGE_S = 5.0
 
 
-class Recorder:
-    """Remembers every parked message that a scan finds."""
+class Recorder(Destinations):
+    """Remembers every parked message that a scan finds, and sends none."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: ServiceBusClient, budget: SyphonBudget) -> None:
+        super().__init__(client.pair.state, budget.rates, Progress(), [], on_failure=lambda _: None)
         self.parked: list[int] = []
 
-    def remember_parked(self, source: BacklogSource, path: str, number: int) -> bool:
+    def remember_parked(self, source: Source, path: str, number: int) -> bool:
         self.parked.append(number)
         return True
 
@@ -31,7 +36,14 @@ class Recorder:
         return True
 
 
-def depths(source: BacklogSource) -> dict[object, float]:
+def source_alone(client: ServiceBusClient, max_messages: int = 1000) -> tuple[QueueSource, Recorder]:
+    state, limits = client.pair.state, SyphonLimits(max_messages_in_flight=max_messages, max_bytes_in_flight=10**9)
+    budget = SyphonBudget(state.clock, limits, queues=1, pollers=1, long_poll_s=None)
+    recorder = Recorder(client, budget)
+    return QueueSource(state, BACKLOG[0], recorder, Progress(), budget, until="empty"), recorder
+
+
+def depths(source: QueueSource) -> dict[object, float]:
     return {
         attributes[metrics.STATE]: value
         for instrument, value, attributes in source.measured()
@@ -44,16 +56,16 @@ async def test_messages_received_during_a_scan_do_not_count_as_parked(pair: Memo
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
             await sender.send_messages([ServiceBusMessage(str(number)) for number in range(150)])
-        source = BacklogSource(client.pair.state, BACKLOG[0], Forwarder(client.pair.state), Window(1000, 1e9))
-        for message in await source.take(await source.receive(max_message_count=150, max_wait_time_s=1.0)):
-            assert await source.park(message)
+        source, recorder = source_alone(client)
+        for message in await source.receive(max_message_count=150, max_wait_time_s=1.0):
+            assert await message.park() is not None
         assert depths(source) == {"waiting": 0, "parked": 150}
         pair.secondary.inject(Fault(FaultKind.SLOW, operations=(Operation.PEEK,), latency_s=PAGE_S))
-        recorder = Recorder()
-        scan = asyncio.ensure_future(source.scan(recorder))
+        scan = asyncio.ensure_future(source.scan())
         await clock.sleep(PAGE_S + 1.0)
         assert len(recorder.parked) == 100
-        await source.receive_parked(recorder.parked[:100])
+        for message in await source.receive_parked(recorder.parked[:100]):
+            await message.complete()
         assert depths(source) == {"waiting": 0, "parked": 50}
         await scan
         assert depths(source) == {"waiting": 0, "parked": 50}
@@ -67,14 +79,14 @@ async def test_a_message_that_comes_again_after_its_lock_has_ended_takes_one_pla
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
             await sender.send_messages([ServiceBusMessage(text) for text in "abc"])
-        source = BacklogSource(client.pair.state, BACKLOG[0], Forwarder(client.pair.state), Window(5, 1e9))
+        source, _ = source_alone(client, max_messages=5)
         for _ in range(4):
-            in_flight = await source.take(await source.receive(max_message_count=5, max_wait_time_s=1.0))
+            in_flight = await source.receive(max_message_count=5, max_wait_time_s=1.0)
             assert texts([one.message for one in in_flight]) == ["a", "b", "c"]
             assert source.room == 2
             await clock.sleep(61.0)  # nothing renews the locks
         for one in in_flight:
-            await source.complete(one)
+            await one.complete()
         assert source.room == 5
         await source.close()
 
@@ -86,19 +98,16 @@ async def test_parked_messages_are_received_though_some_of_them_are_gone_or_lock
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
             await sender.send_messages([ServiceBusMessage(text) for text in "abcde"])
-        source, other = (
-            BacklogSource(client.pair.state, BACKLOG[0], Forwarder(client.pair.state), Window(1000, 1e9))
-            for _ in range(2)
-        )
-        in_flight = await source.take(await source.receive(max_message_count=5, max_wait_time_s=1.0))
+        (source, _), (other, _) = source_alone(client), source_alone(client)
+        in_flight = await source.receive(max_message_count=5, max_wait_time_s=1.0)
         numbers = [one.message.sequence_number for one in in_flight]
         for one in in_flight:
-            assert await source.park(one)
-        (gone,) = await other.take(await other.receive_parked(numbers[1:2]))
-        await other.complete(gone)
+            assert await one.park() is not None
+        (gone,) = await other.receive_parked(numbers[1:2])
+        await gone.complete()
         await other.receive_parked(numbers[3:4])
-        assert texts(await source.receive_parked(numbers)) == ["a", "c", "e"]
+        assert texts([one.message for one in await source.receive_parked(numbers)]) == ["a", "c", "e"]
         await clock.sleep(61.0)
-        assert texts(await source.receive_parked(numbers)) == ["a", "c", "d", "e"]
+        assert texts([one.message for one in await source.receive_parked(numbers)]) == ["a", "c", "d", "e"]
         for link in (source, other):
             await link.close()

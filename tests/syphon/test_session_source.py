@@ -23,7 +23,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules import accepted
-from sbclient.syphon import session_backoff, session_source
+from sbclient.syphon import destination, destination_table
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.transport import MemoryTransport
@@ -55,6 +55,10 @@ async def divert(client: ServiceBusClient, *texts: str, queue: str = QUEUE, **at
 
 async def left(pair: MemoryPair) -> list[str]:
     return texts(await taken(pair, HOME, secondary=True))
+
+
+async def sessions_of(client: ServiceBusClient) -> list[str]:
+    return [*await client._core.primary.list_sessions(HOME, state_updated_after=None, timeout_s=10.0)]
 
 
 def numbered(session: str, count: int) -> list[str]:
@@ -316,7 +320,7 @@ async def test_a_session_is_not_sent_by_a_second_worker_while_the_first_one_stil
 
 
 async def test_senders_to_destinations_are_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_source, "LINKS_KEPT", 3)
+    monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
     async with pair.client(ORDERED) as client:
         for number in range(12):
             await make_queue(pair, f"queue{number}")
@@ -438,10 +442,48 @@ async def test_status_includes_sessions(pair: MemoryPair, clock: VirtualClock) -
         await cancel(task)
 
 
+async def test_more_sessions_than_are_remembered_are_drained_when_their_destination_accepts_again(
+    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination, "PARKED_KNOWN", 3)
+    async with pair.client(ORDERED) as client:
+        await divert(client, *(f"{session}0" for session in "abcdefghij"))
+        fault = pair.primary.inject(Fault(FaultKind.DOWN))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(300.0)
+        before = pair.secondary.namespace.operation_count
+        await clock.sleep(300.0)
+        assert pair.secondary.namespace.operation_count - before < 300 * 4 * 4
+        pair.primary.heal(fault)
+        await clock.sleep(90.0)
+        await cancel(run)
+    assert sorted(texts(await taken(pair))) == [f"{session}0" for session in "abcdefghij"]
+
+
+async def test_resting_sessions_that_another_syphon_has_drained_are_forgotten(
+    pair: MemoryPair, clock: VirtualClock
+) -> None:
+    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
+        await divert(client, *(f"{session}0" for session in "abcdefgh"))
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        run = Syphon(client.pair)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(100.0)
+        destinations, (source,) = run._destinations, [one for one in run._sources if one.is_ordered]
+        assert [set(parked) for parked in destinations.parked_in(source)] == [set(await sessions_of(other))]
+        for session_id in await sessions_of(other):
+            async with other.get_queue_receiver(HOME, session_id=session_id) as receiver:
+                for message in await receiver.receive_messages(10):
+                    await receiver.complete_message(message)
+        await clock.sleep(130.0)
+        assert destinations.parked_in(source) == []
+        await cancel(task)
+
+
 async def test_the_memory_of_destinations_that_refuse_is_bounded(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_backoff, "REFUSALS_KEPT", 3)
+    monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
     async with pair.client(ORDERED) as client:
         for number in range(8):
             await make_queue(pair, f"queue{number}")

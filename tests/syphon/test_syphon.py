@@ -794,9 +794,9 @@ async def test_messages_are_moved_whatever_the_clock_shows(
     async with pair.client(ONE) as client:
         await divert(client, *range(3))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], until_at=clock.now() + 100.0))
-        lock_left_s = queue_source.BacklogSource._lock_left_s
+        lock_left_s = queue_source.QueueSource.lock_left_s
         monkeypatch.setattr(
-            queue_source.BacklogSource, "_lock_left_s", lambda self, message: lock_left_s(self, message) - ahead_s
+            queue_source.QueueSource, "lock_left_s", lambda self, message: lock_left_s(self, message) - ahead_s
         )
         report = await client.run_syphon(until="empty")
     assert report.drained == 3
@@ -1054,7 +1054,7 @@ async def test_something_that_should_never_happen_ends_the_syphon_loudly(
         await clock.sleep(1.0)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(queue_source.BacklogSource, "keep_locks", broken)
+    monkeypatch.setattr(queue_source.QueueSource, "keep_locks", broken)
     with pytest.raises(ZeroDivisionError):
         await client.run_syphon()
     assert clock.monotonic() == 1.0
@@ -1116,9 +1116,9 @@ async def test_syphon_polls_a_limited_number_of_queues_in_rotation(
     async with pair.client(options(backlog_queue_count=6)) as client:
         asked: Counter[str] = Counter()
         most = 0
-        receive = queue_source.BacklogSource.receive
+        receive = queue_source.QueueSource.receive
 
-        async def counted(self: queue_source.BacklogSource, **kwargs: Any) -> Any:
+        async def counted(self: queue_source.QueueSource, **kwargs: Any) -> Any:
             nonlocal most
             asked[self.queue] += 1
             most = max(most, asked.total())
@@ -1127,7 +1127,7 @@ async def test_syphon_polls_a_limited_number_of_queues_in_rotation(
             finally:
                 asked[self.queue] -= 1
 
-        monkeypatch.setattr(queue_source.BacklogSource, "receive", counted)
+        monkeypatch.setattr(queue_source.QueueSource, "receive", counted)
         run = Syphon(client.pair, limits=SyphonLimits(max_queues_polled=2))
         task = asyncio.ensure_future(run.run())
         await clock.sleep(200.0)

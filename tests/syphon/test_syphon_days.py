@@ -141,10 +141,11 @@ async def test_rejecting_entity_is_kept_with_its_back_off_while_messages_wait(
     async with running(pair) as run:
         await divert(pair, ONE, QUEUE)
         await clock.sleep(HOUR_S)
-        (kept,) = run.syphon._destinations.unavailable
+        (kept,) = run.syphon._destinations._known.values()
         before = run.primary.asked[Operation.SEND]
         await clock.sleep(HOUR_S)
-        assert run.syphon._destinations.unavailable == [kept]
+        assert [*run.syphon._destinations._known.values()] == [kept]
+        assert kept.refusal is not None
         assert 50 <= run.primary.asked[Operation.SEND] - before <= 70
         pair.primary.heal()
         await clock.sleep(70.0)

@@ -293,14 +293,14 @@ async def test_an_unexpected_exception_is_logged_and_the_syphon_restarted(
     pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_backlog(pair, 1)
-    keep_locks, failures = queue_source.BacklogSource.keep_locks, iter([True])
+    keep_locks, failures = queue_source.QueueSource.keep_locks, iter([True])
 
-    async def broken(self: queue_source.BacklogSource) -> None:
+    async def broken(self: queue_source.QueueSource) -> None:
         if next(failures, False):
             raise ZeroDivisionError
         await keep_locks(self)
 
-    monkeypatch.setattr(queue_source.BacklogSource, "keep_locks", broken)
+    monkeypatch.setattr(queue_source.QueueSource, "keep_locks", broken)
     async with Run(pair) as run:
         await clock.sleep(5.0)
         assert run.worker.reasons_against()[0] == "the worker is starting"

@@ -95,10 +95,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon completes before the primary has accepted",
         Change(
             "syphon.destination:Destination._transfer",
-            "await self._forwarder.send(self._link, self.path, contents, SEND_S)",
+            "await tracing.carrying(..., ..., ..., ..., sending)",
             """
-                await asyncio.gather(*(message.source.complete(message) for message in group))
-                await self._forwarder.send(self._link, self.path, contents, SEND_S)
+                await complete(group)
+                await tracing.carrying(..., ..., ..., ..., sending)
             """,
         ),
     ),
@@ -118,29 +118,29 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the ordered syphon completes before the primary has accepted",
         Change(
-            "syphon.session_source:SessionSource._send",
-            "sender = await self._sender(path)",
+            "syphon.session_source:SessionSource._forward",
+            "await self._destinations.offer([one])",
             """
-                await self._complete(link, message)
-                sender = await self._sender(path)
+                await one.complete()
+                await self._destinations.offer([one])
             """,
         ),
     ),
     _mutant(
         _LOSS,
         "what is put aside in the backlog is completed",
-        Change("syphon.queue_source:BacklogSource.park", "SettleMode.DEFER", "SettleMode.COMPLETE"),
+        Change("syphon.queue_source:QueueSource.park", "SettleMode.DEFER", "SettleMode.COMPLETE"),
     ),
     _mutant(
         _LOSS,
         "the syphon dead-letters what its destination cannot take now",
         Change(
-            "syphon.forwarder:rejection_reason",
+            "syphon.destination:_rejection_reason",
             "InvalidOperationError",
             "InvalidOperationError | ServiceBusInternalError",
         ),
         Change(
-            "syphon.forwarder",
+            "syphon.destination",
             "from __future__ import annotations",
             """
                 from __future__ import annotations
@@ -152,9 +152,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the memory of accepted copies drops everything that comes again",
         Change(
-            "syphon.queue_source:BacklogSource.was_accepted",
-            "self._pair.accepted.has(self.queue, message)",
-            "self._pair.accepted.has(self.queue, message) or message.delivery_count > 0",
+            "syphon.source:Source.take",
+            "self.pair.accepted.has(self.queue, message)",
+            "self.pair.accepted.has(self.queue, message) or message.delivery_count > 0",
         ),
     ),
     # -- the store ------------------------------------------------------------------------------------------------
@@ -385,17 +385,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "a run until empty ends while something is left",
         Change(
-            "syphon.queue_drain:QueueDrain._is_finished",
-            "not scan.active and (not source.in_flight) and is_stuck and (waiting or not scan.forgotten)",
-            "not source.in_flight",
+            "syphon.queue_source:QueueSource._is_finished",
+            "not scan.active and (not self.in_flight) and is_stuck and (waiting or not scan.forgotten)",
+            "not self.in_flight",
         ),
     ),
     _mutant(
         _BACKLOG,
         "the syphon sends again what the primary has accepted",
-        Change(
-            "syphon.queue_source:BacklogSource.was_accepted", "self._pair.accepted.has(self.queue, message)", "False"
-        ),
+        Change("syphon.source:Source.take", "self.pair.accepted.has(self.queue, message)", "False"),
+        Change("syphon.destination:Destination._content", "message.is_accepted", "False"),
     ),
     # -- failing over ---------------------------------------------------------------------------------------------
     _mutant(
@@ -663,17 +662,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _ORDER,
         "the ordered syphon brings a session home backwards",
-        Change(
-            "syphon.session_source:SessionSource._drain",
-            """
-                for message in messages:
-                    ...
-            """,
-            """
-                for message in reversed(messages):
-                    ...
-            """,
-        ),
+        Change("syphon.session_source:SessionSource._forward", "taken.pop(0)", "taken.pop()"),
     ),
     _mutant(
         _ORDER,
@@ -785,9 +774,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _SECRET,
         "a log event tells the body",
         Change(
-            "syphon.forwarder:Forwarder.dead_letter",
-            'self._pair.record("syphon.dead_lettered", ..., path, queue=queue, **...)',
-            'self._pair.record("syphon.dead_lettered", ..., path, queue=str(message), **...)',
+            "syphon.source:Source.dead_letter",
+            'self.pair.record("syphon.dead_lettered", ..., path, queue=self.queue, **...)',
+            'self.pair.record("syphon.dead_lettered", ..., path, queue=str(message), **...)',
         ),
     ),
     _mutant(
@@ -848,34 +837,25 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _BACKLOG,
-        "a life does not shrink while the ordered syphon waits for a busy destination",
+        "a life does not shrink while the syphon waits for a busy destination",
         Change(
-            "syphon.session_source:SessionSource._send", "unsealed.message_at(self._clock.now())", "unsealed.message"
+            "syphon.destination:Destination._content",
+            "message.unsealed.message_at(self._clock.now())",
+            "message.unsealed.message",
         ),
     ),
     _mutant(
         _BACKLOG,
         "a session with a short lock is not kept while its message is on its way",
         Change(
-            "syphon.session_source:SessionSource._drain",
+            "syphon.session_source:SessionSource._until_ended",
             """
-                while await self._clock.wait([transfer], self._check_in_s(link)):
-                    await self._renew_lock(link)
-            """,
-            "await asyncio.shield(transfer)",
-        ),
-        Change(
-            "syphon.session_source:SessionSource._forward_alone",
-            """
-                if is_ping(message) or self._pair.accepted.has(self.queue, message):
-                    ...
-                await self._renew_lock(link)
-            """,
-            """
-                if is_ping(message) or self._pair.accepted.has(self.queue, message):
+                while not one.ended.is_set():
                     ...
             """,
+            "await one.ended.wait()",
         ),
+        Change("syphon.session_source:SessionSource._forward", "await self._renew_lock(link)", "None"),
     ),
     _mutant(
         _LIMIT,
@@ -986,7 +966,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _TIME,
         "a syphon that is stopped gives messages back for as long as it takes",
-        Change("syphon.queue_source", "RELEASE_S: Final = ...", "RELEASE_S: Final = 500.0"),
+        Change("syphon.source", "RELEASE_S: Final = ...", "RELEASE_S: Final = 500.0"),
     ),
     _mutant(
         _TIME,
@@ -1019,9 +999,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _TIME,
         "a lock that expires while its renewal hangs is not lost",
         Change(
-            "syphon.queue_source:BacklogSource.is_locked",
-            "self._lock_left_s(one.message) <= 0",
-            "self._lock_left_s(one.message) <= -1000",
+            "syphon.source:InFlight.is_locked",
+            "self.source.lock_left_s(self) <= 0",
+            "self.source.lock_left_s(self) <= -1000",
         ),
     ),
     _mutant(
