@@ -9,11 +9,17 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any, Final
 
+import aiohttp  # noqa: F401 - imported before the tests of strangers, which forget what they import
+import azure.servicebus.aio.management  # noqa: F401
 import pytest
+import trustme  # noqa: F401
 
 from sbclient.pytest_plugin import FIXTURES
 
-pytestmark = pytest.mark.slow  # each test starts pytest
+pytestmark = [
+    pytest.mark.slow,  # each test runs pytest
+    pytest.mark.filterwarnings("ignore:The configuration option .asyncio_default_fixture_loop_scope"),
+]
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -33,7 +39,7 @@ PLUGIN: Final = () if IS_INSTALLED else ("-p", "sbclient.pytest_plugin")
 
 def results(stranger: pytest.Pytester, source: str, *arguments: str) -> tuple[dict[str, int], str]:
     stranger.makepyfile(source)
-    run = stranger.runpytest_subprocess(*arguments, *PLUGIN)
+    run = stranger.runpytest_inprocess("-W", "default", *arguments, *PLUGIN)  # our own tests turn warnings to errors
     return run.parseoutcomes(), run.stdout.str()
 
 
