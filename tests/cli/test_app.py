@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sbclient import ServiceBusAuthenticationError, ServiceBusAuthorizationError
-from sbclient.cli.app import COMMANDS, make_app
+from sbclient.cli.app import COMMANDS, make_app, run_with_json_errors
 from sbclient.cli.common import Exit, print_error, status_of
 from sbclient.errors import (
     InvalidOperationError,
@@ -206,10 +206,13 @@ def test_exit_status_of_each_error(error: Exception, status: Exit | None) -> Non
         (("demo", "--messages", "0"), "UsageError", 2),
     ],
 )
-def test_errors_are_json_with_json_option(arguments: tuple[str, ...], kind: str, status: int) -> None:
-    run = program(*arguments, "--json")
-    assert (run.returncode, run.stdout) == (status, "")
-    (result,) = [line for line in map(json.loads, run.stderr.splitlines()) if "event" not in line]  # what it logs
+def test_errors_are_json_with_json_option(
+    arguments: tuple[str, ...], kind: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_with_json_errors(make_app(arguments), [*arguments, "--json"]) == status
+    out, err = capsys.readouterr()
+    assert not out
+    (result,) = [line for line in map(json.loads, err.splitlines()) if "event" not in line]  # what it logs
     error = result["error"]
     assert (error["type"], error["exit_status"]) == (kind, status)
     assert arguments[0] in error["command"]
@@ -228,10 +231,6 @@ def test_only_json_is_printed_with_json_option(command: tuple[str, ...]) -> None
 @pytest.mark.parametrize(
     ("shell", "variables", "expected"),
     [
-        ("bash", {"COMP_WORDS": "sbclient re", "COMP_CWORD": "1"}, "receive"),
-        ("bash", {"COMP_WORDS": "sbclient backlog pu", "COMP_CWORD": "2"}, "purge"),
-        ("bash", {"COMP_WORDS": "sbclient backlog --sample 5 --wa", "COMP_CWORD": "4"}, "--watch"),
-        ("bash", {"COMP_WORDS": "sbclient syphon --max-b", "COMP_CWORD": "2"}, "--max-bytes-in-flight"),
         ("zsh", {"_TYPER_COMPLETE_ARGS": "sbclient re"}, "receive"),
         (
             "fish",
@@ -260,6 +259,10 @@ def filled() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
+        ("re", ["receive"]),
+        ("backlog pu", ["purge"]),
+        ("backlog --sample 5 --wa", ["--watch"]),
+        ("syphon --max-b", ["--max-bytes-in-flight"]),
         ("send --queue ord", ["orders", "orders-old"]),
         ("peek --topic ", ["prices"]),
         ("receive --topic prices --subscription ", ["eu"]),

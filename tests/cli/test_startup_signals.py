@@ -72,7 +72,7 @@ def end_of(process: subprocess.Popen[str], number: int, delay_s: float) -> tuple
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.2])
+@pytest.mark.parametrize("delay_s", [0.0, 0.2, 0.8])
 def test_worker_ends_normally_when_signalled_during_startup(number: signal.Signals, delay_s: float) -> None:
     status, out, err = end_of(started(*WORKER, "--json"), number, delay_s)
     assert (status, json.loads(out)) == (0, REPORT)
@@ -83,7 +83,7 @@ def test_worker_reports_as_text_without_json() -> None:
     assert end_of(started(*WORKER), signal.SIGTERM, 0.0)[:2] == (0, "drained 0   dead-lettered none   parked 0\n")
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0])
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.05, 0.5])
 def test_sigterm_has_no_other_effect_at_any_time(delay_s: float) -> None:
     """Counted from the start of the process: the system ends it silently until it holds signals."""
     process = started(*WORKER)
@@ -98,7 +98,7 @@ def test_sigterm_has_no_other_effect_at_any_time(delay_s: float) -> None:
     ("number", "status", "kind"),
     [(signal.SIGINT, Exit.INTERRUPTED, "Interrupted"), (signal.SIGTERM, Exit.TERMINATED, "Terminated")],
 )
-@pytest.mark.parametrize("delay_s", [0.0, 0.2, 1.5])
+@pytest.mark.parametrize("delay_s", [0.0, 1.5])
 def test_other_commands_report_the_signal_in_one_line(number: int, status: Exit, kind: str, delay_s: float) -> None:
     code, _, err = end_of(started(*OTHER, "--json"), number, delay_s)
     assert code == status
