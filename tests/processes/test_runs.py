@@ -1,4 +1,4 @@
-"""Run two configurations for 15 seconds each; `.ci/proofs chaos` runs all of them for a minute."""
+"""Run two configurations for 8 seconds each; `.ci/proofs chaos` runs all of them for a minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.processes.configurations import named
 from tests.processes.report import as_row
 from tests.processes.run import Result, Run
 
-SECONDS: Final = 15.0
+SECONDS: Final = 8.0
 SEED: Final = 1
 LONGEST_S: Final = 600.0
 """Far more than it takes on a loaded machine; every wait inside is bounded, too."""

@@ -15,8 +15,6 @@ from tests.simulation.mutants.transport import TRANSPORT_MUTANTS
 SAMPLE = {
     "the syphon completes what the primary has not answered": "0:80",
     "half a commit": "0:80",
-    "the session is lost in the backlog": "0:80",
-    "a busy server is an outage": "0:200",
     "a message is given to two receivers": "0:40",
 }
 
