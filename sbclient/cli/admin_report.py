@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sbclient.cli.common import cell, make_console, print_line
 from sbclient.cli.json_values import plain
+from sbclient.cli.table import table
 
 SECRET: Final = "authorization_rules"
 """These contain keys and are never printed."""
@@ -54,20 +55,18 @@ def _flat(description: dict[str, Any]) -> list[tuple[str, str]]:
 
 def print_list(kind: str, found: list[dict[str, Any]]) -> None:
     """Print a table with the main fields of each entity."""
-    from rich.table import Table  # only for tables: other commands start faster without it
-
-    columns = _COLUMNS[kind]
-    counts = _COUNTS if found and "runtime" in found[0] else ()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("name", *columns):
-        table.add_column(name.removesuffix("_status").removeprefix("enable_").replace("_", " "))
-    for name in counts:
-        table.add_column(name.removesuffix("_message_count").replace("_", " "), justify="right")
-    for each in found:
-        cells = [each["name"], *(_text(each[name]) for name in columns)]
-        table.add_row(*map(cell, cells), *(f"{each['runtime'][name]:,}" for name in counts))
-    if found:
-        make_console().print(table)
+    if not found:
+        return
+    fields = ("name", *_COLUMNS[kind])
+    counts = _COUNTS if "runtime" in found[0] else ()
+    headers = [name.removesuffix("_status").removeprefix("enable_").replace("_", " ") for name in fields]
+    numbers = [name.removesuffix("_message_count").replace("_", " ") for name in counts]
+    rows = [
+        [cell(_text(each[name])) for name in fields] + [cell(f"{each['runtime'][name]:,}") for name in counts]
+        for each in found
+    ]
+    console = make_console()
+    console.print(table([*headers, *numbers], rows, console.width, numbers=numbers))
 
 
 def _text(value: Any) -> str:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sbclient.backlog import BacklogQueueView, DestinationView
 from sbclient.cli.common import cell, make_console, print_json
-from sbclient.telemetry.log import shortened
+from sbclient.cli.table import table
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from rich.text import Text
 
 Report: TypeAlias = dict[str, Any]
@@ -86,48 +85,44 @@ def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], 
     console = make_console()
     if is_live and console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            yield lambda report: live.update(Group(*_tables(report)), refresh=True)
+            yield lambda report: live.update(Group(*_tables(report, console.width)), refresh=True)
     else:
-        yield lambda report: console.print(*_tables(report), sep="\n")
+        yield lambda report: console.print(*_tables(report, console.width), sep="\n")
 
 
-def _tables(report: Report) -> list[Table | Text]:
-    from rich.text import Text
-
-    parts: list[Table | Text] = []
-    if report["destinations"]:
-        parts.append(backlog_table("destination", report["destinations"].items()))
+def _tables(report: Report, width: int) -> list[Text]:
     queues = [(queue["queue"], queue) for queue in report["queues"]]
-    parts.append(backlog_table("backlog queue", [each for each in queues if _has_messages(each[1])]))
     missing = sum(not queue["is_present"] for _, queue in queues)
-    parts.append(Text(_verdict(report, len(queues), missing)))
-    return [part for part in parts if isinstance(part, Text) or part.row_count]
+    parts = [
+        ("destination", list(report["destinations"].items())),
+        ("backlog queue", [each for each in queues if _has_messages(each[1])]),
+    ]
+    tables = [backlog_table(title, rows, width) for title, rows in parts if rows]
+    return [*tables, cell(_verdict(report, len(queues), missing))]
 
 
 def _has_messages(queue: Report) -> bool:
     return bool(queue["depth"] or queue["dead_letters"])
 
 
-def backlog_table(title: str, rows: Any) -> Table:
-    """Return a table of destinations or queues; long names are shortened."""
-    from rich.table import Table
+_NUMBERS: Final = ("waiting", "parked", "oldest")
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(title, overflow="fold")
-    for column in ("waiting", "parked", "oldest"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("dead letters")
+
+def backlog_table(title: str, rows: Sequence[tuple[str, Report]], width: int) -> Text:
+    """Return a table of destinations or queues."""
+    cells = []
     for name, row in rows:
         more = "" if row.get("is_complete", True) else "+"
         age = row["oldest_age_seconds"]
-        table.add_row(
-            cell(shortened(name)),
+        line = (
+            name,
             f"{row['waiting']:,}{more}",
             f"{row['parked']:,}",
             "" if age is None else str(timedelta(seconds=age)),
-            cell(", ".join(f"{number:,} {shortened(reason)}" for reason, number in row["dead_letters"].items())),
+            ", ".join(f"{number:,} {reason}" for reason, number in row["dead_letters"].items()),
         )
-    return table
+        cells.append([cell(each) for each in line])
+    return table([title, *_NUMBERS, "dead letters"], cells, width, numbers=_NUMBERS)
 
 
 def _verdict(report: Report, queues: int, missing: int) -> str:

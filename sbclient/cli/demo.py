@@ -12,13 +12,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.padding import Padding
 from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from sbclient.cli import startup_signals
 from sbclient.cli.common import Exit, cell, make_console, print_json, reported_errors, terminable
 from sbclient.cli.outage import OUTAGE_AT_S, RECOVERY_AT_S, TRAFFIC_S, Account, Lane, OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Columns, read_records
+from sbclient.cli.table import table
 from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import run_virtual
@@ -186,7 +186,7 @@ def show(outage: OutageRun, console: Console) -> Account:
                 )
             printed = len(events)
             if console.is_terminal:
-                live.update(Group(*_stage(outage)), refresh=True)
+                live.update(Group(*_stage(outage, console.width)), refresh=True)
 
         account = run_virtual(
             terminable(outage.run(watch=watch)), speed=WATCHING_SPEED if console.is_terminal else None
@@ -212,42 +212,40 @@ def _print_event(console: Console, outage: OutageRun, text: str) -> None:
 
 def _print_result(console: Console, outage: OutageRun, account: Account) -> None:
     console.print()
-    console.print(_table(outage))
+    console.print(_table(outage, console.width))
     console.print(_verdict(account))
 
 
-def _stage(outage: OutageRun) -> list[Table | Padding | Text]:
+_NUMBERS: Final = ("sent", "accepted", "diverted", "waiting in backlog", "delivered", "refused", "refused tries")
+
+
+def _stage(outage: OutageRun, width: int) -> list[Padding | Text]:
     phases = f"outage from {_time(OUTAGE_AT_S)} to {_time(RECOVERY_AT_S)}, virtual time"
     return [
         Text.assemble((f"{_time(outage.elapsed_s)} ", "bold"), (outage.phase, "bold magenta"), f"   {phases}"),
         Padding(ProgressBar(total=TRAFFIC_S, completed=min(outage.elapsed_s, TRAFFIC_S), width=72), (0, 0)),
-        _table(outage),
+        _table(outage, width),
     ]
 
 
-def _table(outage: OutageRun) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("queue", "traffic", "sends go"):
-        table.add_column(name, no_wrap=True)
-    for name in ("sent", "accepted", "diverted", "waiting in backlog", "delivered", "refused", "refused tries"):
-        table.add_column(name, justify="right")
+def _table(outage: OutageRun, width: int) -> Text:
+    rows = []
     waiting = outage.waiting()
     for lane in outage.lanes:
         tally = outage.tallies[lane.queue]
         words, colour = _STATES[outage.states.get(lane.queue, FailoverState.HEALTHY)]
-        table.add_row(
-            cell(lane.queue),
-            cell(lane.label),
-            Text(words, style=colour),
-            f"{tally.sent:,}",
-            f"{len(tally.accepted):,}",
-            f"{outage.diverted.get(lane.queue, 0):,}",
-            f"{waiting[lane.queue]:,}",
-            f"{len(tally.delivered):,}",
-            f"{tally.refused_messages.total():,}",
-            f"{tally.refused_tries.total():,}",
+        numbers = (
+            tally.sent,
+            len(tally.accepted),
+            outage.diverted.get(lane.queue, 0),
+            waiting[lane.queue],
+            len(tally.delivered),
+            tally.refused_messages.total(),
+            tally.refused_tries.total(),
         )
-    return table
+        texts = [cell(lane.queue), cell(lane.label), Text(words, style=colour)]
+        rows.append(texts + [Text(f"{each:,}") for each in numbers])
+    return table(("queue", "traffic", "sends go", *_NUMBERS), rows, width, numbers=_NUMBERS)
 
 
 def _verdict(account: Account) -> Text:

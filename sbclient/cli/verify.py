@@ -19,6 +19,7 @@ from sbclient.cli.common import (
     Exit,
     Primary,
     Yes,
+    cell,
     chosen_transport,
     is_confirmed,
     make_console,
@@ -29,6 +30,7 @@ from sbclient.cli.common import (
 )
 from sbclient.cli.conformance import CHECKS, FILTERED, SUBSCRIPTION, Check, NotAvailableError, Scene
 from sbclient.cli.progress import Progress
+from sbclient.cli.table import table
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.entities import MessagingSku
@@ -259,19 +261,13 @@ class Entities:
 
 def print_rows(rows: Sequence[Row], transports: Sequence[str]) -> None:
     """Print a table of the checks, then the details of differences and the reasons of checks that did not run."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("check")
-    for name in transports:
-        table.add_column(name, justify="right")
-    table.add_column("result")
+    cells = []
     for row in rows:
         seconds = [row.observations[name].seconds for name in transports]
         times = ["-" if each is None else f"{each:.2f} s" for each in seconds]
-        table.add_row(*map(Text, (row.check.name, *times, row.result)))
-    make_console().print(table)
+        cells.append([cell(each) for each in (row.check.name, *times, row.result)])
+    console = make_console()
+    console.print(table(["check", *transports, "result"], cells, console.width, numbers=transports))
     for row in rows:
         if row.result is Result.DIFFERENT:
             print_line("")

@@ -74,12 +74,6 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(each if _is_visible(each) else repr(each)[1:-1] for each in text)
 
 
-def shortened(text: str, length: int = 80) -> str:
-    """Return a text of at most `length` characters, with its start and its end."""
-    half = (length - 1) // 2
-    return text if len(text) <= length else f"{text[:half]}…{text[-half:]}"
-
-
 def printable_json(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return a value as JSON on one line. The characters that `printable` escapes are escaped as JSON does.
 

@@ -14,7 +14,6 @@ from sbclient.errors import ServiceBusError
 from sbclient.pairing.pair import Pair
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import is_entity_path
-from sbclient.telemetry.log import shortened
 from sbclient.worker.inspection import CHECK_S, CONCURRENT_CHECKS, check_primary, check_queues
 
 LOOKED_AT: Final = 10_000
@@ -91,10 +90,8 @@ class DryRun:
             more = "" if view.is_complete else " or more"
             dead = f", {view.dead_letters.total():,} dead-lettered" if view.dead_letters else ""
             lines.append(f"{view.queue}  {view.waiting:,} waiting, {view.parked:,} parked{dead}{more}")
-            lines += [
-                f"    {number:,} for {shortened(path)}" for path, number in Counter(view.destinations).most_common()
-            ]
-        lines += [f"{shortened(path)}  {answer}" for path, answer in self.answers.items()]
+            lines += [f"    {number:,} for {path}" for path, number in Counter(view.destinations).most_common()]
+        lines += [f"{path}  {answer}" for path, answer in self.answers.items()]
         lines.append(f"would move {self.would_move:,}, would leave {self.would_stay:,}; nothing was moved")
         return lines
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.backlog import BacklogQueueView, DestinationView
-from sbclient.cli.backlog_report import SURVEYS_KEPT, DrainEstimate, backlog_table
-from sbclient.cli.common import WIDE
+from sbclient.cli.backlog_report import SURVEYS_KEPT, DrainEstimate
 from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired, sent
 
 NOW = 1_900_000_000.0
@@ -184,12 +181,3 @@ def test_sessions_option_includes_session_queues() -> None:
     on(PRIMARY, work, secondary=SECONDARY, options=PairedNamespaceOptions(ordering="session"))
     assert shown()["depth"] == 0
     assert shown("--sessions")["destinations"]["visits"]["depth"] == 1
-
-
-def test_long_destination_is_shortened_in_the_table() -> None:
-    path = "a" * 150 + "z" * 50
-    row: dict[str, Any] = {"waiting": 1, "parked": 0, "oldest_age_seconds": None, "dead_letters": {"b" * 300: 1}}
-    out = io.StringIO()
-    Console(file=out, width=WIDE).print(backlog_table("destination", [(path, row)]))
-    assert f"{'a' * 39}…{'z' * 39}" in out.getvalue()
-    assert max(map(len, out.getvalue().splitlines())) < 250
