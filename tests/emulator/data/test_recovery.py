@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sbclient.amqp import WireMessage, encode_message
 from sbclient.broker.namespace import Namespace
@@ -155,24 +155,33 @@ class History(RuleBasedStateMachine):
 
         self.attempt(take)
 
-    @precondition(lambda self: self.held)
-    @rule(how=st.sampled_from([COMPLETE, COMPLETE, ABANDON, DEFER, DEAD_LETTER, ALTER]))
-    def settle(self, how: Settlement) -> None:
+    @rule(path=st.sampled_from(QUEUES), how=st.sampled_from([COMPLETE, COMPLETE, ABANDON, DEFER, DEAD_LETTER, ALTER]))
+    def settle(self, path: str, how: Settlement) -> None:
+        if not self.held:
+            self.driver.send(path, self.message("a"))
+            if path == "sessions":
+                self.accept("a")
+            self.receive(path, 1, deletes=False)
+        if not self.held:  # its session is locked with an earlier token
+            return
         path, received, lock = self.held.pop(0)
         transaction = self.transaction if path == "plain" else None
         self.attempt(lambda: self.driver.settle(path, received, how=how, lock=lock, transaction=transaction))
         if how is DEFER:
             self.deferred.append((path, received.sequence_number, lock))
 
-    @precondition(lambda self: self.deferred)
-    @rule()
-    def receive_deferred(self) -> None:
+    @rule(path=st.sampled_from(QUEUES))
+    def receive_deferred(self, path: str) -> None:
+        if not self.deferred:
+            self.settle(path, DEFER)
+            return
         path, number, lock = self.deferred.pop()
 
         def take() -> None:
             self.held += [(path, received, lock) for received in self.driver.deferred(path, number, lock=lock)]
 
         self.attempt(take)
+        self.held.reverse()  # it is settled next
 
     @rule(session=st.sampled_from(["a", "b"]))
     def accept(self, session: str) -> None:
@@ -256,8 +265,15 @@ class History(RuleBasedStateMachine):
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
         """Cut the log of the database at any byte: the state is that after the last request that fits."""
+        self.compare(data.draw(st.integers(self.ends[0][0], self.log.stat().st_size), label="cut"))
+
+    @invariant()
+    def die_now(self) -> None:
+        self.compare(self.log.stat().st_size)
+
+    def compare(self, cut: int) -> None:
+        """Compare what a restart finds with the state after the last request whose changes fit into the log."""
         whole = self.log.read_bytes()
-        cut = data.draw(st.integers(self.ends[0][0], len(whole)), label="cut")
         copy = self.path.with_name("copy.db")
         copy.write_bytes(self.path.read_bytes())
         copy.with_name("copy.db-wal").write_bytes(whole[:cut])
