@@ -199,7 +199,7 @@ class SyphonWorker:
             until=self._settings.until or "stopped",
             http_port=self._settings.http_port,
         )
-        self._manager.is_ready(self.line())
+        self._manager.notify("READY=1", self.line())
         work = self._tasks.start(self._work(), name="worker")
         stopped = self._tasks.start(self._stop_requested.wait(), name="stop requested")
         if self._manager.watchdog_s is not None:
@@ -207,7 +207,7 @@ class SyphonWorker:
         try:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
             self._stop_requested.set()
-            self._manager.is_stopping(self.line())
+            self._manager.notify("STOPPING=1", self.line())
             if not work.done():
                 work.cancel()
                 self.is_late = bool(await self._clock.wait([work], self._settings.shutdown_timeout))
@@ -239,7 +239,7 @@ class SyphonWorker:
 
     async def _beat(self, interval_s: float) -> None:
         while True:
-            self._manager.is_alive(self.line())
+            self._manager.notify("WATCHDOG=1", self.line())
             await self._clock.sleep(interval_s)
 
     def line(self) -> str:

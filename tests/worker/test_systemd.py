@@ -11,9 +11,9 @@ from tests.worker.scene import Listener
 
 def test_each_message_is_a_datagram_with_the_words_of_the_protocol(listener: Listener) -> None:
     manager = ServiceManager({"NOTIFY_SOCKET": listener.path})
-    manager.is_ready("running")
-    manager.is_alive("drained 5")
-    manager.is_stopping("stopping")
+    manager.notify("READY=1", "running")
+    manager.notify("WATCHDOG=1", "drained 5")
+    manager.notify("STOPPING=1", "stopping")
     assert listener.heard() == [
         {"READY": "1", "STATUS": "running"},
         {"WATCHDOG": "1", "STATUS": "drained 5"},
@@ -25,13 +25,13 @@ def test_an_abstract_address_is_understood() -> None:
     name = f"sbclient-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(f"\0{name}")
-        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).is_ready("running")
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).notify("READY=1", "running")
         assert heard.recv(100) == b"READY=1\nSTATUS=running"
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/notify", "@no-listener"])
 def test_without_a_listener_nothing_fails(address: str) -> None:
-    ServiceManager({"NOTIFY_SOCKET": address} if address else {}).is_ready("running")
+    ServiceManager({"NOTIFY_SOCKET": address} if address else {}).notify("READY=1", "running")
 
 
 @pytest.mark.parametrize(
