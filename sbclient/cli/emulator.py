@@ -225,11 +225,11 @@ def _show_deviations(*, as_json: bool) -> None:
 
     from sbclient.deviations import deviations
 
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in deviations()], ensure_ascii=False))
+        return
     for each in deviations():
-        if as_json:
-            typer.echo(json.dumps(asdict(each), ensure_ascii=False))
-        else:
-            typer.echo(f"{each.id}\n  Service Bus {each.service}\n  here it {each.ours}\n  why: {each.why}")
+        typer.echo(f"{each.id}\n  Service Bus {each.service}\n  here it {each.ours}\n  why: {each.why}")
 
 
 def _show(served: Emulator, certificate: Path | None, data: Path | None) -> None:
