@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 UNLIMITED: Final = timedelta.max
 """No limit, for times to live and idle times. The service writes it as `P10675199DT2H48M5.4775807S`."""
 
+LEAST_UNLIMITED: Final = timedelta(days=10_675_199)
+"""A duration of at least this means no limit. SDKs that cannot write the longest one shorten it."""
+
 NEVER: Final = datetime(1, 1, 1, tzinfo=UTC)
 """The service's value of `accessed_at_utc` for an entity that was never accessed."""
 
@@ -185,10 +188,14 @@ class SubscriptionProperties(Attributes):
 
 @dataclass(slots=True)
 class SqlRuleFilter:
-    """Matches messages for which the expression is true. `parameters` are the values of its `@names`."""
+    """Matches messages for which the expression is true. `parameters` are the values of its `@names`.
+
+    `requires_preprocessing` is stored and returned without effect.
+    """
 
     sql_expression: str
     parameters: dict[str, Any] | None = None
+    requires_preprocessing: bool | None = None
 
 
 @dataclass(slots=True)
@@ -224,10 +231,11 @@ RuleFilter: TypeAlias = SqlRuleFilter | TrueRuleFilter | FalseRuleFilter | Corre
 
 @dataclass(slots=True)
 class SqlRuleAction:
-    """`SET` and `REMOVE` statements that change the copy of a message made by a rule."""
+    """`SET` and `REMOVE` statements that change the copy of a message made by a rule; see `SqlRuleFilter`."""
 
     sql_expression: str
     parameters: dict[str, Any] | None = None
+    requires_preprocessing: bool | None = None
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ Laws (source: XML Schema and the responses of the service):
 
 1. A duration is `PT1M`, `P14D` or `PT0.5S`; years and months count 365 and 30 days, as in .NET. 10,675,199 days or more
    mean "no limit", which is written `P10675199DT2H48M5.4775807S`.
+   A duration just below the longest one stays as it is.
 2. `microseconds_of` reads exact durations only: without sign, years and months.
 3. A timestamp is written in UTC, with up to seven fractional digits. A timestamp without a time zone is in UTC.
 """
@@ -19,7 +20,10 @@ from sbclient.errors import InvalidOperationError
 
 NO_LIMIT: Final = "P10675199DT2H48M5.4775807S"
 
-_LONGEST: Final = timedelta(days=10_675_199)
+_LONGEST: Final = timedelta(days=10_675_199, hours=2, minutes=48, seconds=5, microseconds=477_580)
+"""The longest duration of the service is 0.7 µs longer."""
+
+_DAYS_AT_MOST: Final = 99_999_999
 _DURATION: Final = re.compile(
     r"(?P<sign>-?)P(?=.)(?:(?P<years>\d{1,9})Y)?(?:(?P<months>\d{1,9})M)?(?:(?P<weeks>\d{1,9})W)?(?:(?P<days>\d{1,9})D)?"
     r"(?:T(?=.)(?:(?P<hours>\d{1,12})H)?(?:(?P<minutes>\d{1,12})M)?(?:(?P<seconds>\d{1,12}(?:\.\d{1,12})?)S)?)?",
@@ -48,11 +52,10 @@ def read_duration(text: str) -> timedelta:
     seconds = int(match["hours"] or 0) * 3600 + int(match["minutes"] or 0) * 60
     whole, _, fraction = (match["seconds"] or "0").partition(".")
     days, seconds = days + (seconds + int(whole)) // 86_400, (seconds + int(whole)) % 86_400
-    if days >= _LONGEST.days:
+    micros = int(fraction.ljust(6, "0")[:6]) if fraction else 0
+    duration = timedelta(days=min(days, _DAYS_AT_MOST), seconds=seconds, microseconds=micros)
+    if duration >= _LONGEST:
         duration = UNLIMITED
-    else:
-        micros = int(fraction.ljust(6, "0")[:6]) if fraction else 0
-        duration = timedelta(days=days, seconds=seconds, microseconds=micros)
     return -duration if match["sign"] and duration != UNLIMITED else duration
 
 

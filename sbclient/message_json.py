@@ -19,9 +19,9 @@ from operator import attrgetter
 from typing import Any, Final
 from uuid import UUID
 
-from sbclient.entities import UNLIMITED
+from sbclient.entities import LEAST_UNLIMITED, UNLIMITED
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import NO_LIMIT, read_timestamp, write_duration
+from sbclient.iso8601 import read_timestamp, write_duration
 from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 from sbclient.settings.durations import seconds_of
 
@@ -40,7 +40,7 @@ def read_duration(text: str) -> timedelta:
         duration = timedelta(seconds=seconds_of(text))
     except OverflowError:
         return UNLIMITED
-    return UNLIMITED if write_duration(duration) == NO_LIMIT else duration
+    return UNLIMITED if duration >= LEAST_UNLIMITED else duration
 
 
 PROPERTY: Final = "property."
@@ -158,7 +158,7 @@ def _body_of(fields: Mapping[str, Any]) -> bytes:
 @lru_cache(maxsize=64)
 def duration_text(duration: timedelta) -> str | None:
     """`PT1M30S`; None for "no limit"."""
-    return None if (text := write_duration(duration)) == NO_LIMIT else text
+    return None if duration >= LEAST_UNLIMITED else write_duration(duration)
 
 
 def timestamp_text(timestamp: datetime) -> str:

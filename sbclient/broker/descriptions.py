@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from sbclient.broker.policy import Policy
 from sbclient.broker.profile import KIB, MIB, Partitioning, Profile
 from sbclient.entities import (
+    LEAST_UNLIMITED,
     UNLIMITED,
     AccessRights,
     AuthorizationRule,
@@ -36,9 +37,7 @@ MAX_AUTHORIZATION_RULES: Final = 12
 MAX_USER_METADATA: Final = 1024
 PARTITIONING_API_VERSION: Final = "2013-10"
 
-_LONGEST = timedelta(days=10_675_199)
-"""The longest duration of the service, which means no limit."""
-
+_LONGEST_LOCK = timedelta(minutes=5)
 _BASIC_TTL = timedelta(days=14)
 _DEFAULT_WINDOW = timedelta(minutes=10)
 _NOT_IN_BASIC = ("requires_session", "requires_duplicate_detection", "forward_to", "forward_dead_lettered_messages_to")
@@ -53,6 +52,20 @@ _SETTABLE_STATUS: Final = (
 Check = Callable[[str, Any], None]
 
 
+class SettingError(InvalidOperationError):
+    """A setting is refused in words of the service.
+
+    Attributes:
+        words: of the service.
+        parameter: the element that the service names; empty = none.
+        value: of that element, as the service writes it.
+    """
+
+    def __init__(self, words: str, reason: str, parameter: str = "", value: str = "") -> None:
+        super().__init__(f"SubCode=40000. {words} {reason}")
+        self.words, self.parameter, self.value = words, parameter, value
+
+
 def _refuse(text: str) -> InvalidOperationError:
     return InvalidOperationError(f"SubCode=40000. {text}")
 
@@ -65,6 +78,18 @@ def _span(least: timedelta, most: timedelta = UNLIMITED) -> Check:
             raise _refuse(f"{what} is {value}: it must be between {least} and {most}")
 
     return check
+
+
+def _lock(what: str, value: Any) -> None:
+    if isinstance(value, timedelta) and value > _LONGEST_LOCK:
+        days, clock = value.days, timedelta(seconds=value.seconds)
+        raise SettingError(
+            "The supplied lock time exceeds the allowed maximum of '5' minutes.",
+            f"{what} is {value}",
+            "LockDuration",
+            f"{days}.{str(clock).zfill(8)}" if days else str(clock).zfill(8),
+        )
+    _span(timedelta(seconds=5), _LONGEST_LOCK)(what, value)
 
 
 def _count(what: str, value: Any) -> None:
@@ -109,7 +134,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, Check]]] = MappingProxyType(
         "enable_express": (False, _flag),
         "enable_partitioning": (False, _flag),
         "filtering_messages_before_publishing": (False, _flag),
-        "lock_duration": (timedelta(seconds=60), _span(timedelta(seconds=5), timedelta(minutes=5))),
+        "lock_duration": (timedelta(seconds=60), _lock),
         "max_delivery_count": (10, _count),
         "requires_duplicate_detection": (False, _flag),
         "requires_session": (False, _flag),
@@ -120,6 +145,17 @@ _FIELDS: Final[Mapping[str, tuple[Any, Check]]] = MappingProxyType(
 """The default and the check of each field, where a description has the field."""
 
 IMMUTABLE: Final = ("enable_partitioning", "requires_session", "requires_duplicate_detection")
+
+
+def check_values(description: Description) -> None:
+    """Check the settings that a description has, each by itself.
+
+    Raises:
+        InvalidOperationError: a value is out of its range.
+    """
+    for name, (_, check) in _FIELDS.items():
+        if (value := getattr(description, name, None)) is not None:
+            check(f"{name} of {description.name}", value)
 
 
 def completed(description: D, profile: Profile) -> D:
@@ -138,6 +174,8 @@ def completed(description: D, profile: Profile) -> D:
         stated[name] = default if value is None else value
         check(f"{name} of {description.name}", stated[name])
     stated["status"] = EntityStatus(stated["status"])  # may be given as text
+    if not isinstance(description, TopicProperties) and description.requires_session and description.forward_to:
+        raise SettingError("Bad Request.", f"{description.name} requires sessions, which are not forwarded")
     if not isinstance(description, SubscriptionProperties):
         rules = description.authorization_rules or []
         _rules(f"authorization_rules of {description.name}", rules)
@@ -168,11 +206,11 @@ def changed(before: D, after: D, profile: Profile) -> D:
         if old != new:
             kind, what = kind_of(before).capitalize(), f"{before.name} has {old}, not {new}"
             words = (
-                f"Partitioning cannot be changed for {kind}. "
+                f"Partitioning cannot be changed for {kind}."
                 if name == "enable_partitioning"
-                else f"The value for the {element_name(name)} property of an existing {kind} cannot be changed: "
+                else f"The value for the {element_name(name)} property of an existing {kind} cannot be changed."
             )
-            raise _refuse(f"{words}{what}. Delete and recreate the entity")
+            raise SettingError(words, f"{what}: delete and recreate the entity")
     if isinstance(before, SubscriptionProperties) or isinstance(after, SubscriptionProperties):
         return completed(after, profile)
     if before.enable_partitioning and profile.partitioning is Partitioning.NEVER:
@@ -182,6 +220,29 @@ def changed(before: D, after: D, profile: Profile) -> D:
         if not rest and single in profile.sizes_in_megabytes:
             after = replace(after, max_size_in_megabytes=single)
     return completed(after, profile)
+
+
+def dated(after: D, now: datetime, before: Description | None = None) -> D:
+    """Add the times of creation and change to authorization rules that have none.
+
+    Args:
+        before: the description that `after` replaces; its rules keep their times.
+    """
+    if isinstance(after, SubscriptionProperties):
+        return after
+    old = {rule.key_name: rule for rule in (before.get("authorization_rules") or () if before is not None else ())}
+    rules = []
+    for rule in after.authorization_rules or ():
+        known = old.get(rule.key_name, rule)
+        is_same = known is not rule and _contents(known) == _contents(rule)
+        created = rule.created_at_utc or known.created_at_utc or now
+        modified = (known.modified_at_utc if is_same else rule.modified_at_utc) or now
+        rules.append(replace(rule, created_at_utc=created, modified_at_utc=modified))
+    return replace(after, authorization_rules=rules)
+
+
+def _contents(rule: AuthorizationRule) -> tuple[Any, ...]:
+    return rule.rights, rule.primary_key, rule.secondary_key
 
 
 def check_api_version(description: QueueProperties | TopicProperties, api_version: str | None) -> None:
@@ -229,7 +290,7 @@ def policy_of(
 
 def seconds_of(duration: timedelta | None) -> float:
     """Convert a duration to seconds; infinity = no limit."""
-    return math.inf if duration is None or duration >= _LONGEST else duration.total_seconds()
+    return math.inf if duration is None or duration >= LEAST_UNLIMITED else duration.total_seconds()
 
 
 def _fit_for_basic(description: D) -> D:
@@ -240,7 +301,7 @@ def _fit_for_basic(description: D) -> D:
         if getattr(description, name):
             raise _refuse(f"{name} of {description.name} is not available in the Basic tier: leave it out")
     ttl = description.default_message_time_to_live
-    if ttl is not None and _BASIC_TTL < ttl < _LONGEST:
+    if ttl is not None and _BASIC_TTL < ttl < LEAST_UNLIMITED:
         raise _refuse(f"default_message_time_to_live of {description.name} is {ttl}: Basic allows at most {_BASIC_TTL}")
     return replace(description, default_message_time_to_live=min(ttl or _BASIC_TTL, _BASIC_TTL))
 
@@ -271,8 +332,9 @@ def _message_size_in_kilobytes(description: QueueProperties | TopicProperties, p
         return default
     largest = profile.max_configurable_message_size_bytes
     if largest is None:
-        raise _refuse(
-            f"max_message_size_in_kilobytes of {description.name} is {size}: {profile.name} has {default} only"
+        raise SettingError(
+            "Bad Request.",
+            f"max_message_size_in_kilobytes of {description.name} is {size}: {profile.name} has {default} only",
         )
     if not default <= size <= largest // KIB:
         raise _refuse(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sbclient.broker.entity import Queue
 from sbclient.broker.fragment import Fragment
@@ -32,6 +32,7 @@ class Entity:
         subscription: of a subscription, with its rules.
         created_at, updated_at, accessed_at: seconds; 0 = never.
         busy_at: the time of the last activity, from which the idle time counts.
+        sent: the last description that the management API received; it knows its type.
     """
 
     path: str
@@ -45,6 +46,7 @@ class Entity:
     updated_at: float
     busy_at: float
     accessed_at: float = 0.0
+    sent: Any = None
 
     @property
     def topic_body(self) -> Topic:

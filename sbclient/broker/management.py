@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from sbclient.broker.descriptions import changed, check_api_version, completed, policy_of
+from sbclient.broker.descriptions import changed, check_api_version, check_values, completed, dated, policy_of
 from sbclient.broker.directory import Entity, path_of
 from sbclient.broker.entity import OnQueueReady, Queue
 from sbclient.broker.entry import utc_datetime
@@ -118,6 +118,7 @@ class Management:
             return self._added(self._checked_subscription(call, address, properties), call.now)
         check_api_version(properties, api_version)
         description = completed(properties, self._profile)
+        description = dated(description, utc_datetime(call.now))
         self._check_entity_counts(is_partitioned=bool(description.enable_partitioning))
         self._check_forwarding(description)
         return self._added(self._made(description, call.now), call.now)
@@ -360,9 +361,11 @@ class Management:
         self._gate.check_reachable(call, path_of(address))
         if isinstance(properties, RuleProperties):
             return self._rulebook.update(address, properties)
+        check_values(properties)
         entity = self._directory.at(address)
         named = replace(properties, name=entity.description.name)
         description = changed(entity.description, named, self._profile)
+        description = dated(description, utc_datetime(call.now), entity.description)
         self._check_forwarding(description)
         self._apply(entity, description)
         entity.updated_at = call.now
@@ -394,9 +397,8 @@ class Management:
         if isinstance(description, TopicProperties) or not isinstance(entity.body, Queue):
             return
         forwarding, dead_letters = self._gate.forwarding, entity.sub_queues["deadletter"]
-        forward_to = None if description.requires_session else description.forward_to  # sessions are not forwarded
-        if forward_to != entity.body.forward_to:
-            forwarding.direct(entity.body, forward_to)
+        if description.forward_to != entity.body.forward_to:
+            forwarding.direct(entity.body, description.forward_to)
         if description.forward_dead_lettered_messages_to != dead_letters.forward_to:
             dead_letters.refused = entity.require_sub_queue("transferdeadletter")
             forwarding.direct(dead_letters, description.forward_dead_lettered_messages_to)

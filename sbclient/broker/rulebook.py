@@ -88,6 +88,7 @@ class Rulebook:
 
     def update(self, address: EntityAddress, properties: RuleProperties) -> RuleProperties:
         """Replace a rule; it keeps its name and age."""
+        Rule(properties)  # the service validates an update before it looks the rule up
         replaced = self.at(address)
         before = replaced.properties
         rule = Rule(replace(properties, name=before.name, created_at_utc=before.created_at_utc))

@@ -189,7 +189,10 @@ class Authorizer:
                         raise _expired(expires_at)
                     return Grant(scope, _rights(rule), expires_at, None if entity_rules is None else entity)
         owner = f"{scope[:260]!r} or the namespace" if scope else "the namespace"
-        raise _refuse(f"is not signed with a key named {key_name[:64]!r} of {owner}")
+        raise ServiceBusAuthenticationError(
+            "InvalidSignature: The token has an invalid signature. It is not signed with a key named "
+            f"{key_name[:64]!r} of {owner}: sign a new one with a key of the namespace"
+        )
 
 
 def _refuse(what: str) -> ServiceBusAuthenticationError:

@@ -36,6 +36,7 @@ def request(
         headers={"host": HOST, **named},
         body=body.encode() if isinstance(body, str) else body,
         client="127.0.0.1:50123",
+        raw_query=query,
     )
 
 

@@ -29,6 +29,7 @@ from sbclient.emulator.config.config import read_config
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.management.atom import described, read_default_rule, read_properties
+from sbclient.emulator.management.atom_descriptions import read_sent
 from sbclient.emulator.net.http import serve_http
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.websocket_stream import accept_websocket
@@ -126,9 +127,9 @@ def read_http(raw: bytes) -> None:
 
 def read_atom(raw: bytes) -> None:
     """The description of an entity."""
-    element = described(raw)
-    read_properties(element, "orders")
-    read_default_rule(element)
+    sent = read_sent(described(raw), "2021-05")
+    read_properties(sent, "orders")
+    read_default_rule(sent)
 
 
 MESSAGE: Final = ServiceBusMessage(

@@ -66,6 +66,20 @@ _WITHOUT_ORDER: Final = (bool, UUID)
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
+class Long(int):
+    """A parameter of the XML type `long`, which it keeps when it is small."""
+
+
+class PreciseTime(datetime):
+    """A datetime with seven digits of a second.
+
+    Attributes:
+        tick: the seventh digit.
+    """
+
+    tick: int = 0
+
+
 class FilterError(ServiceBusError):
     """A rule cannot be evaluated for a message, for example because of an overflow or a division by zero.
 
@@ -110,7 +124,12 @@ def describe(value: object) -> str:
 
 def in_utc(time: datetime) -> datetime:
     """Return a datetime with a time zone; a naive one counts as UTC."""
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    if time.tzinfo is not None:
+        return time
+    aware = time.replace(tzinfo=UTC)
+    if isinstance(aware, PreciseTime):
+        aware.tick = getattr(time, "tick", 0)
+    return aware
 
 
 def compare(symbol: str, left: object, right: object, where: str) -> bool:
@@ -131,7 +150,7 @@ def compare(symbol: str, left: object, right: object, where: str) -> bool:
     elif kind in _WITHOUT_ORDER and symbol not in ("=", "<>"):
         raise FilterError(f"{where}: {describe(left)} has no order, only = and <> apply")
     elif isinstance(left, datetime) and isinstance(right, datetime):
-        left, right = in_utc(left), in_utc(right)
+        left, right = ((in_utc(each), getattr(each, "tick", 0)) for each in (left, right))
     try:
         return COMPARISONS[symbol](left, right)
     except ArithmeticError as error:  # a NaN among exact decimal numbers

@@ -6,7 +6,9 @@ Laws (source: the service's documents and recorded answers, unless said otherwis
    namespace; a token for the address of the list, such as `$Resources/Queues`, is sufficient as well.
 2. PUT creates an entity; with an If-Match header it updates one. Creating an entity that exists is a conflict.
 3. Forwarding also needs Manage on the destination, by the token of the request or by a supplementary one.
-4. An error has a status and a sub-code; 500 and 503 mean "try again". A namespace that is down does not answer.
+4. A GET for an entity that does not exist gets an empty list of public services, unless its topic exists.
+5. Answers about an entity that existed before the request have an ETag.
+6. 500 and 503 mean "try again". A namespace that is down does not answer.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from secrets import token_bytes
 from typing import Final, TypeVar
+from urllib.parse import quote
 
+from sbclient.broker.directory import Entity
+from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.management import Management
 from sbclient.emulator.context import NamespaceContext
@@ -28,36 +33,41 @@ from sbclient.emulator.management.atom import (
     entry_document,
     entry_of,
     feed_document,
-    kind_of,
+    public_list,
     read_default_rule,
     read_properties,
 )
-from sbclient.emulator.management.atom_descriptions import Shown
-from sbclient.emulator.management.errors import refusal_of
+from sbclient.emulator.management.atom_descriptions import KINDS, Answer, Sent, Shown, read_sent
+from sbclient.emulator.management.errors import Asked, refusal_of
 from sbclient.emulator.management.paths import (
     Target,
+    VerbError,
     bounds_of,
     check_method,
     check_right,
-    list_url,
+    next_url,
     target_of,
     title_of,
     url,
     version_of,
+    version_query,
 )
 from sbclient.emulator.net.http_messages import NoResponse, Request, Response
 from sbclient.emulator.sas import Grant
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
+    NEVER,
     AccessRights,
     AuthorizationRule,
     EntityAddress,
     EntityKind,
     EntityProperties,
+    NamespaceProperties,
     QueueProperties,
     RuleProperties,
     SubscriptionProperties,
     TopicProperties,
+    kind_of,
 )
 from sbclient.errors import (
     InvalidOperationError,
@@ -68,11 +78,18 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from sbclient.rules.entity_path import split_sub_queue
+from sbclient.telemetry.log import get_logger
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 60.0
 NAMESPACE_INFO: Final = "$namespaceinfo"
+
+_ONLY_HTTPS: Final = {"Strict-Transport-Security": "max-age=0"}
+"""As the service, but no browser may refuse plain HTTP to this machine from now on."""
 
 _SUPPLEMENTARY: Final = {
     "forward_to": "servicebussupplementaryauthorization",
@@ -98,17 +115,41 @@ class ManagementApi:
         Raises:
             NoResponse: the namespace is down, or a fault drops its answer.
         """
+        asked, entity = self._asked(request)
+        headers = {}
         try:
-            answer = await self._respond(request)
+            if entity is not None:
+                headers["ETag"] = str((utc_datetime(entity.updated_at) - NEVER) // timedelta(microseconds=1) * 10)
+            answer = await self._respond(request, asked)
         except ServiceBusConnectionError as error:
             raise NoResponse from error
         except ServiceBusError as error:
-            return refusal_of(error, self._now())
+            if isinstance(error, MessagingEntityNotFoundError) and request.method == "GET" and asked.topic is None:
+                answer = Response(200, public_list(self._now()), FEED_TYPE)
+            else:
+                answer = refusal_of(error, self._now(), asked)
+            if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
+                headers = {}  # a client without the right learns nothing of the entity
         if self._context.wire_faults.drops_acknowledgement("/".join(request.segments), self._context.clock.now()):
             raise NoResponse
-        return answer
+        is_about_namespace = request.segments and (asked.target is None or not asked.target.names)
+        if answer.status != 200 or not is_about_namespace:
+            headers |= _ONLY_HTTPS
+        return replace(answer, headers={**answer.headers, **headers})
 
-    async def _respond(self, request: Request) -> Response:
+    def _asked(self, request: Request) -> tuple[Asked, Entity | None]:
+        """What a request is about, and the queue or topic that its path belongs to, if that exists."""
+        asked = Asked(request, self._context.name)
+        try:
+            target = target_of(request.segments)
+        except InvalidOperationError:
+            return asked, None
+        path = split_sub_queue(target.names[0])[0] if target.names else ""
+        entity = self._host.namespace.directory.get(path)
+        owner = None if entity is None else f"{kind_of(entity.description).capitalize()}:{entity.path}"
+        return asked._replace(target=target, owner=owner), entity
+
+    async def _respond(self, request: Request, asked: Asked) -> Response:
         if self._context.wire_faults.is_busy("/".join(request.segments), self._context.clock.now()):
             raise ServiceBusServerBusyError(f"{self._context.name} is too busy: wait 10 seconds and try again")
         grant = self._grant(request)
@@ -116,7 +157,8 @@ class ManagementApi:
         if [segment.casefold() for segment in request.segments] == [NAMESPACE_INFO]:
             return await self._namespace(request, grant)
         if not request.segments and request.method == "GET":
-            return self._public_list(request, grant)
+            grant.check(_covered(grant, ("",)), AccessRights.MANAGE)
+            return Response(200, public_list(self._now()), FEED_TYPE)
         target = target_of(request.segments)
         self._check_right(request, target, grant)
         if target.is_list:
@@ -125,6 +167,8 @@ class ManagementApi:
         check_method(request, "GET", "PUT", "DELETE")
         if request.method == "PUT":
             return await self._put(request, target, grant, version)
+        if asked.owner is not None and split_sub_queue(target.names[0])[1] is not None:
+            raise VerbError(f"{target.names[0]} is a sub-queue, which only {asked.owner} describes")
         if request.method == "DELETE":
             return await self._delete(target)
         return await self._get(request, target)
@@ -152,14 +196,7 @@ class ManagementApi:
         grant.check(_covered(grant, ("", NAMESPACE_INFO)), AccessRights.MANAGE)
         check_method(request, "GET")
         namespace = await self._ask(None, self._management.namespace)
-        entry = entry_of(namespace, url(request, NAMESPACE_INFO), self._now())
-        return Response(200, entry_document(entry, self._context.name), ENTRY_TYPE)
-
-    def _public_list(self, request: Request, grant: Grant) -> Response:
-        """The list of public services, which the root of a namespace shows; there are none."""
-        grant.check(_covered(grant, ("",)), AccessRights.MANAGE)
-        document = feed_document("Publicly Listed Services", url(request), None, (), self._context.name)
-        return Response(200, document, FEED_TYPE)
+        return self._entry(200, namespace, request)
 
     async def _get(self, request: Request, target: Target) -> Response:
         def get(call: Call) -> Shown | RuleProperties:
@@ -179,54 +216,82 @@ class ManagementApi:
             return shown, top > 0 and len(found) > skip + top
 
         page, has_more = await self._ask(target, listed)
-        above = request.segments if target.names else ()
-        entries = [entry_of(each, url(request, *above, _name_of(each)), self._now()) for each in page]
+        query = version_query(request)
+        above, link = (request.segments, request.segments[-1]) if target.names else ((), "..")
+        entries = []
+        for each in page:
+            entry = entry_of(each, self._now())
+            address = quote(entry.name, safe="$/") + (query and f"?{query}")
+            entries.append((entry, url(request, *above, entry.name, query=query), f"{link}/{address}"))
         document = feed_document(
             title_of(kind),
-            list_url(request, skip, top),
-            list_url(request, skip + top, top) if has_more else None,
+            url(request, *request.segments),
+            next_url(request, skip + top) if has_more else None,
             entries,
             self._context.name,
+            self._now(),
         )
         return Response(200, document, FEED_TYPE)
 
     # ------------------------------------------------------------------ change
 
-    async def _put(self, request: Request, target: Target, grant: Grant, version: str | None) -> Response:
+    async def _put(self, request: Request, target: Target, grant: Grant, version: str) -> Response:
         element = described(request.body)
-        kind = kind_of(element)
+        kind = KINDS[element.name]
         if (target.kind or kind) is not kind or len(target.names) != kind.name_count:
             raise InvalidOperationError(
                 f"SubCode=40000. {'/'.join(target.names)} is not a {kind}: send a description of the kind in the path"
             )
         address = EntityAddress(kind, target.names)
-        properties = read_properties(element, target.names[-1])
+        sent = read_sent(element, version)
+        properties = read_properties(sent, target.names[-1])
         self._check_supplementary(request, properties, grant)
         properties = _with_keys(properties)
         if "if-match" in request.headers:
-            return await self._update(request, address, properties)
-        if version is None and isinstance(properties, QueueProperties | TopicProperties):
+            return await self._update(request, address, properties, sent)
+        if not version and isinstance(properties, QueueProperties | TopicProperties):
             properties = replace(properties, enable_partitioning=None)  # the oldest version does not know it
-        rule = read_default_rule(element) if kind is EntityKind.SUBSCRIPTION else None
+        rule = read_default_rule(sent)
 
         def create(call: Call) -> Shown | RuleProperties:
             made = self._checked(lambda: self._created(call, address, properties, rule, version), properties)
-            return self._shown(call, made, target, request, is_new=True)
+            self._keep(address, sent)
+            return self._shown(call, made, target, request, Answer.CREATION)
 
         shown = await self._ask(target, create)
         self._context.publish_change("entity.created", address)
-        return self._entry(201, shown, request)
+        self._report_ignored(address, sent)
+        return self._entry(201, shown, request, Answer.CREATION)
 
-    async def _update(self, request: Request, address: EntityAddress, properties: EntityProperties) -> Response:
+    async def _update(
+        self, request: Request, address: EntityAddress, properties: EntityProperties, sent: Sent
+    ) -> Response:
         target = Target(address.names, address.kind)
 
         def update(call: Call) -> Shown | RuleProperties:
             made = self._checked(lambda: self._management.update(call, address, properties), properties)
-            return self._shown(call, made, target, request)
+            self._keep(address, sent)
+            return self._shown(call, made, target, request, Answer.UPDATE)
 
         shown = await self._ask(target, update)
         self._context.publish_change("entity.updated", address)
-        return self._entry(200, shown, request)
+        self._report_ignored(address, sent)
+        return self._entry(200, shown, request, Answer.UPDATE)
+
+    def _keep(self, address: EntityAddress, sent: Sent) -> None:
+        if address.kind is not EntityKind.RULE:
+            self._host.namespace.directory.at(address).sent = sent
+
+    def _report_ignored(self, address: EntityAddress, sent: Sent) -> None:
+        """Report the elements that Service Bus would not apply, in the log and to the page."""
+        if names := sent.ignored_names:
+            log.warning(
+                "emulator.elements_ignored",
+                "Service Bus would not apply {elements} of {entity}: these elements follow later ones of the schema",
+                entity=str(address),
+                elements=", ".join(names),
+            )
+            self._context.publish("entity.elements_ignored", path="/".join(address.names), elements=names)
 
     async def _delete(self, target: Target) -> Response:
         def delete(call: Call) -> EntityAddress:
@@ -235,7 +300,7 @@ class ManagementApi:
             return address
 
         self._context.publish_change("entity.deleted", await self._ask(target, delete))
-        return Response(200)
+        return Response(200, content_type="")
 
     def _created(
         self,
@@ -243,9 +308,9 @@ class ManagementApi:
         address: EntityAddress,
         properties: EntityProperties,
         rule: RuleProperties | None,
-        version: str | None,
+        version: str,
     ) -> EntityProperties:
-        made = self._management.create(call, address, properties, api_version=version)
+        made = self._management.create(call, address, properties, api_version=version or None)
         if rule is None:
             return made
         try:
@@ -291,16 +356,31 @@ class ManagementApi:
         return EntityAddress(EntityKind.TOPIC if is_topic else EntityKind.QUEUE, target.names)
 
     def _shown(
-        self, call: Call, properties: EntityProperties, target: Target, request: Request, *, is_new: bool = False
+        self,
+        call: Call,
+        properties: EntityProperties,
+        target: Target,
+        request: Request,
+        answer: Answer = Answer.GET,
     ) -> Shown | RuleProperties:
         if isinstance(properties, RuleProperties):
             return properties
-        runtime = self._management.runtime(call, self._existing(target))
-        return Shown(properties, runtime, f"sb://{request.authority}/", is_new)
+        address = self._existing(target)
+        sent = self._host.namespace.directory.at(address).sent
+        runtime = self._management.runtime(call, address)
+        return Shown(properties, runtime, f"sb://{request.authority}/", version_of(request), sent, answer)
 
-    def _entry(self, status: int, shown: Shown | RuleProperties, request: Request) -> Response:
-        entry = entry_of(shown, url(request, *request.segments), self._now())
-        return Response(status, entry_document(entry, self._context.name), ENTRY_TYPE)
+    def _entry(
+        self,
+        status: int,
+        shown: Shown | RuleProperties | NamespaceProperties,
+        request: Request,
+        answer: Answer = Answer.GET,
+    ) -> Response:
+        entry = entry_of(shown, self._now(), answer)
+        is_read_below_topic = answer is Answer.GET and not entry.has_author
+        address = url(request, *request.segments, scheme="sb" if is_read_below_topic else "https")
+        return Response(status, entry_document(entry, address, self._context.name), ENTRY_TYPE)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._context.clock.now(), UTC)
@@ -309,10 +389,6 @@ class ManagementApi:
 def _covered(grant: Grant, scopes: Sequence[str]) -> str:
     """The first path that a token covers; the first of all if it covers none."""
     return next((scope for scope in scopes if grant.covers(scope)), scopes[0])
-
-
-def _name_of(shown: Shown | RuleProperties) -> str:
-    return shown.description.name if isinstance(shown, Shown) else shown.name
 
 
 def _with_keys(properties: EntityProperties) -> EntityProperties:

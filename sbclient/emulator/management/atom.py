@@ -2,24 +2,24 @@
 
 Laws (source: the service's recorded answers):
 
-1. The title of an entry is the name of its entity. Clients read names from it. The id repeats the path of the request
-   in its own spelling, from which clients read the names of topic and subscription.
+1. The title of an entry is the name of its entity. Clients read names from it. The id repeats the address of the
+   request in its own spelling, from which clients read the names of topic and subscription.
 2. The second link of a feed is the next page. It is present exactly if there are more entries.
-3. The detail of an error contains its sub-code, from which programs read it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import uuid4
 
 from sbclient.emulator.management.atom_descriptions import (
     KINDS,
     SCHEMA_INSTANCE,
     SERVICE_BUS,
+    Answer,
+    Sent,
     Shown,
     read_description,
     write_description,
@@ -33,6 +33,8 @@ from sbclient.entities import (
     EntityProperties,
     NamespaceProperties,
     RuleProperties,
+    SubscriptionProperties,
+    kind_of,
 )
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import write_timestamp
@@ -42,72 +44,85 @@ ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
 ERROR_TYPE: Final = "application/xml; charset=utf-8"
 
-_SUB_CODE = re.compile(r"SubCode=(\d{5})\. *")
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One entity in a document.
 
     Attributes:
-        url: the address of the entity.
         name: its own name, without its parents.
         content: its description as XML.
-        updated_at: the time of its last change.
+        created_at, updated_at: None = the document does not have it.
+        has_author: whether the document names the namespace; those of subscriptions and rules do not.
     """
 
-    url: str
     name: str
-    content: str = field(repr=False)  # with keys
-    created_at: datetime
+    content: str
+    created_at: datetime | None
     updated_at: datetime
+    has_author: bool
 
 
-def entry_of(shown: Shown | RuleProperties | NamespaceProperties, url: str, at: datetime) -> Entry:
+def entry_of(shown: Shown | RuleProperties | NamespaceProperties, at: datetime, answer: Answer = Answer.GET) -> Entry:
     """The entry of an entity or the namespace; `at` is the time for one that has no times."""
-    namespaces = {"xmlns": SERVICE_BUS, "xmlns_i": SCHEMA_INSTANCE}
-    if isinstance(shown, Shown):
-        content = write_description(shown, **namespaces)
-        times = shown.runtime.created_at_utc, shown.runtime.updated_at_utc
-        return Entry(url, shown.description.name, content, *times)
     if isinstance(shown, RuleProperties):
         created = shown.created_at_utc or at
-        return Entry(url, shown.name, write_rule(shown, **namespaces), created, created)
-    content = write_namespace(shown, **namespaces)
-    return Entry(url, shown.name, content, shown.created_at_utc, shown.modified_at_utc)
+        content = _content("RuleDescription", write_rule(shown, is_change=answer is not Answer.GET))
+        return Entry(shown.name, content, created, created, has_author=False)
+    if isinstance(shown, NamespaceProperties):
+        content = _content("NamespaceInfo", write_namespace(shown))
+        return Entry(shown.name, content, None, shown.modified_at_utc, has_author=True)
+    is_subscription = isinstance(shown.description, SubscriptionProperties)
+    content = _content(f"{kind_of(shown.description).capitalize()}Description", write_description(shown))
+    created_at = None if answer is Answer.UPDATE and not is_subscription else shown.runtime.created_at_utc
+    updated_at = shown.runtime.updated_at_utc
+    return Entry(shown.description.name, content, created_at, updated_at, has_author=not is_subscription)
 
 
-def entry_document(entry: Entry, namespace: str) -> bytes:
+def _content(name: str, elements: Sequence[str]) -> str:
+    return tag(name, elements, xmlns=SERVICE_BUS, xmlns_i=SCHEMA_INSTANCE)
+
+
+def entry_document(entry: Entry, url: str, namespace: str) -> bytes:
     """A document with one entity."""
-    return _entry(entry, namespace, xmlns=ATOM).encode()
+    return _entry(entry, url, url, namespace, xmlns=ATOM).encode()
 
 
-def feed_document(title: str, url: str, next_url: str | None, entries: Sequence[Entry], namespace: str) -> bytes:
+def feed_document(
+    title: str, url: str, next_url: str | None, entries: Sequence[tuple[Entry, str, str]], namespace: str, at: datetime
+) -> bytes:
     """A document with a page of entities.
 
     Args:
         next_url: of the next page; None = this is the last one.
+        entries: each with its id and its address, relative to that of the document.
     """
-    updated = max((entry.updated_at for entry in entries), default=None)
     parts = [
         text_tag("title", title, type="text"),
         text_tag("id", url),
-        text_tag("updated", write_timestamp(updated)) if updated else "",
+        text_tag("updated", write_timestamp(at)),
         tag("link", rel="self", href=url),
         tag("link", rel="next", href=next_url) if next_url else "",
-        *(_entry(entry, namespace) for entry in entries),
+        *(_entry(entry, id_, link, namespace, xml_base=url) for entry, id_, link in entries),
     ]
     return tag("feed", parts, xmlns=ATOM).encode()
 
 
-def error_document(status: int, sub_code: int | None, text: str, tracking_id: str, at: datetime) -> bytes:
-    """A document with an error; a sub-code in the text takes precedence."""
-    match = _SUB_CODE.match(text)
-    code, text = (match[1], text[match.end() :]) if match else (sub_code, text)
-    message = text.rstrip(". ")
-    prefix = "" if code is None else f"SubCode={code}. "
-    detail = f"{prefix}{message}. TrackingId:{tracking_id}, SystemTracker:NoSystemTracker, Timestamp:"
-    return tag("Error", [tag("Code", str(status)), text_tag("Detail", f"{detail}{at:%Y-%m-%dT%H:%M:%S}")]).encode()
+def public_list(at: datetime) -> bytes:
+    """The document about a path without an entity: an empty list of public services."""
+    parts = [
+        text_tag("title", "Publicly Listed Services", type="text"),
+        text_tag("subtitle", "This is the list of publicly-listed services currently available.", type="text"),
+        text_tag("id", f"uuid:{uuid4()};id=1"),
+        text_tag("updated", write_timestamp(at)),
+        text_tag("generator", "Service Bus 1.1"),
+    ]
+    return tag("feed", parts, xmlns=ATOM).encode()
+
+
+def error_document(status: int, detail: str, tracking_id: str, tracker: str, at: datetime) -> bytes:
+    """A document with an error."""
+    text = f"{detail} TrackingId:{tracking_id}, SystemTracker:{tracker}, Timestamp:{at:%Y-%m-%dT%H:%M:%S}"
+    return tag("Error", [tag("Code", str(status)), text_tag("Detail", text)]).encode()
 
 
 def described(document: bytes) -> Element:
@@ -126,39 +141,35 @@ def described(document: bytes) -> Element:
     return found
 
 
-def kind_of(element: Element) -> EntityKind:
-    """The kind of entity that a description element describes."""
-    return KINDS[element.name]
-
-
-def read_properties(element: Element, name: str) -> EntityProperties:
-    """The description in a description element, for the entity with that name.
+def read_properties(sent: Sent, name: str) -> EntityProperties:
+    """The description of the entity with a name.
 
     Raises:
         InvalidOperationError: a value is not valid.
     """
-    return read_rule(element, name) if element.name == "RuleDescription" else read_description(element, name)
+    return read_rule(sent.applied, name) if sent.kind is EntityKind.RULE else read_description(sent, name)
 
 
-def read_default_rule(element: Element) -> RuleProperties | None:
+def read_default_rule(sent: Sent) -> RuleProperties | None:
     """The default rule in the description of a new subscription; None = the rule that accepts every message."""
-    rule = element.child("DefaultRuleDescription")
+    rule = sent.applied.get("DefaultRuleDescription")
     if rule is None or rule.child("Filter") is None:
         return None
-    name = rule.child("Name")
-    return read_rule(rule, name.text.strip() if name is not None and name.text.strip() else DEFAULT_RULE_NAME)
+    parts = {child.name: child for child in rule.children}
+    name = parts["Name"].text.strip() if "Name" in parts else ""
+    return read_rule(parts, name or DEFAULT_RULE_NAME)
 
 
-def _entry(entry: Entry, namespace: str, **attributes: str) -> str:
+def _entry(entry: Entry, id_: str, link: str, namespace: str, **attributes: str) -> str:
     return tag(
         "entry",
         [
-            text_tag("id", entry.url),
+            text_tag("id", id_),
             text_tag("title", entry.name, type="text"),
-            text_tag("published", write_timestamp(entry.created_at)),
+            text_tag("published", write_timestamp(entry.created_at)) if entry.created_at else "",
             text_tag("updated", write_timestamp(entry.updated_at)),
-            tag("author", text_tag("name", namespace)),
-            tag("link", rel="self", href=entry.url),
+            tag("author", text_tag("name", namespace)) if entry.has_author else "",
+            tag("link", rel="self", href=link),
             tag("content", entry.content, type="application/xml"),
         ],
         **attributes,

@@ -1,34 +1,36 @@
-"""The elements of queues, topics, subscriptions and the namespace in the management documents.
+"""The elements of entities and the namespace in the management documents.
 
-Laws (source: the service's documents and recorded answers):
+Laws (source: the service's recorded answers):
 
-1. Fields have the order of the tables below. The reader accepts any order and skips unknown fields.
-2. A request contains only the fields that are set. A response contains all, except counts and the time of access for
-   an entity that was just created.
-3. The destination of forwarding is a URL in documents and a path in descriptions.
+1. Elements have the order of the tables below. The service applies an element of a request only if no later one of the
+   table precedes it. It keeps the others, and unknown ones, at their place in the answers without applying them.
+2. A request contains only the elements that are set. The answer to a creation contains all but those marked `get`. The
+   answer to an update of a queue or topic has the elements of the request.
+3. An element marked with an api-version exists from that version on: earlier requests with it are refused.
+4. The destination of forwarding is a URL in documents, with the scheme with which it was sent, and a path in
+   descriptions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from sbclient.emulator.management.atom_values import read_any, write_any
-from sbclient.emulator.management.xml import Element, tag, text_tag
+from sbclient.emulator.management.xml import Element, tag, text_tag, write_element
 from sbclient.entities import (
     PROPERTIES_OF,
     AccessRights,
     AuthorizationRule,
     Description,
-    EntityAvailabilityStatus,
     EntityKind,
     EntityStatus,
     NamespaceProperties,
     RuntimeProperties,
+    SubscriptionProperties,
     element_name,
     kind_of,
     settings_of,
@@ -43,20 +45,53 @@ SCHEMA_INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 Choice = TypeVar("Choice", bound=StrEnum)
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Sent(NamedTuple):
+    """The description in a request.
+
+    Attributes:
+        kind: of the entity.
+        elements: in their order, each with whether the service applies it.
+    """
+
+    kind: EntityKind
+    elements: Sequence[tuple[Element, bool]]
+
+    @property
+    def applied(self) -> Mapping[str, Element]:
+        """The elements that the service applies, by name."""
+        return {element.name: element for element, is_applied in self.elements if is_applied}
+
+    @property
+    def ignored_names(self) -> Sequence[str]:
+        """The names of the elements that the service keeps without applying them."""
+        return [element.name for element, is_applied in self.elements if not is_applied]
+
+
+class Answer(StrEnum):
+    """What a document answers."""
+
+    GET = "get"
+    CREATION = "creation"
+    UPDATE = "update"
+
+
+class Shown(NamedTuple):
     """A description with the other facts in its document.
 
     Attributes:
         runtime: counts and times.
         base: the URL before the path of a forwarding destination: `sb://localhost:5672/`.
-        is_new: whether the entity was just created; its counts and time of access are left out.
+        version: the api-version of the request; empty = the oldest.
+        sent: the last description that was sent for the entity; None = it was made otherwise.
+        answer: what the document answers.
     """
 
     description: Description
     runtime: RuntimeProperties
     base: str
-    is_new: bool = False
+    version: str
+    sent: Sent | None = None
+    answer: Answer = Answer.GET
 
 
 def _path_of(text: str) -> str | None:
@@ -111,70 +146,114 @@ def _read_rule(element: Element) -> AuthorizationRule:
 
 # ---------------------------------------------------------------------- the tables
 
-_ELEMENTS: Final = {
-    EntityKind.QUEUE: """
-        LockDuration MaxSizeInMegabytes RequiresDuplicateDetection RequiresSession DefaultMessageTimeToLive
-        DeadLetteringOnMessageExpiration DuplicateDetectionHistoryTimeWindow MaxDeliveryCount EnableBatchedOperations
-        SizeInBytes MessageCount IsAnonymousAccessible AuthorizationRules Status CreatedAt UpdatedAt AccessedAt
-        SupportOrdering CountDetails AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus EnableExpress
-        ForwardTo UserMetadata ForwardDeadLetteredMessagesTo MaxMessageSizeInKilobytes
-    """,
-    EntityKind.TOPIC: """
-        DefaultMessageTimeToLive MaxSizeInMegabytes RequiresDuplicateDetection DuplicateDetectionHistoryTimeWindow
-        EnableBatchedOperations SizeInBytes FilteringMessagesBeforePublishing IsAnonymousAccessible AuthorizationRules
-        Status CreatedAt UpdatedAt AccessedAt SupportOrdering CountDetails SubscriptionCount SqlFilterCount
-        CorrelationFilterCount AutoDeleteOnIdle EnablePartitioning EntityAvailabilityStatus
-        EnableSubscriptionPartitioning EnableExpress UserMetadata MaxMessageSizeInKilobytes
-    """,
-    EntityKind.SUBSCRIPTION: """
-        LockDuration RequiresSession DefaultMessageTimeToLive DeadLetteringOnMessageExpiration
-        DeadLetteringOnFilterEvaluationExceptions MessageCount MaxDeliveryCount EnableBatchedOperations Status
-        ForwardTo CreatedAt UpdatedAt AccessedAt CountDetails ForwardDeadLetteredMessagesTo AutoDeleteOnIdle
-        EntityAvailabilityStatus UserMetadata
-    """,
-}
-"""The elements of each kind, in their order."""
 
-_RUNTIME: Final = {
-    "AccessedAt": "accessed_at_utc",
-    "CorrelationFilterCount": "correlation_filter_count",
-    "CreatedAt": "created_at_utc",
-    "MessageCount": "total_message_count",
-    "SizeInBytes": "size_in_bytes",
-    "SqlFilterCount": "sql_filter_count",
-    "SubscriptionCount": "subscription_count",
-    "UpdatedAt": "updated_at_utc",
+class _Row(NamedTuple):
+    """An element.
+
+    Attributes:
+        name: of the element.
+        source: `@` and the attribute that it shows, or `=` and its text if that never changes; empty = the setting with
+            its name.
+        since: the first api-version that has it.
+        answers: `get` = only answers to GET have it, `none` = only requests.
+    """
+
+    name: str
+    source: str = ""
+    since: str = ""
+    answers: str = ""
+
+
+def _rows(*lines: str) -> Mapping[str, _Row]:
+    """A table, from elements such as `CountDetails get; IsClientAffine =false 2021-05`."""
+    rows = {}
+    for name, *marks in (text.split() for line in lines for text in line.split(";")):
+        row = _Row(name)
+        for mark in marks:
+            field = "source" if mark[0] in "@=" else "since" if mark[0].isdigit() else "answers"
+            row = row._replace(**{field: mark})
+        rows[name] = row
+    return rows
+
+
+TABLES: Final[Mapping[EntityKind, Mapping[str, _Row]]] = {
+    EntityKind.QUEUE: _rows(
+        "LockDuration; MaxSizeInMegabytes; RequiresDuplicateDetection; RequiresSession; DefaultMessageTimeToLive",
+        "DeadLetteringOnMessageExpiration; DuplicateDetectionHistoryTimeWindow; MaxDeliveryCount",
+        "EnableBatchedOperations; SizeInBytes @size_in_bytes; MessageCount @total_message_count",
+        "IsAnonymousAccessible =false; AuthorizationRules; Status; ForwardTo; CreatedAt @created_at_utc",
+        "UpdatedAt @updated_at_utc; AccessedAt @accessed_at_utc get; UserMetadata; SupportOrdering; CountDetails get",
+        "AutoDeleteOnIdle; EnablePartitioning; EntityAvailabilityStatus; ForwardDeadLetteredMessagesTo",
+        "EnableExpress; MaxMessageSizeInKilobytes 2021-05",
+    ),
+    EntityKind.TOPIC: _rows(
+        "DefaultMessageTimeToLive; MaxSizeInMegabytes; RequiresDuplicateDetection; DuplicateDetectionHistoryTimeWindow",
+        "EnableBatchedOperations; SizeInBytes @size_in_bytes; FilteringMessagesBeforePublishing",
+        "IsAnonymousAccessible =false; AuthorizationRules; Status; CreatedAt @created_at_utc",
+        "UpdatedAt @updated_at_utc; AccessedAt @accessed_at_utc get; UserMetadata; SupportOrdering; CountDetails get",
+        "SubscriptionCount @subscription_count get; AutoDeleteOnIdle; EnablePartitioning; EntityAvailabilityStatus",
+        "EnableSubscriptionPartitioning =false; EnableExpress; MaxMessageSizeInKilobytes 2021-05",
+    ),
+    EntityKind.SUBSCRIPTION: _rows(
+        "LockDuration; RequiresSession; DefaultMessageTimeToLive; DeadLetteringOnMessageExpiration",
+        "DeadLetteringOnFilterEvaluationExceptions; DefaultRuleDescription none; MessageCount @total_message_count",
+        "MaxDeliveryCount; EnableBatchedOperations; Status; ForwardTo; CreatedAt @created_at_utc",
+        "UpdatedAt @updated_at_utc; AccessedAt @accessed_at_utc; UserMetadata; CountDetails get",
+        "ForwardDeadLetteredMessagesTo; AutoDeleteOnIdle; EntityAvailabilityStatus; IsClientAffine =false 2021-05",
+    ),
+    EntityKind.RULE: _rows("Filter; Action; CreatedAt; Name"),
 }
-"""The count or time that each of these elements shows."""
+"""The elements of each kind, in the order of the service. Defaults: `broker.descriptions`."""
+
+KINDS: Final = {f"{kind.capitalize()}Description": kind for kind in EntityKind}
+"""The kind of entity that each element describes."""
 
 _COUNT_DETAILS: Final = [
     f"{kind}_message_count" for kind in ("active", "dead_letter", "scheduled", "transfer", "transfer_dead_letter")
 ]
 _FORWARDING: Final = ("forward_to", "forward_dead_lettered_messages_to")
 _NOT_READ: Final = ("availability_status", "size_in_bytes")
+_NEW_SUBSCRIPTION_ACCESS: Final = "0001-01-01T00:00:00"
 _XML_TYPES: Final[Mapping[type, str]] = {bool: "boolean", int: "long", timedelta: "duration"}
 
-KINDS: Final = {f"{kind.capitalize()}Description": kind for kind in EntityKind}
-"""The kind of entity that each element describes."""
+
+def read_sent(element: Element, version: str) -> Sent:
+    """The elements of a description.
+
+    Raises:
+        InvalidOperationError: one of them does not exist yet in that api-version.
+    """
+    kind = KINDS[element.name]
+    table = TABLES[kind]
+    if any(child.name in table and version < table[child.name].since for child in element.children):
+        raise InvalidOperationError(
+            f"The entity description of type '{element.name}' has unsupported properties for api-version '{version}' "
+            "in the request. Try including the correct api-version query string in the request."
+        )
+    places, place, elements = {name: at for at, name in enumerate(table)}, -1, []
+    for child in element.children:
+        is_applied = places.get(child.name, -1) > place
+        place = places[child.name] if is_applied else place
+        elements.append((child, is_applied))
+    return Sent(kind, elements)
 
 
-def read_description(element: Element, name: str) -> Description:
-    """The description in a QueueDescription, TopicDescription or SubscriptionDescription; missing values are None.
+def read_description(sent: Sent, name: str) -> Description:
+    """The description of a queue, topic or subscription with a name; missing values are None.
 
     Raises:
         InvalidOperationError: a value is not valid; the text names its element.
     """
-    kind = KINDS[element.name]
-    values = {}
-    for attribute, type_ in settings_of(kind).items():
-        found = element.child(element_name(attribute))
+    values, applied = {}, sent.applied
+    for attribute, type_ in settings_of(sent.kind).items():
+        found = applied.get(element_name(attribute))
         if found is None or attribute in _NOT_READ or found.attributes.get("nil") == "true":
             continue
         try:
             values[attribute] = _read(attribute, type_, found)
         except InvalidOperationError as error:
             raise InvalidOperationError(f"{found.name} of {name}: {error.message}") from error
-    described: Description = PROPERTIES_OF[kind](name, **values)
+    described: Description = PROPERTIES_OF[sent.kind](name, **values)
     return described
 
 
@@ -188,44 +267,68 @@ def _read(attribute: str, type_: type, element: Element) -> Any:
     return element.text or None if type_ is str else read_any(_XML_TYPES[type_], element.text)
 
 
-def write_description(shown: Shown, **attributes: str) -> str:
-    """The element of a description, with these attributes."""
-    kind, description, runtime = kind_of(shown.description), shown.description, shown.runtime
-    values: dict[str, Any] = {"SupportOrdering": not description.get("enable_partitioning", False)}
-    values |= {element_name(attribute): value for attribute, value in description.items()}
-    values |= {element: getattr(runtime, attribute) for element, attribute in _RUNTIME.items()}
-    values |= {
-        "EntityAvailabilityStatus": description.availability_status or EntityAvailabilityStatus.AVAILABLE,
-        "EnableSubscriptionPartitioning": False,
-        "IsAnonymousAccessible": False,
-    }
-    for name in map(element_name, _FORWARDING):
-        if values.get(name) is not None:
-            values[name] = shown.base + values[name]
-    counts = [tag(f"d2p1:{element_name(each)}", str(getattr(runtime, each))) for each in _COUNT_DETAILS]
-    rules = values.pop("AuthorizationRules", None) or []
-    parts = {name: text_tag(name, write_any(value)[1]) for name, value in values.items() if value is not None}
-    parts["AuthorizationRules"] = tag("AuthorizationRules", [_write_rule(rule) for rule in rules])
-    parts["CountDetails"] = tag("CountDetails", counts, xmlns_d2p1=COUNTS)
-    if shown.is_new:
-        parts["AccessedAt"] = parts["CountDetails"] = ""
-    elements = [parts.get(name, "") for name in _ELEMENTS[kind].split()]
-    return tag(f"{kind.capitalize()}Description", elements, **attributes)
+def write_description(shown: Shown) -> list[str]:
+    """The elements of a description."""
+    kind, sent = kind_of(shown.description), () if shown.sent is None else shown.sent.elements
+    table, settings = TABLES[kind], {element_name(attribute) for attribute in settings_of(kind)}
+    if shown.answer is Answer.UPDATE and kind is not EntityKind.SUBSCRIPTION:
+        return [
+            (is_applied and element.name in settings and _write(shown, table[element.name]))
+            or write_element(element, SERVICE_BUS)
+            for element, is_applied in sent
+        ]
+    kept: dict[str, list[str]] = {}
+    last = ""
+    for element, is_applied in sent:
+        if is_applied:
+            last = element.name
+        else:
+            kept.setdefault(last, []).append(write_element(element, SERVICE_BUS))
+    parts = kept.get("", [])
+    for row in table.values():
+        if shown.version >= row.since and (not row.answers or row.answers == shown.answer):
+            parts.append(_write(shown, row))
+        parts += kept.get(row.name, [])
+    return parts
 
 
-def write_namespace(namespace: NamespaceProperties, **attributes: str) -> str:
-    """The NamespaceInfo of a namespace, with these attributes."""
+def _write(shown: Shown, row: _Row) -> str:
+    """An element; empty if it has no value."""
+    name, description, runtime = row.name, shown.description, shown.runtime
+    if row.source.startswith("="):
+        return tag(name, row.source[1:])
+    if name == "CountDetails":
+        counts = [tag(f"d2p1:{element_name(each)}", str(getattr(runtime, each))) for each in _COUNT_DETAILS]
+        return tag(name, counts, xmlns_d2p1=COUNTS)
+    if name == "AccessedAt" and isinstance(description, SubscriptionProperties) and shown.answer is not Answer.GET:
+        return tag(name, _NEW_SUBSCRIPTION_ACCESS)
+    attribute = row.source[1:] or _ATTRIBUTES[name]
+    value = getattr(runtime if hasattr(runtime, attribute) else description, attribute, None)
+    if name == "AuthorizationRules":
+        return tag(name, [_write_rule(rule) for rule in value or ()])
+    if name == "SupportOrdering" and value is None:
+        value = not description.get("enable_partitioning", False)
+    if attribute in _FORWARDING and value is not None:
+        sent = None if shown.sent is None else shown.sent.applied.get(name)
+        value = shown.base + value if sent is None or _path_of(sent.text) != value else sent.text.strip()
+    return "" if value is None else text_tag(name, write_any(value)[1])
+
+
+_ATTRIBUTES: Final = {"EntityAvailabilityStatus": "availability_status"} | {
+    element_name(attribute): attribute for kind in EntityKind for attribute in settings_of(kind)
+}
+"""The setting with the name of each element."""
+
+
+def write_namespace(namespace: NamespaceProperties) -> list[str]:
+    """The elements of a NamespaceInfo; only the Premium tier has messaging units."""
     units = namespace.messaging_units
-    return tag(
-        "NamespaceInfo",
-        [
-            text_tag("Alias", namespace.alias) if namespace.alias else "",
-            text_tag("CreatedTime", write_timestamp(namespace.created_at_utc)),
-            text_tag("MessagingSKU", namespace.messaging_sku),
-            "" if units is None else tag("MessagingUnits", str(units)),
-            text_tag("ModifiedTime", write_timestamp(namespace.modified_at_utc)),
-            text_tag("Name", namespace.name),
-            tag("NamespaceType", "Messaging"),
-        ],
-        **attributes,
-    )
+    return [
+        text_tag("Alias", namespace.alias) if namespace.alias else "",
+        text_tag("CreatedTime", write_timestamp(namespace.created_at_utc)),
+        text_tag("MessagingSKU", namespace.messaging_sku),
+        "" if units is None else tag("MessagingUnits", str(units)),
+        text_tag("ModifiedTime", write_timestamp(namespace.modified_at_utc)),
+        text_tag("Name", namespace.name),
+        tag("NamespaceType", "Messaging"),
+    ]

@@ -1,7 +1,7 @@
 """Values in the management documents: numbers, flags, and values of any type. Durations and timestamps: `iso8601`.
 
 Law (source: XML Schema and the answers of the service): a value of any type names its type, which is string, int, long,
-boolean, double, dateTime or duration.
+boolean, double, dateTime or duration. A value is written with the type and the precision with which it was read.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from sbclient.broker.sql.values import Long, PreciseTime
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import read_duration, read_timestamp, write_duration, write_timestamp
 
@@ -20,6 +21,7 @@ MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
 _ZONE = re.compile(r"(?:Z|[+-]\d\d:\d\d)\Z")
+_TICK = re.compile(r"\.\d{6}([1-9])")
 _WHOLE = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
@@ -62,13 +64,17 @@ def read_double(text: str) -> float:
 
 def _read_datetime(text: str) -> datetime:
     """A value without a time zone stays without; in a comparison it counts as UTC."""
-    timestamp = read_timestamp(text)
+    timestamp, tick = read_timestamp(text), _TICK.search(text)
+    if tick is not None:
+        timestamp = PreciseTime.fromtimestamp(0, UTC) + (timestamp - datetime.fromtimestamp(0, UTC))
+        timestamp.tick = int(tick[1])
     return timestamp if _ZONE.search(text.strip()) else timestamp.replace(tzinfo=None)
 
 
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("string", "char", "guid", "anyURI"), str),
-    **dict.fromkeys(("int", "long", "short", "byte"), read_whole),
+    **dict.fromkeys(("int", "short", "byte"), read_whole),
+    "long": lambda text: Long(read_whole(text)),
     **dict.fromkeys(("unsignedInt", "unsignedLong", "unsignedShort", "unsignedByte"), read_whole),
     **dict.fromkeys(("double", "float", "decimal"), read_double),
     "boolean": read_flag,
@@ -98,11 +104,15 @@ def write_any(value: Any) -> tuple[str, str]:
     if isinstance(value, bool):
         return "boolean", write_flag(value)
     if isinstance(value, int):
-        return ("int" if -MAX_INT - 1 <= value <= MAX_INT else "long"), str(value)
+        is_int = -MAX_INT - 1 <= value <= MAX_INT and not isinstance(value, Long)
+        return "int" if is_int else "long", str(int(value))
     if isinstance(value, float):
-        return "double", str(value) if math.isfinite(value) else str(value).upper().replace("NAN", "NaN")
+        text = repr(value).removesuffix(".0") if math.isfinite(value) else str(value)
+        return "double", text.upper().replace("NAN", "NaN")
     if isinstance(value, datetime):
         text = write_timestamp(value)
+        if isinstance(value, PreciseTime):
+            text = f"{text[:19]}.{value.microsecond:06d}{value.tick}Z"
         return "dateTime", text if value.tzinfo is not None else text.removesuffix("Z")
     if isinstance(value, timedelta):
         return "duration", write_duration(value)

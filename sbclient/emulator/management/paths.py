@@ -4,7 +4,8 @@ Laws (source: the service's documents and recorded answers, unless said otherwis
 
 1. The slashes in a name are written `%2F`. A path with plain slashes is accepted if it is unambiguous (our choice).
 2. Keywords such as `subscriptions` are case-insensitive.
-3. A page has at most 100 entities. `$skip` and `$top`, which are not negative, select the next one.
+3. A page has at most 100 entities. `$skip` and `$top`, from 0 to 2,147,483,647, select the next one.
+4. An id and a link repeat the path and the query of the request. The link to the next page encodes the `$` of `$skip`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlencode
 
 from sbclient.broker.directory import path_of
 from sbclient.emulator.net.http_messages import Request
@@ -21,6 +22,7 @@ from sbclient.entities import AccessRights, EntityAddress, EntityKind
 from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError
 
 MAX_PAGE: Final = 100
+MAX_BOUND: Final = 2**31 - 1
 
 _VERSION = re.compile(r"\d{4}-\d{2}", re.ASCII)
 _LISTS: Final = {"queues": EntityKind.QUEUE, "topics": EntityKind.TOPIC}
@@ -28,6 +30,14 @@ _LISTS: Final = {"queues": EntityKind.QUEUE, "topics": EntityKind.TOPIC}
 
 class MethodError(InvalidOperationError):
     """The resource does not support the HTTP method."""
+
+
+class VerbError(InvalidOperationError):
+    """The path belongs to an entity that has no such part in the management API, as its dead-letter queue."""
+
+
+class BoundsError(InvalidOperationError):
+    """`$skip` or `$top` is invalid."""
 
 
 class RightError(ServiceBusAuthorizationError):
@@ -66,6 +76,8 @@ def target_of(segments: Sequence[str]) -> Target:
     Raises:
         InvalidOperationError: the path has no valid form.
     """
+    if not segments:
+        raise InvalidOperationError('BR0012The specified name ("") is not valid.\r\nParameter name: entityName')
     words = [segment.casefold() for segment in segments]
     if "subscriptions" in words[2:] and words[1] != "subscriptions":  # of a topic whose name has plain slashes
         at = words.index("subscriptions", 2)
@@ -135,15 +147,26 @@ def title_of(kind: EntityKind) -> str:
     return f"{kind.capitalize()}s"
 
 
-def url(request: Request, *segments: str) -> str:
-    """A URL with the host name that the client uses for this server."""
-    return f"https://{request.authority}/{'/'.join(quote(segment, safe='$') for segment in segments)}"
+def url(request: Request, *segments: str, scheme: str = "https", query: str | None = None) -> str:
+    """A URL with the host name that the client uses for this server.
+
+    Args:
+        query: instead of that of the request.
+    """
+    path = "/".join(quote(segment, safe="$/") for segment in segments)
+    query = request.raw_query if query is None else query
+    return f"{scheme}://{request.authority}/{path}{query and '?'}{query}"
 
 
-def list_url(request: Request, skip: int, top: int) -> str:
-    """The URL of one page of a list."""
-    version = f"&api-version={quote(request.query['api-version'])}" if "api-version" in request.query else ""
-    return f"{url(request, *request.segments)}?$skip={skip}&$top={top}{version}"
+def version_query(request: Request) -> str:
+    """The query of the address of an entity in a list."""
+    return f"api-version={request.query['api-version']}" if "api-version" in request.query else ""
+
+
+def next_url(request: Request, skip: int) -> str:
+    """The URL of the page of a list that begins with that entity."""
+    query = dict(parse_qsl(request.raw_query, keep_blank_values=True)) | {"$skip": str(skip)}
+    return url(request, *request.segments, query=urlencode(query))
 
 
 def check_method(request: Request, *allowed: str) -> None:
@@ -157,14 +180,14 @@ def check_method(request: Request, *allowed: str) -> None:
         )
 
 
-def version_of(request: Request) -> str | None:
-    """The api-version of a request; None = the oldest, without partitioning.
+def version_of(request: Request) -> str:
+    """The api-version of a request; empty = the oldest, without partitioning.
 
     Raises:
         InvalidOperationError: it is not a version.
     """
-    version = request.query.get("api-version")
-    if version is not None and _VERSION.fullmatch(version) is None:
+    version = request.query.get("api-version", "")
+    if version and _VERSION.fullmatch(version) is None:
         raise InvalidOperationError(f"SubCode=40000. api-version is {version[:64]!r}: write it as 2021-05")
     return version
 
@@ -173,12 +196,12 @@ def bounds_of(request: Request) -> tuple[int, int]:
     """How many entities to skip, and how many a page has.
 
     Raises:
-        InvalidOperationError: one of them is not a number, or negative.
+        BoundsError: one of them is not a number, negative, or too large.
     """
     bounds = []
     for name, default in (("$skip", 0), ("$top", MAX_PAGE)):
         text = request.query.get(name, str(default))
-        if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise InvalidOperationError(f"SubCode=40000. {name} is {text[:64]!r}: give a number from 0")
+        if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_BOUND):
+            raise BoundsError(f"{name} is {text[:64]!r}: give a number from 0 to {MAX_BOUND}")
         bounds.append(int(text))
     return bounds[0], min(bounds[1], MAX_PAGE)

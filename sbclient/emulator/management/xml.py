@@ -32,12 +32,14 @@ class Element:
         name: without its namespace.
         attributes: by name without namespace.
         text: all text directly inside.
+        namespace: of the name.
     """
 
     name: str
     attributes: dict[str, str]
     children: list[Element] = field(default_factory=list)
     text: str = field(default="", repr=False)  # may be a key
+    namespace: str = ""
 
     def child(self, name: str) -> Element | None:
         """The first child with a name; None if there is none."""
@@ -92,7 +94,8 @@ class _Reader:
                 f"the body has more than {MAX_ELEMENTS} elements or is nested deeper than {MAX_DEPTH}: "
                 "a description is smaller"
             )
-        element = Element(_local(name), {_local(key): value for key, value in attributes.items()})
+        namespace, _, local = name.rpartition("\n")
+        element = Element(local, {_local(key): value for key, value in attributes.items()}, namespace=namespace)
         self._open[-1].children.append(element)
         self._open.append(element)
 
@@ -112,7 +115,7 @@ def _local(name: str) -> str:
 
 def xml_text(text: str) -> str:
     """Escape text for the content of an element."""
-    return escape(_NOT_ALLOWED.sub("�", text))
+    return escape(_NOT_ALLOWED.sub("�", text), {"\r": "&#13;"})
 
 
 def xml_attribute(text: str) -> str:
@@ -130,3 +133,12 @@ def tag(name: str, content: str | Sequence[str] = "", **attributes: str) -> str:
 def text_tag(name: str, text: str, **attributes: str) -> str:
     """An element with text as content."""
     return tag(name, xml_text(text), **attributes)
+
+
+def write_element(element: Element, namespace: str) -> str:
+    """An element as it was read, without attributes other than `i:type`, inside one with that namespace."""
+    attributes = {"i_type": element.type_name} if element.type_name else {}
+    if element.namespace != namespace:
+        attributes["xmlns"] = element.namespace
+    inner = [write_element(child, element.namespace) for child in element.children] or xml_text(element.text)
+    return tag(element.name, inner, **attributes)

@@ -196,7 +196,8 @@ class _Connection:
                 await self._respond(Response(status, text.encode(), headers={"Connection": "close"}))
 
     async def _respond(self, response: Response, *, is_head: bool = False) -> None:
-        headers = {"Content-Type": response.content_type, "Server": "sbclient", **response.headers}
+        headers = {"Content-Type": response.content_type} if response.content_type else {}
+        headers |= {"Server": "sbclient", **response.headers}
         if response.events is None:
             headers["Content-Length"] = str(len(response.body))
         reason = (response.reason or HTTPStatus(response.status).phrase).encode()
@@ -274,4 +275,5 @@ def _request_of(head: h11.Request, client: str) -> Request | None:
         headers=headers,
         body=b"",
         client=client,
+        raw_query=query,
     )

@@ -34,6 +34,7 @@ class Request:
         query: the last value of each name.
         headers: by lower-case name; several of one name are joined by commas.
         client: the address of the client, for logs.
+        raw_query: the query as it was sent.
     """
 
     method: str
@@ -42,6 +43,7 @@ class Request:
     headers: Mapping[str, str] = field(repr=False)  # with a token
     body: bytes = field(repr=False)
     client: str
+    raw_query: str = ""
 
     @property
     def authority(self) -> str:
@@ -54,6 +56,7 @@ class Response:
     """An HTTP response.
 
     Attributes:
+        content_type: empty = the header is left out.
         reason: after the status, without line breaks; empty = the usual one of the status.
         events: sent part by part after `body`, until they end or the client disconnects.
     """

@@ -8,13 +8,10 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sbclient import entities as own
-from sbclient.entities import CORRELATION_FIELDS, NEVER, UNLIMITED
+from sbclient.entities import CORRELATION_FIELDS, LEAST_UNLIMITED, NEVER, UNLIMITED
 from sbclient.errors import InvalidOperationError
 
 P = TypeVar("P", own.QueueProperties, own.TopicProperties, own.SubscriptionProperties)
-
-_LONGEST: Final = timedelta(days=10_675_199)
-"""A duration of at least this means unlimited. The SDK cannot represent the longest duration of the service exactly."""
 
 _NO_LIMIT: Final = "P10675199DT2H48M5.4775807S"
 _STATED_ONLY: Final = ("availability_status", "name", "size_in_bytes", "status")
@@ -44,7 +41,7 @@ def to_sdk_properties(properties: own.EntityProperties) -> Any:
 
 
 def _to_sdk(value: Any) -> Any:
-    if isinstance(value, timedelta) and value >= _LONGEST:
+    if isinstance(value, timedelta) and value >= LEAST_UNLIMITED:
         return _NO_LIMIT
     if isinstance(value, list):
         return [_rule_to_sdk(rule) for rule in value]
@@ -104,7 +101,7 @@ def from_sdk_properties(kind: type[P], sdk: Any) -> P:
 def _duration(value: timedelta | str | None) -> timedelta | None:
     if value is None or isinstance(value, str):
         return None if value is None else UNLIMITED
-    return UNLIMITED if value >= _LONGEST else value
+    return UNLIMITED if value >= LEAST_UNLIMITED else value
 
 
 def _path(target: str | None) -> str | None:

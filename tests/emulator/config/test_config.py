@@ -301,7 +301,7 @@ class TestMistakes:
             ({"Name": "n", "Queues": [{"Name": "q", "Subscriptions": []}]}, f"{QUEUE}.Subscriptions", "Properties"),
             ({"Name": "n", "Queues": [{"Name": "q"}, {"Name": "Q"}]}, "$.UserConfig.Namespaces[0].Queues[1]", "rename"),
             (properties_of(LockDuratoin="PT1M"), f"{QUEUE}.Properties.LockDuratoin", "LockDuration"),
-            (properties_of(LockDuration="PT6M"), f"{QUEUE}.Properties.LockDuration", "0:05:00"),
+            (properties_of(LockDuration="PT6M"), f"{QUEUE}.Properties.LockDuration", "maximum of '5' minutes"),
             (properties_of(LockDuration="soon"), f"{QUEUE}.Properties.LockDuration", "ISO 8601"),
             (properties_of(LockDuration=60), f"{QUEUE}.Properties.LockDuration", "a string"),
             (properties_of(MaxDeliveryCount=0), f"{QUEUE}.Properties.MaxDeliveryCount", "from 1 to"),

@@ -194,14 +194,16 @@ async def test_rules_of_every_kind(client: ServiceBusAdministrationClient) -> No
         await client.get_rule("t", "s", "sql")
 
 
-async def test_entities_with_sessions_may_forward(client: ServiceBusAdministrationClient) -> None:
+async def test_entities_with_sessions_cannot_forward(client: ServiceBusAdministrationClient) -> None:
     await client.create_queue("target")
-    await client.create_queue("q", requires_session=True, forward_to="target")
     await client.create_topic("t")
-    await client.create_subscription("t", "s", requires_session=True, forward_to="target")
-    for found in (await client.get_queue("q"), await client.get_subscription("t", "s")):
-        assert found.requires_session is True
-        assert str(found.forward_to).endswith("/target")
+    for work in (
+        client.create_queue("q", requires_session=True, forward_to="target"),
+        client.create_subscription("t", "s", requires_session=True, forward_to="target"),
+    ):
+        with pytest.raises(HttpResponseError, match="Bad Request") as caught:
+            await work
+        assert caught.value.status_code == 400
 
 
 async def test_entities_that_forward_keep_their_idle_time(client: ServiceBusAdministrationClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from random import Random
+from urllib.parse import unquote
 
 import pytest
 
@@ -53,6 +54,11 @@ def titles(answer: Response) -> list[str]:
     return [title.text for entry in read_xml(answer.body).all("entry") if (title := entry.child("title"))]
 
 
+def is_missing(answer: Response) -> bool:
+    """Whether a GET found nothing: a 404, or the list of public services."""
+    return answer.status == 404 or b"Publicly Listed Services" in answer.body
+
+
 def error(answer: Response) -> tuple[int, str]:
     """The status, which the document repeats, and the detail."""
     code, detail = (read_xml(answer.body).child(name) for name in ("Code", "Detail"))
@@ -60,143 +66,21 @@ def error(answer: Response) -> tuple[int, str]:
     assert detail is not None
     assert int(code.text) == answer.status
     assert re.search(
-        r"\. TrackingId:[0-9a-f]{32}, SystemTracker:\w+, Timestamp:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$", detail.text
+        r"\. ?TrackingId:[0-9a-f]{32}, SystemTracker:[^,]+, Timestamp:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d$", detail.text
     )
     return answer.status, detail.text
 
 
 class TestCreate:
-    async def test_queue_answers_with_every_field_in_order(self, api: ManagementApi) -> None:
-        answer = await api.answer(request("PUT", "/orders", QUEUE))
-        assert answer.status == 201
-        assert fields(answer) == {
-            "LockDuration": "PT1M",
-            "MaxSizeInMegabytes": "1024",
-            "RequiresDuplicateDetection": "false",
-            "RequiresSession": "false",
-            "DefaultMessageTimeToLive": UNLIMITED,
-            "DeadLetteringOnMessageExpiration": "false",
-            "DuplicateDetectionHistoryTimeWindow": "PT10M",
-            "MaxDeliveryCount": "10",
-            "EnableBatchedOperations": "true",
-            "SizeInBytes": "0",
-            "MessageCount": "0",
-            "IsAnonymousAccessible": "false",
-            "AuthorizationRules": "",
-            "Status": "Active",
-            "CreatedAt": "2023-11-14T22:13:20Z",
-            "UpdatedAt": "2023-11-14T22:13:20Z",
-            "SupportOrdering": "true",
-            "AutoDeleteOnIdle": UNLIMITED,
-            "EnablePartitioning": "false",
-            "EntityAvailabilityStatus": "Available",
-            "EnableExpress": "false",
-            "MaxMessageSizeInKilobytes": "256",
-        }
-
-    async def test_order_of_the_fields_of_an_existing_queue(self, api: ManagementApi) -> None:
-        await made(api, ("/other", QUEUE))
-        body = described("Queue", ForwardTo="other", UserMetadata="x", ForwardDeadLetteredMessagesTo="other")
-        await made(api, ("/orders", body))
-        assert list(fields(await api.answer(request("GET", "/orders")))) == [
-            "LockDuration",
-            "MaxSizeInMegabytes",
-            "RequiresDuplicateDetection",
-            "RequiresSession",
-            "DefaultMessageTimeToLive",
-            "DeadLetteringOnMessageExpiration",
-            "DuplicateDetectionHistoryTimeWindow",
-            "MaxDeliveryCount",
-            "EnableBatchedOperations",
-            "SizeInBytes",
-            "MessageCount",
-            "IsAnonymousAccessible",
-            "AuthorizationRules",
-            "Status",
-            "CreatedAt",
-            "UpdatedAt",
-            "AccessedAt",
-            "SupportOrdering",
-            "CountDetails",
-            "AutoDeleteOnIdle",
-            "EnablePartitioning",
-            "EntityAvailabilityStatus",
-            "EnableExpress",
-            "ForwardTo",
-            "UserMetadata",
-            "ForwardDeadLetteredMessagesTo",
-            "MaxMessageSizeInKilobytes",
-        ]
-
-    async def test_order_of_the_fields_of_a_topic(self, api: ManagementApi) -> None:
-        await made(api, ("/prices", described("Topic", UserMetadata="x")))
-        found = fields(await api.answer(request("GET", "/prices")))
-        assert list(found) == [
-            "DefaultMessageTimeToLive",
-            "MaxSizeInMegabytes",
-            "RequiresDuplicateDetection",
-            "DuplicateDetectionHistoryTimeWindow",
-            "EnableBatchedOperations",
-            "SizeInBytes",
-            "FilteringMessagesBeforePublishing",
-            "IsAnonymousAccessible",
-            "AuthorizationRules",
-            "Status",
-            "CreatedAt",
-            "UpdatedAt",
-            "AccessedAt",
-            "SupportOrdering",
-            "CountDetails",
-            "SubscriptionCount",
-            "SqlFilterCount",
-            "CorrelationFilterCount",
-            "AutoDeleteOnIdle",
-            "EnablePartitioning",
-            "EntityAvailabilityStatus",
-            "EnableSubscriptionPartitioning",
-            "EnableExpress",
-            "UserMetadata",
-            "MaxMessageSizeInKilobytes",
-        ]
-        assert found["FilteringMessagesBeforePublishing"] == found["EnableSubscriptionPartitioning"] == "false"
-
-    async def test_order_of_the_fields_of_a_subscription(self, api: ManagementApi) -> None:
-        await made(api, ("/other", QUEUE), ("/prices", TOPIC))
-        body = described("Subscription", ForwardTo="other", ForwardDeadLetteredMessagesTo="other", UserMetadata="x")
-        await made(api, ("/prices/subscriptions/eu", body))
-        found = fields(await api.answer(request("GET", "/prices/subscriptions/eu")))
-        assert list(found) == [
-            "LockDuration",
-            "RequiresSession",
-            "DefaultMessageTimeToLive",
-            "DeadLetteringOnMessageExpiration",
-            "DeadLetteringOnFilterEvaluationExceptions",
-            "MessageCount",
-            "MaxDeliveryCount",
-            "EnableBatchedOperations",
-            "Status",
-            "ForwardTo",
-            "CreatedAt",
-            "UpdatedAt",
-            "AccessedAt",
-            "CountDetails",
-            "ForwardDeadLetteredMessagesTo",
-            "AutoDeleteOnIdle",
-            "EntityAvailabilityStatus",
-            "UserMetadata",
-        ]
-        assert found["DeadLetteringOnFilterEvaluationExceptions"] == "true"
-        assert found["MaxDeliveryCount"] == "10"
-
     async def test_entry_is_an_atom_entry_named_by_its_title(self, api: ManagementApi) -> None:
         answer = await api.answer(request("PUT", "/a%2Fb", QUEUE))
         text = answer.body.decode()
         assert answer.content_type.startswith("application/atom+xml")
         assert text.startswith(
-            '<entry xmlns="http://www.w3.org/2005/Atom"><id>https://localhost:5672/a%2Fb</id>'
+            '<entry xmlns="http://www.w3.org/2005/Atom"><id>https://localhost:5672/a/b</id>'
             '<title type="text">a/b</title><published>2023-11-14T22:13:20Z</published>'
             "<updated>2023-11-14T22:13:20Z</updated><author><name>contoso</name></author>"
-            '<link rel="self" href="https://localhost:5672/a%2Fb"/><content type="application/xml">'
+            '<link rel="self" href="https://localhost:5672/a/b"/><content type="application/xml">'
             '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect" '
             'xmlns:i="http://www.w3.org/2001/XMLSchema-instance">'
         )
@@ -238,11 +122,12 @@ class TestCreate:
         for body in (QUEUE, TOPIC):
             status, detail = error(await api.answer(request("PUT", "/Orders", body)))
             assert (status, detail[:14]) == (409, "SubCode=40900.")
-            assert "The messaging entity 'Orders' already exists" in detail
+            assert "Conflict. You're requesting an operation that isn't allowed" in detail
 
     async def test_subscription_of_a_missing_topic_is_missing(self, api: ManagementApi) -> None:
         status, detail = error(await api.answer(request("PUT", "/t/subscriptions/s", SUBSCRIPTION)))
-        assert (status, detail[:14]) == (404, "SubCode=40400.")
+        assert status == 404
+        assert detail.startswith("The incoming request is not recognized as a namespace policy put request.")
 
     async def test_new_subscription_has_the_rule_that_lets_every_message_pass(self, api: ManagementApi) -> None:
         await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
@@ -271,7 +156,7 @@ class TestCreate:
     async def test_ordering_is_returned_as_sent(self, api: ManagementApi) -> None:
         for partitioned, sent, shown in ((True, "true", "true"), (False, "false", "false"), (True, None, "false")):
             chosen = {} if sent is None else {"SupportOrdering": sent}
-            body = described("Topic", EnablePartitioning=str(partitioned).lower(), **chosen)
+            body = described("Topic", **chosen, EnablePartitioning=str(partitioned).lower())
             answer = await api.answer(request("PUT", f"/t-{partitioned}-{sent}?api-version=2021-05", body))
             assert fields(answer)["SupportOrdering"] == shown
 
@@ -288,28 +173,46 @@ class TestCreate:
         (rule,) = element.children
         texts = {child.name: child.text for child in rule.children}
         assert rule.type_name == "SharedAccessAuthorizationRule"
-        assert list(texts) == ["ClaimType", "ClaimValue", "Rights", "KeyName", "PrimaryKey", "SecondaryKey"]
+        assert list(texts) == [
+            "ClaimType",
+            "ClaimValue",
+            "Rights",
+            "CreatedTime",
+            "ModifiedTime",
+            "KeyName",
+            "PrimaryKey",
+            "SecondaryKey",
+        ]
         assert (texts["ClaimType"], texts["KeyName"], texts["PrimaryKey"]) == ("SharedAccessKey", "worker", "first")
         assert len(texts["SecondaryKey"]) == 44
         assert [right.text for right in rule.children[2].children] == ["Send", "Listen"]
 
-    async def test_authorization_rules_come_back_with_the_times_that_were_sent(self, api: ManagementApi) -> None:
-        rule = (
-            "<AuthorizationRule><CreatedTime>2020-01-02T03:04:05Z</CreatedTime><KeyName>k</KeyName></AuthorizationRule>"
-        )
-        await made(api, ("/orders", described("Queue", f"<AuthorizationRules>{rule}</AuthorizationRules>")))
+    async def test_authorization_rules_keep_their_time_of_creation(
+        self, api: ManagementApi, clock: VirtualClock
+    ) -> None:
+        def rules(*names: str) -> str:
+            inner = "".join(
+                f"<AuthorizationRule><KeyName>{name}</KeyName><PrimaryKey>a</PrimaryKey><SecondaryKey>b</SecondaryKey>"
+                "</AuthorizationRule>"
+                for name in names
+            )
+            return described("Queue", f"<AuthorizationRules>{inner}</AuthorizationRules>")
+
+        await made(api, ("/orders", rules("old")))
+        await clock.sleep(60)
+        await api.answer(request("PUT", "/orders", rules("old", "new"), if_match="*"))
         found = description(await api.answer(request("GET", "/orders"))).child("AuthorizationRules")
         assert found is not None
-        times = [(each.name, each.text) for each in found.children[0].children if each.name.endswith("Time")]
-        assert times == [("CreatedTime", "2020-01-02T03:04:05Z")]
+        times = [[each.text for each in rule.children if each.name.endswith("Time")] for rule in found.children]
+        assert times == [["2023-11-14T22:13:20Z"] * 2, ["2023-11-14T22:14:20Z"] * 2]
 
     @pytest.mark.parametrize(
         ("fields_said", "named"),
         [
-            ({"LockDuration": "PT5M1S"}, "lock_duration"),
+            ({"LockDuration": "PT5M1S"}, "Parameter name: LockDuration"),
             ({"LockDuration": "PT4S"}, "lock_duration"),
             ({"LockDuration": "soon"}, "LockDuration"),
-            ({"MaxMessageSizeInKilobytes": "1024"}, "max_message_size_in_kilobytes"),
+            ({"MaxMessageSizeInKilobytes": "1024"}, "Bad Request."),
             ({"DuplicateDetectionHistoryTimeWindow": "P25D"}, "duplicate_detection_history_time_window"),
             ({"MaxSizeInMegabytes": "1500"}, "max_size_in_megabytes"),
             ({"MaxDeliveryCount": "0"}, "max_delivery_count"),
@@ -323,11 +226,12 @@ class TestCreate:
     async def test_value_that_is_not_allowed_is_named(
         self, api: ManagementApi, fields_said: dict[str, str], named: str
     ) -> None:
-        status, detail = error(await api.answer(request("PUT", "/orders", described("Queue", **fields_said))))
+        body = described("Queue", **fields_said)
+        status, detail = error(await api.answer(request("PUT", "/orders?api-version=2021-05", body)))
         assert (status, detail[:14]) == (400, "SubCode=40000.")
         assert named in detail
         assert "orders" in detail
-        assert (await api.answer(request("GET", "/orders"))).status == 404
+        assert is_missing(await api.answer(request("GET", "/orders")))
 
     @pytest.mark.parametrize("body", [b"", b"<entry/>", b"nothing", TRUE_RULE.encode(), SUBSCRIPTION.encode()])
     async def test_body_that_does_not_fit_the_path_is_refused(self, api: ManagementApi, body: bytes) -> None:
@@ -377,28 +281,19 @@ class TestGetAndDelete:
         await made(api, ("/orders", QUEUE))
         assert fields(await api.answer(request("GET", "/orders")))["AccessedAt"] == "0001-01-01T00:00:00Z"
 
-    async def test_topic_counts_its_subscriptions_and_filters(self, api: ManagementApi) -> None:
-        correlation = described("Rule", '<Filter i:type="CorrelationFilter"><Label>a</Label></Filter>')
-        await made(
-            api,
-            ("/t", TOPIC),
-            ("/t/subscriptions/a", SUBSCRIPTION),
-            ("/t/subscriptions/b", SUBSCRIPTION),
-            ("/t/subscriptions/b/rules/c", correlation),
-        )
+    async def test_topic_counts_its_subscriptions(self, api: ManagementApi) -> None:
+        await made(api, ("/t", TOPIC), ("/t/subscriptions/a", SUBSCRIPTION), ("/t/subscriptions/b", SUBSCRIPTION))
         found = fields(await api.answer(request("GET", "/t")))
-        counts = found["SubscriptionCount"], found["SqlFilterCount"], found["CorrelationFilterCount"]
-        assert counts == ("2", "2", "1")
+        assert found["SubscriptionCount"] == "2"
 
     @pytest.mark.parametrize(
         "path",
         ["/q", "/t/subscriptions/s", "/t/subscriptions/s/rules/r", "/t/subscriptions", "/t/subscriptions/s/rules"],
     )
     async def test_a_missing_entity_is_not_found(self, api: ManagementApi, path: str) -> None:
-        methods = ["GET"] if path.endswith(("subscriptions", "rules")) else ["GET", "DELETE"]
-        for method in methods:
-            status, detail = error(await api.answer(request(method, path)))
-            assert (status, detail[:14]) == (404, "SubCode=40400.")
+        assert is_missing(await api.answer(request("GET", path)))
+        if not path.endswith(("subscriptions", "rules")):
+            assert error(await api.answer(request("DELETE", path)))[0] == 404
 
     async def test_names_are_case_insensitive_and_keep_their_spelling(self, api: ManagementApi) -> None:
         await made(api, ("/Orders", QUEUE))
@@ -417,7 +312,7 @@ class TestGetAndDelete:
         await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
         answer = await api.answer(request("DELETE", "/t"))
         assert (answer.status, answer.body) == (200, b"")
-        assert (await api.answer(request("GET", "/t/subscriptions/s"))).status == 404
+        assert is_missing(await api.answer(request("GET", "/t/subscriptions/s")))
 
     async def test_p113_availability_is_limited_while_a_fragment_is_down(
         self, api: ManagementApi, host: BrokerHost
@@ -485,7 +380,7 @@ class TestUpdate:
 
     async def test_the_document_of_get_can_be_put(self, api: ManagementApi) -> None:
         """As the SDK does it: read, change one field, write everything."""
-        await made(api, ("/orders", described("Queue", EnablePartitioning="true", MaxSizeInMegabytes="2048")))
+        await made(api, ("/orders", described("Queue", MaxSizeInMegabytes="2048", EnablePartitioning="true")))
         before = fields(await api.answer(request("GET", "/orders")))
         said = {name: text for name, text in before.items() if name not in ("CountDetails", "AuthorizationRules")}
         answer = await api.answer(request("PUT", "/orders", described("Queue", **said), if_match="*"))
@@ -536,21 +431,23 @@ class TestForwarding:
 
 class TestRules:
     async def put(self, api: ManagementApi, inner: str) -> Response:
-        if (await api.answer(request("GET", "/t"))).status == 404:
+        if is_missing(await api.answer(request("GET", "/t"))):
             await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION))
         return await api.answer(request("PUT", "/t/subscriptions/s/rules/r", described("Rule", inner)))
 
     async def test_sql_filter_with_parameters_and_action(self, api: ManagementApi) -> None:
-        value = '<Value i:type="d6p1:{}" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">{}</Value>'
+        value = '<Value i:type="d6p1:{}" xmlns:d6p1="{}">{}</Value>'
+        xs, ser = "http://www.w3.org/2001/XMLSchema", "http://schemas.microsoft.com/2003/10/Serialization/"
         pairs = "".join(
-            f"<KeyValueOfstringanyType><Key>@{kind}</Key>{value.format(kind, text)}</KeyValueOfstringanyType>"
+            f"<KeyValueOfstringanyType><Key>@{kind}</Key>"
+            f"{value.format(kind, ser if kind == 'duration' else xs, text)}</KeyValueOfstringanyType>"
             for kind, text in {
                 "string": "a",
                 "int": "1",
-                "long": "2147483648",
+                "long": "2",
                 "boolean": "true",
-                "double": "2.5",
-                "dateTime": "2026-01-31T00:00:00Z",
+                "double": "3",
+                "dateTime": "2026-01-31T00:00:00.1234567Z",
                 "duration": "PT1H",
             }.items()
         )
@@ -565,7 +462,7 @@ class TestRules:
         assert f"<Parameters>{pairs}</Parameters>" in text
         assert (
             '<Action i:type="SqlRuleAction"><SqlExpression>SET b = 1</SqlExpression>'
-            "<CompatibilityLevel>20</CompatibilityLevel></Action>" in text
+            "<CompatibilityLevel>20</CompatibilityLevel><Parameters/></Action>" in text
         )
         assert "<CreatedAt>2023-11-14T22:13:20Z</CreatedAt><Name>r</Name></RuleDescription>" in text
 
@@ -592,8 +489,7 @@ class TestRules:
         ],
     )
     async def test_rule_that_cannot_be_read_is_refused(self, api: ManagementApi, inner: str) -> None:
-        status, detail = error(await self.put(api, inner))
-        assert (status, detail[:14]) == (400, "SubCode=40000.")
+        assert error(await self.put(api, inner))[0] == 400
 
     async def test_rule_that_is_there_is_a_conflict(self, api: ManagementApi) -> None:
         assert (await self.put(api, "<Filter i:type='TrueFilter'/>")).status == 201
@@ -617,7 +513,7 @@ class TestLists:
             seen += page
             links = [link.attributes for link in read_xml(answer.body).all("link")]
             assert links[0]["rel"] == "self"
-            target = links[1]["href"].removeprefix("https://localhost:5672") if len(links) == 2 else ""
+            target = unquote(links[1]["href"]).removeprefix("https://localhost:5672") if len(links) == 2 else ""
         assert seen == [f"q{index:02}" for index in range(25)]
 
     async def test_last_full_page_leads_nowhere(self, api: ManagementApi) -> None:
@@ -629,18 +525,26 @@ class TestLists:
         await made(api, *((f"/q{index:03}", QUEUE) for index in range(101)))
         answer = await api.answer(request("GET", "/$Resources/queues?$top=1000"))
         assert len(titles(answer)) == 100
-        assert b"$skip=100&amp;$top=100" in answer.body
+        assert b'href="https://localhost:5672/$Resources/queues?%24top=1000&amp;%24skip=100"' in answer.body
 
-    @pytest.mark.parametrize("query", ["$top=0", "$skip=5"])
+    @pytest.mark.parametrize("query", ["$top=0", "$skip=5", "$skip=2147483647"])
     async def test_may_be_empty(self, api: ManagementApi, query: str) -> None:
         await made(api, ("/a", QUEUE))
         answer = await api.answer(request("GET", f"/$Resources/queues?{query}"))
         assert (answer.status, titles(answer)) == (200, [])
         assert b'rel="next"' not in answer.body
 
-    @pytest.mark.parametrize("query", ["$top=-1", "$skip=-1", "$top=a", "$skip=1.5", "$top=99999999999"])
+    @pytest.mark.parametrize(
+        "query", ["$top=-1", "$skip=-1", "$top=a", "$skip=1.5", "$top=2147483648", "$top=99999999999"]
+    )
     async def test_invalid_bounds_are_rejected(self, api: ManagementApi, query: str) -> None:
-        assert error(await api.answer(request("GET", f"/$Resources/queues?{query}")))[0] == 400
+        status, detail = error(await api.answer(request("GET", f"/$Resources/queues?{query}")))
+        assert status == 400
+        assert "SubCode" not in detail
+
+    async def test_largest_page_of_the_first_net_client_is_accepted(self, api: ManagementApi) -> None:
+        await made(api, ("/a", QUEUE))
+        assert titles(await api.answer(request("GET", "/$Resources/queues?$skip=0&$top=2147483647"))) == ["a"]
 
     async def test_subscriptions_and_rules_are_below_theirs(self, api: ManagementApi) -> None:
         await made(api, ("/t", TOPIC), ("/t/subscriptions/b", SUBSCRIPTION), ("/t/subscriptions/a", SUBSCRIPTION))
@@ -654,7 +558,7 @@ class TestLists:
         await made(api, ("/T", TOPIC), ("/T/Subscriptions/S", SUBSCRIPTION))
         for path in ("/T/Subscriptions/S", "/T/Subscriptions/S/Rules/$Default", "/T/Subscriptions/S/rules/$default"):
             answer = await api.answer(request("GET", path))
-            assert f"<id>https://localhost:5672{path}</id>".encode() in answer.body
+            assert f"<id>sb://localhost:5672{path}</id>".encode() in answer.body
         answer = await api.answer(request("GET", "/T/Subscriptions/?$top=1"))
         assert b"<id>https://localhost:5672/T/Subscriptions/S</id>" in answer.body
 
@@ -672,7 +576,8 @@ class TestRefusals:
 
     async def test_bad_token_is_refused(self, api: ManagementApi) -> None:
         status, detail = error(await api.answer(request("PUT", "/q", QUEUE, authorization=token(key="x"))))
-        assert (status, detail[:14]) == (401, "SubCode=40103.")
+        assert status == 401
+        assert detail.startswith("InvalidSignature: The token has an invalid signature. TrackingId:")
 
     @pytest.mark.parametrize(
         "path", ["$Resources/Queues", "$Resources/Topics", "prices/Subscriptions", "prices/Subscriptions/eu/Rules"]
@@ -737,8 +642,9 @@ class TestRefusals:
         authorizer = Authorizer(rules=[rule])
         api = ManagementApi(NamespaceContext(host=host, authorizer=authorizer, wire_faults=WireFaults(Random(1))))
         weak = token(key_name="reader", key="k")
-        for path, status in (("/nowhere", 404), ("/nowhere/subscriptions/s", 401), ("/$Resources/queues", 401)):
-            assert (await api.answer(request("GET", path, authorization=weak))).status == status
+        for path, status in (("/nowhere", 200), ("/nowhere/subscriptions/s", 401), ("/$Resources/queues", 401)):
+            answer = await api.answer(request("GET", path, authorization=weak))
+            assert (answer.status, is_missing(answer)) == (status, status == 200)
 
     @pytest.mark.parametrize(
         "target", ["/$Resources", "/$Resources/rules", "/$management", "/t/subscriptions/s/other/x"]

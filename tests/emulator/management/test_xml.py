@@ -23,7 +23,7 @@ def test_names_are_without_their_namespaces_and_prefixes() -> None:
     content = root.child("content")
     assert content is not None
     found = content.child("Filter")
-    assert found == Element("Filter", {"type": "d:SqlFilter"}, [], "x")
+    assert found == Element("Filter", {"type": "d:SqlFilter"}, [], "x", namespace="urn:two")
     assert found.type_name == "SqlFilter"
     assert content.child("Action") is None
 

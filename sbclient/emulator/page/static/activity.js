@@ -9,6 +9,7 @@ const WORDS = {
   "entity.created": "created",
   "entity.updated": "changed",
   "entity.deleted": "deleted",
+  "entity.elements_ignored": "has elements out of order, which Service Bus does not apply",
   "fault.thrown": "fault injected",
   "fault.healed": "fault healed",
   "fault.all_healed": "all faults healed",
@@ -23,6 +24,7 @@ const WORDS = {
   "syphon.destination_recovered": "accepts messages of the syphon again",
 };
 const KINDS = {
+  "entity.elements_ignored": "warn",
   "fault.thrown": "bad",
   "failover.suspected": "warn",
   "failover.engaged": "bad",
@@ -96,6 +98,7 @@ function line(event) {
 function factsOf(event) {
   const parts = [];
   if (event.rule) parts.push(`rule ${event.rule}`);
+  if (event.elements) parts.push(event.elements.join(", "));
   if (event.kind && event.event === "fault.thrown") parts.push(event.kind.replaceAll("_", " "));
   if (event.fragments) parts.push(`fragment ${event.fragments.join(", ")}`);
   if (event.count !== undefined && event.count !== null && event.event !== "fault.thrown")
