@@ -106,7 +106,7 @@ def test_a_received_message_names_its_place_in_the_queue() -> None:
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_b081_ids_have_at_most_128_characters(name: str) -> None:
+def test_ids_have_at_most_128_characters(name: str) -> None:
     message = saying(name, "ü" * 128)
     assert getattr(message, name) == "ü" * 128
     with pytest.raises(InvalidOperationError) as caught:

@@ -22,7 +22,7 @@ def seconds(value: float) -> timedelta:
     return timedelta(seconds=value)
 
 
-def test_n004_defaults_are_the_documented_ones() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     options = PairedNamespaceOptions()
     assert options.failover_interval == timedelta(minutes=1)
     assert options.ping_primary_interval == timedelta(minutes=1)
@@ -37,7 +37,7 @@ def test_n004_defaults_are_the_documented_ones() -> None:
     assert BACKLOG_HEADROOM_BYTES == 1024
 
 
-def test_b095_f3_defaults_of_the_retry_policy() -> None:
+def test_f3_defaults_of_the_retry_policy() -> None:
     retry = RetryOptions()
     assert (retry.retry_total, retry.retry_backoff_factor, retry.retry_backoff_max, retry.timeout) == (3, 0.8, 30, 60)
 
@@ -51,7 +51,7 @@ def test_b095_f3_defaults_of_the_retry_policy() -> None:
         ("syphon_long_poll", seconds(1), timedelta(hours=24)),
     ],
 )
-def test_n004_spans_keep_their_ranges(name: str, least: timedelta, most: timedelta) -> None:
+def test_spans_keep_their_ranges(name: str, least: timedelta, most: timedelta) -> None:
     for value in (least, most):
         assert getattr(options_with(name, value), name) == value
     for wrong in (least - timedelta(microseconds=1), most + timedelta(microseconds=1), timedelta.max, 60, None, "1"):
@@ -61,7 +61,7 @@ def test_n004_spans_keep_their_ranges(name: str, least: timedelta, most: timedel
 
 
 @pytest.mark.parametrize("name", ["backlog_queue_count", "pings_to_recover"])
-def test_n004_counts_are_whole_numbers_from_one(name: str) -> None:
+def test_counts_are_whole_numbers_from_one(name: str) -> None:
     assert getattr(options_with(name, 1), name) == 1
     for wrong in (0, -1, 1.0, True, "1", None):
         with pytest.raises(InvalidOperationError):

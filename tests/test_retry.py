@@ -122,7 +122,7 @@ async def test_the_number_of_retries_can_be_set_for_one_operation(clock: Virtual
     assert len(service.asked_at) == 2
 
 
-async def test_p057_no_try_is_cut_below_20_s_while_time_remains(clock: VirtualClock) -> None:
+async def test_no_try_is_cut_below_20_s_while_time_remains(clock: VirtualClock) -> None:
     service = Service(clock, [1000.0], lasting=True)
     with pytest.raises(OperationTimeoutError):
         await policy(clock).run(service, deadline=60.0)

@@ -1,7 +1,7 @@
 """Compile the filters and actions of rules.
 
-* A filter sees system and user properties, never the body (B-072).
-* A correlation filter requires that all properties set in it are equal. Text is compared case-sensitively (B-076). The
+* A filter sees system and user properties, never the body.
+* A correlation filter requires that all properties set in it are equal. Text is compared case-sensitively. The
   names of user properties are case-insensitive, as in the .NET clients. Values of different types are not equal: 2 is
   not `'2'`. A filter without properties selects every message.
 * An SQL filter selects a message if its predicate is true, not if it is false or unknown.

@@ -18,7 +18,7 @@ def via(*paths: str) -> Via:
 
 @pytest.mark.parametrize("is_committed", [True, False])
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_b054_completion_and_sends_to_two_entities_happen_together(
+def test_completion_and_sends_to_two_entities_happen_together(
     broker: Driver, is_committed: bool, is_partitioned: bool
 ) -> None:
     broker.queue("in", enable_partitioning=is_partitioned)
@@ -59,7 +59,7 @@ def test_the_via_of_a_subscription_is_its_topic(broker: Driver) -> None:
     assert bodies(broker.drain("t/Subscriptions/s")) == ["c"]
 
 
-def test_b054_a_topic_and_its_subscription_share_a_transaction_without_a_via(broker: Driver) -> None:
+def test_a_topic_and_its_subscription_share_a_transaction_without_a_via(broker: Driver) -> None:
     broker.topic()
     broker.subscription()
     broker.send("t", message("a"))
@@ -71,7 +71,7 @@ def test_b054_a_topic_and_its_subscription_share_a_transaction_without_a_via(bro
     assert bodies(broker.drain("t/Subscriptions/s")) == ["b"]
 
 
-def test_b059_keys_of_a_partitioned_via_are_those_of_the_settled_message(broker: Driver) -> None:
+def test_keys_of_a_partitioned_via_are_those_of_the_settled_message(broker: Driver) -> None:
     broker.partitioned("in")
     broker.queue("out")
     broker.send("in", message("a", partition_key=KEYS[3]))

@@ -1,4 +1,4 @@
-"""Duplicate detection: rows B-036 to B-041."""
+"""Duplicate detection."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def queue(request: pytest.FixtureRequest) -> Driver:
     return broker
 
 
-def test_b038_a_duplicate_is_accepted_and_dropped(queue: Driver) -> None:
+def test_a_duplicate_is_accepted_and_dropped(queue: Driver) -> None:
     queue.send("q", message("first", message_id="m"))
     queue.send("q", message("second", message_id="m"))
     assert bodies(queue.drain()) == ["first"]
@@ -25,7 +25,7 @@ def test_b038_a_duplicate_is_accepted_and_dropped(queue: Driver) -> None:
 
 
 @pytest.mark.parametrize(("asked", "window_s"), [(None, 600), (seconds(20), 20)])
-def test_b041_ids_are_remembered_for_the_window(broker: Driver, asked: object, window_s: float) -> None:
+def test_ids_are_remembered_for_the_window(broker: Driver, asked: object, window_s: float) -> None:
     broker.queue(requires_duplicate_detection=True, duplicate_detection_history_time_window=asked)
     broker.send("q", message("0", message_id="m"))
     broker.wait(window_s - 1)
@@ -36,28 +36,28 @@ def test_b041_ids_are_remembered_for_the_window(broker: Driver, asked: object, w
     assert len(broker.body().fragments[0].seen) == 1
 
 
-def test_b038_without_the_flag_nothing_is_dropped(broker: Driver) -> None:
+def test_without_the_flag_nothing_is_dropped(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message(message_id="m"))
     broker.send("q", message(message_id="m"))
     assert len(broker.body()) == 2
 
 
-def test_b039_a_partitioned_entity_compares_keys_too(broker: Driver) -> None:
+def test_a_partitioned_entity_compares_keys_too(broker: Driver) -> None:
     broker.partitioned(requires_duplicate_detection=True)
     for key in ("a", "b", "a", "b"):
         broker.send("q", message(key, message_id="m", partition_key=key))
     assert sorted(bodies(broker.drain())) == ["a", "b"]
 
 
-def test_b038_a_plain_entity_ignores_keys(broker: Driver) -> None:
+def test_a_plain_entity_ignores_keys(broker: Driver) -> None:
     broker.queue(requires_duplicate_detection=True)
     for key in ("a", "b"):
         broker.send("q", message(key, message_id="m", partition_key=key))
     assert bodies(broker.drain()) == ["a"]
 
 
-def test_b040_a_partitioned_entity_requires_an_id_or_a_key(broker: Driver) -> None:
+def test_a_partitioned_entity_requires_an_id_or_a_key(broker: Driver) -> None:
     broker.partitioned(requires_duplicate_detection=True)
     with pytest.raises(InvalidOperationError):
         broker.send("q", message())
@@ -73,7 +73,7 @@ def test_a_plain_entity_keeps_duplicates_without_an_id(broker: Driver) -> None:
     assert len(broker.body()) == 2
 
 
-def test_b036_duplicate_detection_includes_scheduled_messages(queue: Driver) -> None:
+def test_duplicate_detection_includes_scheduled_messages(queue: Driver) -> None:
     later = at(START + 30)
     queue.schedule("q", message("scheduled", message_id="m", scheduled_enqueue_time_utc=later))
     queue.send("q", message("sent", message_id="m"))
@@ -84,12 +84,12 @@ def test_b036_duplicate_detection_includes_scheduled_messages(queue: Driver) -> 
     assert sorted(bodies(queue.drain())) == ["scheduled", "sent"]
 
 
-def test_b038_copies_inside_one_batch_are_dropped(queue: Driver) -> None:
+def test_copies_inside_one_batch_are_dropped(queue: Driver) -> None:
     queue.send("q", message("a", message_id="m"), message("b", message_id="m"))
     assert bodies(queue.drain()) == ["a"]
 
 
-def test_b038_a_topic_drops_copies_before_its_subscriptions(broker: Driver) -> None:
+def test_a_topic_drops_copies_before_its_subscriptions(broker: Driver) -> None:
     broker.topic(requires_duplicate_detection=True)
     broker.subscription()
     broker.send("t", message("a", message_id="m"))
@@ -97,7 +97,7 @@ def test_b038_a_topic_drops_copies_before_its_subscriptions(broker: Driver) -> N
     assert bodies(broker.drain("t/Subscriptions/s")) == ["a"]
 
 
-def test_n023_an_in_doubt_send_repeated_within_the_window_leaves_one_copy(queue: Driver) -> None:
+def test_an_in_doubt_send_repeated_within_the_window_leaves_one_copy(queue: Driver) -> None:
     in_doubt = message("a", message_id="m", partition_key="k")
     queue.send("q", in_doubt)
     queue.wait(599)

@@ -47,12 +47,12 @@ def test_an_sql_filter_takes_parameters() -> None:
     assert not ready.matches(message({"Priority": "str1", "Level": 2}), SYSTEM)
 
 
-def test_b074_an_unknown_system_property_is_refused_when_the_filter_is_made() -> None:
+def test_an_unknown_system_property_is_refused_when_the_filter_is_made() -> None:
     with pytest.raises(InvalidOperationError, match=r"line 1, column 9.*sys\.Colour"):
         compile_filter(SqlRuleFilter("1=1 OR  sys.Colour = 'x'"))
 
 
-def test_b079_a_filter_that_cannot_be_evaluated_raises_a_filter_error() -> None:
+def test_a_filter_that_cannot_be_evaluated_raises_a_filter_error() -> None:
     ready = compile_filter(SqlRuleFilter("quantity > 10"))
     with pytest.raises(FilterError, match="quantity > 10: text cannot be compared with an integer"):
         ready.matches(message({"quantity": "11"}), SYSTEM)
@@ -64,7 +64,7 @@ def test_a_filter_error_never_shows_the_value() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_b072_a_filter_leaves_the_message_as_it_is_and_never_sees_the_body() -> None:
+def test_a_filter_leaves_the_message_as_it_is_and_never_sees_the_body() -> None:
     sent = message({"body": 1})
     assert compile_filter(SqlRuleFilter("body = 1")).matches(sent, SYSTEM)
     assert bytes(sent) == b"body"
@@ -95,7 +95,7 @@ SENT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("attribute", sorted(SENT))
-def test_b076_each_system_property_can_be_correlated(attribute: str) -> None:
+def test_each_system_property_can_be_correlated(attribute: str) -> None:
     name = "label" if attribute == "subject" else attribute
     ready = compile_filter(CorrelationRuleFilter(**{name: SENT[attribute]}))
     assert ready.matches(message(**SENT), SYSTEM)
@@ -103,7 +103,7 @@ def test_b076_each_system_property_can_be_correlated(attribute: str) -> None:
     assert not ready.matches(message(**{**SENT, attribute: None}), SYSTEM)
 
 
-def test_b076_every_condition_of_a_correlation_filter_must_hold() -> None:
+def test_every_condition_of_a_correlation_filter_must_hold() -> None:
     ready = compile_filter(CorrelationRuleFilter(label="a", properties={"x": 1, "y": "b"}))
     assert ready.matches(message({"x": 1, "y": "b"}, subject="a"), SYSTEM)
     assert not ready.matches(message({"x": 1, "y": "b"}, subject="b"), SYSTEM)
@@ -155,7 +155,7 @@ def test_a_correlation_filter_with_a_value_that_can_never_be_equal_is_refused(ru
 # -- actions --------------------------------------------------------------------------------------------------------
 
 
-def test_b075_an_action_changes_a_copy() -> None:
+def test_an_action_changes_a_copy() -> None:
     sent = message({"quantity": 11, "priority": "high"}, subject="red", message_id="m")
     action = compile_action(
         SqlRuleAction("SET quantity = quantity / 2; REMOVE priority;SET sys.CorrelationId = 'low';")

@@ -1,4 +1,4 @@
-"""Forwarding and sending by way of another entity: rows P-100 to P-103 and B-059 to B-063."""
+"""Forwarding and sending by way of another entity."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def where(broker: Driver, path: str) -> list[int]:
 @pytest.mark.parametrize("is_topic_destination", [False, True])
 @pytest.mark.parametrize("source_is_partitioned", [False, True])
 @pytest.mark.parametrize("destination_is_partitioned", [False, True])
-def test_p100_forwarding_works_from_to_and_between_partitioned_entities(
+def test_forwarding_works_from_to_and_between_partitioned_entities(
     broker: Driver,
     is_topic_source: bool,
     is_topic_destination: bool,
@@ -62,7 +62,7 @@ def test_p100_forwarding_works_from_to_and_between_partitioned_entities(
     assert broker.counts("begin/Subscriptions/s" if is_topic_source else "begin").total_message_count == 0
 
 
-def test_p101_forwarding_is_set_on_the_source_and_can_be_changed(broker: Driver) -> None:
+def test_forwarding_is_set_on_the_source_and_can_be_changed(broker: Driver) -> None:
     broker.queue("end")
     broker.queue()
     broker.send("q", message("before"))
@@ -80,7 +80,7 @@ def test_p101_forwarding_is_set_on_the_source_and_can_be_changed(broker: Driver)
 
 
 @pytest.mark.parametrize("key", ["session_id", "partition_key"])
-def test_p102_keys_are_kept_and_used_at_the_destination(broker: Driver, key: str) -> None:
+def test_keys_are_kept_and_used_at_the_destination(broker: Driver, key: str) -> None:
     broker.partitioned("end")
     broker.queue(forward_to="end")
     broker.send("q", message(**{key: "k"}))
@@ -88,7 +88,7 @@ def test_p102_keys_are_kept_and_used_at_the_destination(broker: Driver, key: str
     assert where(broker, "end") == [fragment_of("k", 16)]
 
 
-def test_p103_the_message_id_is_a_key_where_duplicates_are_detected(broker: Driver) -> None:
+def test_the_message_id_is_a_key_where_duplicates_are_detected(broker: Driver) -> None:
     broker.partitioned("end", requires_duplicate_detection=True)
     broker.partitioned(forward_to="end")
     broker.send("q", message("a", message_id="m"))
@@ -97,7 +97,7 @@ def test_p103_the_message_id_is_a_key_where_duplicates_are_detected(broker: Driv
     assert where(broker, "end") == [fragment_of("m", 16)]
 
 
-def test_b060_the_destination_must_exist_and_be_a_queue_or_topic(broker: Driver) -> None:
+def test_the_destination_must_exist_and_be_a_queue_or_topic(broker: Driver) -> None:
     broker.topic()
     broker.subscription()
     for path in ("nowhere", "t/Subscriptions/s"):
@@ -109,7 +109,7 @@ def test_b060_the_destination_must_exist_and_be_a_queue_or_topic(broker: Driver)
         broker.subscription("t", "other", forward_to="nowhere")
 
 
-def test_b060_a_session_entity_cannot_forward(broker: Driver) -> None:
+def test_a_session_entity_cannot_forward(broker: Driver) -> None:
     broker.queue("end")
     with pytest.raises(InvalidOperationError, match="q requires sessions, which are not forwarded"):
         broker.queue(requires_session=True, forward_to="end")
@@ -117,7 +117,7 @@ def test_b060_a_session_entity_cannot_forward(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize(("hops", "arrives"), [(3, True), (4, True), (5, False)])
-def test_b060_a_message_is_forwarded_four_times_at_most(broker: Driver, hops: int, arrives: bool) -> None:
+def test_a_message_is_forwarded_four_times_at_most(broker: Driver, hops: int, arrives: bool) -> None:
     broker.queue(f"q{hops}")
     for number in reversed(range(hops)):
         broker.queue(f"q{number}", forward_to=f"q{number + 1}")
@@ -128,7 +128,7 @@ def test_b060_a_message_is_forwarded_four_times_at_most(broker: Driver, hops: in
         assert dead.dead_letter_reason == "MaxTransferHopCountExceeded"
 
 
-def test_b060_a_cycle_of_forwarding_ends(broker: Driver) -> None:
+def test_a_cycle_of_forwarding_ends(broker: Driver) -> None:
     broker.queue("a")
     broker.queue("b", forward_to="a")
     description = broker.get(address("a"))
@@ -139,7 +139,7 @@ def test_b060_a_cycle_of_forwarding_ends(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["disabled", "full", "deleted", "refused"])
-def test_b060_a_rejected_message_is_dead_lettered_at_the_source(broker: Driver, trouble: str) -> None:
+def test_a_rejected_message_is_dead_lettered_at_the_source(broker: Driver, trouble: str) -> None:
     broker.queue("end", requires_session=trouble == "refused")
     broker.queue(forward_to="end")
     if trouble == "disabled":
@@ -192,7 +192,7 @@ def test_a_source_fragment_that_is_down_keeps_its_messages(broker: Driver) -> No
     assert bodies(broker.drain("end")) == ["a"]
 
 
-def test_b060_dead_letters_are_forwarded_with_their_reason(broker: Driver) -> None:
+def test_dead_letters_are_forwarded_with_their_reason(broker: Driver) -> None:
     broker.queue("graves")
     broker.queue(forward_dead_lettered_messages_to="graves")
     broker.send("q", message("a", application_properties={"mine": 1}))
@@ -202,7 +202,7 @@ def test_b060_dead_letters_are_forwarded_with_their_reason(broker: Driver) -> No
     assert (received.dead_letter_source, received.application_properties["mine"]) == ("q", 1)
 
 
-def test_b060_expired_messages_are_forwarded_at_the_next_request(broker: Driver) -> None:
+def test_expired_messages_are_forwarded_at_the_next_request(broker: Driver) -> None:
     broker.queue("graves")
     broker.queue(dead_lettering_on_message_expiration=True, forward_dead_lettered_messages_to="graves")
     broker.send("q", message("a", time_to_live=seconds(5)))
@@ -219,7 +219,7 @@ def test_dead_letters_that_cannot_be_forwarded_move_to_the_transfer_dead_letter_
     assert broker.counts("q").transfer_dead_letter_message_count == 1
 
 
-def test_b061_a_source_is_never_idle(broker: Driver) -> None:
+def test_a_source_is_never_idle(broker: Driver) -> None:
     broker.queue("end")
     created = broker.queue(forward_to="end", auto_delete_on_idle=timedelta(minutes=5))
     assert created.auto_delete_on_idle == timedelta(minutes=5)
@@ -228,7 +228,7 @@ def test_b061_a_source_is_never_idle(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_b084_messages_due_for_forwarding_are_not_counted_at_the_source(broker: Driver, partitioned: bool) -> None:
+def test_messages_due_for_forwarding_are_not_counted_at_the_source(broker: Driver, partitioned: bool) -> None:
     broker.queue("end")
     broker.queue("q", forward_to="end", enable_partitioning=partitioned)
     broker.schedule("q", message(scheduled_enqueue_time_utc=at(START + 100)))
@@ -237,7 +237,7 @@ def test_b084_messages_due_for_forwarding_are_not_counted_at_the_source(broker: 
     assert broker.counts("end").active_message_count == 1
 
 
-def test_b063_the_destination_checks_schedule_duplicates_and_session_again(broker: Driver) -> None:
+def test_the_destination_checks_schedule_duplicates_and_session_again(broker: Driver) -> None:
     broker.queue("end", requires_duplicate_detection=True, requires_session=True)
     broker.queue(forward_to="end")
     for name in "ab":
@@ -249,7 +249,7 @@ def test_b063_the_destination_checks_schedule_duplicates_and_session_again(broke
     assert bodies(broker.receive("end", 5, lock=lock)) == ["a"]
 
 
-def test_b007_a_forwarded_message_keeps_its_first_number(broker: Driver) -> None:
+def test_a_forwarded_message_keeps_its_first_number(broker: Driver) -> None:
     broker.queue("end")
     broker.queue("middle", forward_to="end")
     broker.partitioned(forward_to="middle")
@@ -258,7 +258,7 @@ def test_b007_a_forwarded_message_keeps_its_first_number(broker: Driver) -> None
     assert received.enqueued_sequence_number == fragment_of("k", 16) << 48 | 1
 
 
-def test_b008_a_message_from_a_partitioned_queue_has_a_plain_number(broker: Driver) -> None:
+def test_a_message_from_a_partitioned_queue_has_a_plain_number(broker: Driver) -> None:
     broker.queue("end")
     broker.partitioned(forward_to="end")
     broker.send("q", message(partition_key=KEYS[9]))
@@ -284,7 +284,7 @@ def test_a_deleted_source_is_forgotten(broker: Driver) -> None:
     assert broker.namespace.sources("end") == [broker.namespace.directory.find("end")[0]]
 
 
-def test_b059_the_via_key_selects_the_fragment_of_the_via_queue(broker: Driver) -> None:
+def test_the_via_key_selects_the_fragment_of_the_via_queue(broker: Driver) -> None:
     broker.queue("end")
     broker.partitioned("between")
     fault = broker.down("end")
@@ -297,7 +297,7 @@ def test_b059_the_via_key_selects_the_fragment_of_the_via_queue(broker: Driver) 
     assert broker.counts("between").transfer_message_count == 0
 
 
-def test_b054_a_transaction_with_send_via_includes_other_entities(broker: Driver) -> None:
+def test_a_transaction_with_send_via_includes_other_entities(broker: Driver) -> None:
     broker.queue("in")
     broker.queue("out")
     broker.send("in", message("order"))
@@ -311,7 +311,7 @@ def test_b054_a_transaction_with_send_via_includes_other_entities(broker: Driver
     assert broker.counts("in").total_message_count == 0
 
 
-def test_b059_in_a_transaction_on_a_partitioned_entity_the_via_key_is_its_key(broker: Driver) -> None:
+def test_in_a_transaction_on_a_partitioned_entity_the_via_key_is_its_key(broker: Driver) -> None:
     broker.queue("out")
     broker.partitioned("in")
     transaction = broker.begin()
@@ -324,7 +324,7 @@ def test_b059_in_a_transaction_on_a_partitioned_entity_the_via_key_is_its_key(br
     assert bodies(broker.drain("out")) == ["a"]
 
 
-def test_b062_a_disabled_destination_fills_the_transfer_dead_letter_queue(broker: Driver) -> None:
+def test_a_disabled_destination_fills_the_transfer_dead_letter_queue(broker: Driver) -> None:
     broker.queue("out")
     broker.queue("in")
     description = broker.get(address("out"))
@@ -336,7 +336,7 @@ def test_b062_a_disabled_destination_fills_the_transfer_dead_letter_queue(broker
     broker.settle("in/$Transfer/$DeadLetterQueue", dead, how=ABANDON)
 
 
-def test_b062_a_missing_destination_is_not_found_and_an_oversized_message_refused(broker: Driver) -> None:
+def test_a_missing_destination_is_not_found_and_an_oversized_message_refused(broker: Driver) -> None:
     broker.queue("in")
     broker.queue("out")
     with pytest.raises(MessagingEntityNotFoundError):

@@ -1,7 +1,4 @@
-"""Messages in a queue: locks, deliveries, expiry, dead letters, deferral, schedules, sizes.
-
-Rows B-004 to B-035, B-057, B-080 and B-081.
-"""
+"""Messages in a queue: locks, deliveries, expiry, dead letters, deferral, schedules, sizes."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def queue(request: pytest.FixtureRequest) -> Driver:
     return broker
 
 
-def test_b006_a_message_has_its_enqueue_and_expiry_times(queue: Driver) -> None:
+def test_a_message_has_its_enqueue_and_expiry_times(queue: Driver) -> None:
     queue.wait(5)
     queue.send("q", message(time_to_live=seconds(30)))
     received = queue.one()
@@ -50,14 +47,14 @@ def test_b006_a_message_has_its_enqueue_and_expiry_times(queue: Driver) -> None:
     assert received.time_to_live == seconds(30)
 
 
-def test_b006_a_message_without_time_to_live_never_expires(queue: Driver) -> None:
+def test_a_message_without_time_to_live_never_expires(queue: Driver) -> None:
     queue.send("q", message())
     received = queue.one()
     assert received.expires_at_utc is None
     assert received.time_to_live is None
 
 
-def test_b010_the_lock_ends_after_its_duration_from_taking(queue: Driver) -> None:
+def test_the_lock_ends_after_its_duration_from_taking(queue: Driver) -> None:
     queue.send("q", message())
     first = queue.one()
     assert first.locked_until_utc == at(START + 60)
@@ -69,7 +66,7 @@ def test_b010_the_lock_ends_after_its_duration_from_taking(queue: Driver) -> Non
         queue.settle("q", first)
 
 
-def test_b010_a_queue_has_its_own_lock_duration(broker: Driver) -> None:
+def test_a_queue_has_its_own_lock_duration(broker: Driver) -> None:
     broker.queue(lock_duration=seconds(5))
     broker.send("q", message())
     broker.receive()
@@ -77,7 +74,7 @@ def test_b010_a_queue_has_its_own_lock_duration(broker: Driver) -> None:
     assert len(broker.receive()) == 1
 
 
-def test_b011_renewal_holds_for_another_duration(queue: Driver) -> None:
+def test_renewal_holds_for_another_duration(queue: Driver) -> None:
     queue.send("q", message())
     held = queue.one()
     queue.wait(50)
@@ -89,7 +86,7 @@ def test_b011_renewal_holds_for_another_duration(queue: Driver) -> None:
         queue.renew("q", held)
 
 
-def test_b012_an_abandoned_message_returns_to_the_front(queue: Driver) -> None:
+def test_an_abandoned_message_returns_to_the_front(queue: Driver) -> None:
     for number in range(3):
         queue.send("q", message(str(number), partition_key="k"))
     first = queue.one()
@@ -97,7 +94,7 @@ def test_b012_an_abandoned_message_returns_to_the_front(queue: Driver) -> None:
     assert bodies(queue.receive("q", 3)) == ["0", "1", "2"]
 
 
-def test_b012_returned_messages_keep_their_order(queue: Driver) -> None:
+def test_returned_messages_keep_their_order(queue: Driver) -> None:
     for number in range(4):
         queue.send("q", message(str(number), partition_key="k"))
     held = queue.receive("q", 3)
@@ -107,7 +104,7 @@ def test_b012_returned_messages_keep_their_order(queue: Driver) -> None:
     assert [(str(each), each.delivery_count) for each in again] == [("0", 1), ("1", 1), ("2", 1), ("3", 0)]
 
 
-def test_b013_the_delivery_count_counts_failed_deliveries(queue: Driver) -> None:
+def test_the_delivery_count_counts_failed_deliveries(queue: Driver) -> None:
     queue.send("q", message())
     counts = []
     for _ in range(3):
@@ -127,7 +124,7 @@ def test_a_released_message_has_had_no_delivery(queue: Driver) -> None:
 
 
 @pytest.mark.parametrize("deliveries", [1, 2, 10])
-def test_b014_too_many_failed_deliveries_dead_letter(broker: Driver, deliveries: int) -> None:
+def test_too_many_failed_deliveries_dead_letter(broker: Driver, deliveries: int) -> None:
     broker.queue(max_delivery_count=deliveries)
     broker.send("q", message("a"))
     for _ in range(deliveries):
@@ -138,7 +135,7 @@ def test_b014_too_many_failed_deliveries_dead_letter(broker: Driver, deliveries:
     assert (dead.dead_letter_reason, dead.delivery_count) == ("MaxDeliveryCountExceeded", deliveries)
 
 
-def test_b014_ended_locks_count_as_failed(broker: Driver) -> None:
+def test_ended_locks_count_as_failed(broker: Driver) -> None:
     broker.queue(max_delivery_count=2)
     broker.send("q", message())
     for _ in range(2):
@@ -160,7 +157,7 @@ def test_each_settlement_adds_its_properties_to_those_of_earlier_ones(queue: Dri
     assert dead.application_properties == {"mine": 1, "attempt": 2, "host": "a", "last": "c"}
 
 
-def test_b016_reason_and_description_are_properties_and_cut(queue: Driver) -> None:
+def test_reason_and_description_are_properties_and_cut(queue: Driver) -> None:
     queue.send("q", message(application_properties={"mine": 1}))
     queue.settle("q", queue.one(), how=Settlement(SettleMode.DEAD_LETTER, "r" * 5000, "d" * 5000))
     dead = queue.one(DEAD)
@@ -172,19 +169,19 @@ def test_b016_reason_and_description_are_properties_and_cut(queue: Driver) -> No
     assert dead.dead_letter_source == "q"
 
 
-def test_b016_a_dead_letter_may_have_no_reason(queue: Driver) -> None:
+def test_a_dead_letter_may_have_no_reason(queue: Driver) -> None:
     queue.send("q", message())
     queue.settle("q", queue.one(), how=Settlement(SettleMode.DEAD_LETTER))
     assert queue.one(DEAD).dead_letter_reason is None
 
 
-def test_b017_the_dead_letter_queue_is_there_with_its_entity(queue: Driver) -> None:
+def test_the_dead_letter_queue_is_there_with_its_entity(queue: Driver) -> None:
     assert queue.receive(DEAD) == []
     assert queue.receive("Q/$deadletterqueue") == []
     assert queue.receive("q/$Transfer/$DeadLetterQueue") == []
 
 
-def test_b018_in_the_dead_letter_queue_nothing_expires_or_is_dead_lettered(broker: Driver) -> None:
+def test_in_the_dead_letter_queue_nothing_expires_or_is_dead_lettered(broker: Driver) -> None:
     broker.queue(max_delivery_count=1, dead_lettering_on_message_expiration=True)
     broker.send("q", message(time_to_live=seconds(10)))
     broker.settle("q", broker.one(), how=DEAD_LETTER)
@@ -200,12 +197,12 @@ def test_b018_in_the_dead_letter_queue_nothing_expires_or_is_dead_lettered(broke
     assert broker.counts("q").total_message_count == 0
 
 
-def test_b018_sending_to_the_dead_letter_queue_is_rejected(queue: Driver) -> None:
+def test_sending_to_the_dead_letter_queue_is_rejected(queue: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         queue.send(DEAD, message())
 
 
-def test_b018_dead_letters_can_be_deferred_and_settled_in_a_transaction(queue: Driver) -> None:
+def test_dead_letters_can_be_deferred_and_settled_in_a_transaction(queue: Driver) -> None:
     queue.send("q", message(), message())
     for each in queue.receive("q", 2):
         queue.settle("q", each, how=DEAD_LETTER)
@@ -220,9 +217,7 @@ def test_b018_dead_letters_can_be_deferred_and_settled_in_a_transaction(queue: D
 
 
 @pytest.mark.parametrize(("asked", "given"), [(None, 30), (seconds(10), 10), (seconds(100), 30)])
-def test_b019_the_time_to_live_of_the_entity_is_the_maximum(
-    broker: Driver, asked: timedelta | None, given: float
-) -> None:
+def test_the_time_to_live_of_the_entity_is_the_maximum(broker: Driver, asked: timedelta | None, given: float) -> None:
     broker.queue(default_message_time_to_live=seconds(30))
     broker.send("q", message(time_to_live=asked))
     received = broker.one()
@@ -230,7 +225,7 @@ def test_b019_the_time_to_live_of_the_entity_is_the_maximum(
     assert received.time_to_live == seconds(given)
 
 
-def test_b020_an_expired_message_is_dropped(queue: Driver) -> None:
+def test_an_expired_message_is_dropped(queue: Driver) -> None:
     queue.send("q", message(time_to_live=seconds(10)))
     queue.wait(9.9)
     assert len(queue.peek()) == 1
@@ -238,7 +233,7 @@ def test_b020_an_expired_message_is_dropped(queue: Driver) -> None:
     assert queue.peek() == queue.receive() == queue.receive(DEAD) == []
 
 
-def test_b020_an_expired_message_is_dead_lettered_if_configured(broker: Driver) -> None:
+def test_an_expired_message_is_dead_lettered_if_configured(broker: Driver) -> None:
     broker.queue(dead_lettering_on_message_expiration=True)
     broker.send("q", message(time_to_live=seconds(10)))
     broker.wait(10)
@@ -246,7 +241,7 @@ def test_b020_an_expired_message_is_dead_lettered_if_configured(broker: Driver) 
     assert broker.one(DEAD).dead_letter_reason == "TTLExpiredException"
 
 
-def test_b020_a_held_message_does_not_expire_and_can_be_settled(queue: Driver) -> None:
+def test_a_held_message_does_not_expire_and_can_be_settled(queue: Driver) -> None:
     queue.send("q", message(time_to_live=seconds(10)), message(time_to_live=seconds(10)))
     first, second = queue.receive("q", 2)
     queue.wait(20)
@@ -256,13 +251,13 @@ def test_b020_a_held_message_does_not_expire_and_can_be_settled(queue: Driver) -
     assert queue.peek() == []
 
 
-def test_b020_expiry_in_the_middle_leaves_the_others(queue: Driver) -> None:
+def test_expiry_in_the_middle_leaves_the_others(queue: Driver) -> None:
     queue.send("q", message("0"), message("1", time_to_live=seconds(1)), message("2"))
     queue.wait(1)
     assert bodies(queue.drain()) == ["0", "2"]
 
 
-def test_b020_many_expired_messages_are_forgotten(broker: Driver) -> None:
+def test_many_expired_messages_are_forgotten(broker: Driver) -> None:
     broker.queue()
     for _ in range(50):
         broker.send("q", message(time_to_live=seconds(1)))
@@ -272,7 +267,7 @@ def test_b020_many_expired_messages_are_forgotten(broker: Driver) -> None:
     assert str(broker.one()) == "last"
 
 
-def test_b022_a_deferred_message_expires_when_requested(broker: Driver) -> None:
+def test_a_deferred_message_expires_when_requested(broker: Driver) -> None:
     broker.queue(dead_lettering_on_message_expiration=True)
     broker.send("q", message(time_to_live=seconds(10)))
     held = broker.one()
@@ -284,7 +279,7 @@ def test_b022_a_deferred_message_expires_when_requested(broker: Driver) -> None:
     assert broker.one(DEAD).dead_letter_reason == "TTLExpiredException"
 
 
-def test_b025_receive_and_delete_leaves_nothing(queue: Driver) -> None:
+def test_receive_and_delete_leaves_nothing(queue: Driver) -> None:
     queue.send("q", message("a"), message("b"))
     received = queue.receive("q", 5, mode=DELETE)
     assert bodies(received) == ["a", "b"]
@@ -292,7 +287,7 @@ def test_b025_receive_and_delete_leaves_nothing(queue: Driver) -> None:
     assert queue.counts("q").total_message_count == 0
 
 
-def test_b030_a_deferred_message_is_found_by_number_only(queue: Driver) -> None:
+def test_a_deferred_message_is_found_by_number_only(queue: Driver) -> None:
     queue.send("q", message("a"))
     held = queue.one()
     queue.settle("q", held, how=DEFER)
@@ -307,7 +302,7 @@ def test_b030_a_deferred_message_is_found_by_number_only(queue: Driver) -> None:
         queue.deferred("q", held.sequence_number)
 
 
-def test_b030_all_deferred_messages_or_none(queue: Driver) -> None:
+def test_all_deferred_messages_or_none(queue: Driver) -> None:
     queue.send("q", message("a"), message("b"))
     first, second = queue.receive("q", 2)
     queue.settle("q", first, how=DEFER)
@@ -316,7 +311,7 @@ def test_b030_all_deferred_messages_or_none(queue: Driver) -> None:
     assert len(queue.deferred("q", first.sequence_number, first.sequence_number)) == 1
 
 
-def test_b030_a_deferred_message_can_be_fetched_and_deleted(queue: Driver) -> None:
+def test_a_deferred_message_can_be_fetched_and_deleted(queue: Driver) -> None:
     queue.send("q", message("a"))
     held = queue.one()
     queue.settle("q", held, how=DEFER)
@@ -324,7 +319,7 @@ def test_b030_a_deferred_message_can_be_fetched_and_deleted(queue: Driver) -> No
     assert queue.peek() == []
 
 
-def test_b031_each_fetch_of_a_deferred_message_is_a_delivery(queue: Driver) -> None:
+def test_each_fetch_of_a_deferred_message_is_a_delivery(queue: Driver) -> None:
     queue.send("q", message())
     held = queue.one()
     queue.settle("q", held, how=DEFER)
@@ -340,7 +335,7 @@ def test_b031_each_fetch_of_a_deferred_message_is_a_delivery(queue: Driver) -> N
     assert queue.deferred("q", held.sequence_number)[0].delivery_count == 4
 
 
-def test_b032_deferred_messages_can_end_in_every_way(queue: Driver) -> None:
+def test_deferred_messages_can_end_in_every_way(queue: Driver) -> None:
     queue.send("q", message("a"), message("b"))
     numbers = []
     for each in queue.receive("q", 2):
@@ -353,7 +348,7 @@ def test_b032_deferred_messages_can_end_in_every_way(queue: Driver) -> None:
     assert queue.peek() == []
 
 
-def test_b034_a_scheduled_message_gets_a_new_number_and_time(queue: Driver) -> None:
+def test_a_scheduled_message_gets_a_new_number_and_time(queue: Driver) -> None:
     (number,) = queue.schedule("q", message("a", partition_key="k", scheduled_enqueue_time_utc=at(START + 30)))
     assert queue.receive() == []
     assert queue.counts("q").scheduled_message_count == 1
@@ -366,18 +361,18 @@ def test_b034_a_scheduled_message_gets_a_new_number_and_time(queue: Driver) -> N
         queue.cancel("q", number)
 
 
-def test_b034_the_time_to_live_begins_at_the_enqueue_time(queue: Driver) -> None:
+def test_the_time_to_live_begins_at_the_enqueue_time(queue: Driver) -> None:
     queue.schedule("q", message(time_to_live=seconds(5), scheduled_enqueue_time_utc=at(START + 30)))
     queue.wait(34)
     assert queue.one().expires_at_utc == at(START + 35)
 
 
-def test_b034_a_time_that_has_passed_is_now(queue: Driver) -> None:
+def test_a_time_that_has_passed_is_now(queue: Driver) -> None:
     assert len(queue.schedule("q", message("a", scheduled_enqueue_time_utc=at(START - 30)))) == 1
     assert str(queue.one()) == "a"
 
 
-def test_b037_peeking_a_scheduled_message_returns_its_enqueue_time(queue: Driver) -> None:
+def test_peeking_a_scheduled_message_returns_its_enqueue_time(queue: Driver) -> None:
     queue.wait(5)
     queue.schedule("q", message(scheduled_enqueue_time_utc=at(START + 60)))
     queue.wait(5)
@@ -388,19 +383,19 @@ def test_b037_peeking_a_scheduled_message_returns_its_enqueue_time(queue: Driver
     assert peeked.enqueued_time_utc == at(START + 60)
 
 
-def test_b034_a_send_with_a_time_is_scheduled_too(queue: Driver) -> None:
+def test_a_send_with_a_time_is_scheduled_too(queue: Driver) -> None:
     queue.send("q", message("a", scheduled_enqueue_time_utc=at(START + 30)))
     assert queue.receive() == []
     queue.wait(30)
     assert str(queue.one()) == "a"
 
 
-def test_b034_scheduling_without_a_time_is_refused(queue: Driver) -> None:
+def test_scheduling_without_a_time_is_refused(queue: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         queue.schedule("q", message())
 
 
-def test_b035_cancelling_deletes_all_or_nothing(queue: Driver) -> None:
+def test_cancelling_deletes_all_or_nothing(queue: Driver) -> None:
     later = at(START + 30)
     numbers = queue.schedule(
         "q", *(message(str(n), partition_key="k", scheduled_enqueue_time_utc=later) for n in range(3))
@@ -414,14 +409,14 @@ def test_b035_cancelling_deletes_all_or_nothing(queue: Driver) -> None:
     assert bodies(queue.receive("q", 5)) == ["2"]
 
 
-def test_b035_an_ordinary_message_cannot_be_cancelled(queue: Driver) -> None:
+def test_an_ordinary_message_cannot_be_cancelled(queue: Driver) -> None:
     queue.send("q", message())
     with pytest.raises(MessageNotFoundError):
         queue.cancel("q", queue.peek()[0].sequence_number)
 
 
 @pytest.mark.parametrize("size", [-1, 0, 1])
-def test_b080_a_message_has_a_largest_size(broker: Driver, size: int) -> None:
+def test_a_message_has_a_largest_size(broker: Driver, size: int) -> None:
     broker.queue()
     limit = broker.namespace.profile.max_message_size_bytes
     body = "x" * (limit - 8 + size)  # a data section of this length has 8 bytes around it
@@ -433,7 +428,7 @@ def test_b080_a_message_has_a_largest_size(broker: Driver, size: int) -> None:
     assert len(broker.peek()) == (size <= 0)
 
 
-def test_b080_a_batch_has_a_largest_size(broker: Driver) -> None:
+def test_a_batch_has_a_largest_size(broker: Driver) -> None:
     broker.queue()
     broker.send("q", *(message("x" * 100_000) for _ in range(2)))
     with pytest.raises(MessageSizeExceededError):
@@ -442,7 +437,7 @@ def test_b080_a_batch_has_a_largest_size(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize(("length", "is_fit"), [(32 * 1024, True), (32 * 1024 + 1, False)])
-def test_b081_one_property_has_a_largest_size(broker: Driver, length: int, is_fit: bool) -> None:
+def test_one_property_has_a_largest_size(broker: Driver, length: int, is_fit: bool) -> None:
     broker.queue()
     sent = message("x" * 10, application_properties={"number": 1, "p": "v" * length})
     if is_fit:
@@ -452,20 +447,20 @@ def test_b081_one_property_has_a_largest_size(broker: Driver, length: int, is_fi
             broker.send("q", sent)
 
 
-def test_b081_all_headers_have_a_largest_size(broker: Driver) -> None:
+def test_all_headers_have_a_largest_size(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("x" * 70_000, application_properties={"a": "v" * 30_000, "b": "v" * 30_000}))
     with pytest.raises(MessageSizeExceededError):
         broker.send("q", message(application_properties=dict.fromkeys("abc", "v" * 30000)))
 
 
-def test_b004_an_error_names_the_full_number(broker: Driver) -> None:
+def test_an_error_names_the_full_number(broker: Driver) -> None:
     broker.partitioned()
     with pytest.raises(MessageNotFoundError, match=str(5 << 48 | 7)):
         broker.cancel("q", 5 << 48 | 7)
 
 
-def test_b007_a_dead_letter_keeps_its_first_number(queue: Driver) -> None:
+def test_a_dead_letter_keeps_its_first_number(queue: Driver) -> None:
     queue.send("q", message(), message())
     _, second = queue.receive("q", 2)
     queue.settle("q", second, how=DEAD_LETTER)
@@ -474,7 +469,7 @@ def test_b007_a_dead_letter_keeps_its_first_number(queue: Driver) -> None:
     assert dead.enqueued_time_utc == second.enqueued_time_utc
 
 
-def test_b057_a_batch_is_stored_whole_or_not_at_all(queue: Driver) -> None:
+def test_a_batch_is_stored_whole_or_not_at_all(queue: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         queue.send("q", message("a"), message("b", session_id="x", partition_key="y"))
     assert queue.peek() == []

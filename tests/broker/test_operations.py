@@ -1,4 +1,4 @@
-"""Each protocol operation on a partitioned queue and on a subscription of a partitioned topic: rows P-120 to P-133."""
+"""Each protocol operation on a partitioned queue and on a subscription of a partitioned topic."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ def made(kind: str, *, requires_session: bool) -> Pair:
     return Pair(broker, "t", "t/Subscriptions/s")
 
 
-def test_p120_send_and_receive(pair: Pair) -> None:
+def test_send_and_receive(pair: Pair) -> None:
     pair.broker.send(pair.sent_to, message("a"))
     assert bodies(pair.broker.drain(pair.path)) == ["a"]
 
 
-def test_p121_batch_send(pair: Pair) -> None:
+def test_batch_send(pair: Pair) -> None:
     pair.broker.send(pair.sent_to, *(message(str(n), partition_key="k") for n in range(5)))
     assert bodies(pair.broker.drain(pair.path)) == ["0", "1", "2", "3", "4"]
 
 
-def test_p122_batch_receive(pair: Pair) -> None:
+def test_batch_receive(pair: Pair) -> None:
     for number in range(20):
         pair.broker.send(pair.sent_to, message(str(number)))
     received = pair.broker.receive(pair.path, 20)
     assert sorted(map(int, bodies(received))) == list(range(20))
 
 
-def test_p123_receive_by_sequence_number(pair: Pair) -> None:
+def test_receive_by_sequence_number(pair: Pair) -> None:
     for number in range(3):
         pair.broker.send(pair.sent_to, message(str(number)))
     held = pair.broker.receive(pair.path, 3)
@@ -75,13 +75,13 @@ def test_p123_receive_by_sequence_number(pair: Pair) -> None:
     assert bodies(fetched) == bodies(held)
 
 
-def test_p124_peek(pair: Pair) -> None:
+def test_peek(pair: Pair) -> None:
     for number in range(20):
         pair.broker.send(pair.sent_to, message(str(number)))
     assert sorted(map(int, bodies(pair.broker.browse(pair.path)))) == list(range(20))
 
 
-def test_p125_renew_message_lock(pair: Pair) -> None:
+def test_renew_message_lock(pair: Pair) -> None:
     pair.broker.send(pair.sent_to, message())
     held = pair.broker.one(pair.path)
     pair.broker.wait(59)
@@ -90,7 +90,7 @@ def test_p125_renew_message_lock(pair: Pair) -> None:
     pair.broker.settle(pair.path, held)
 
 
-def test_p126_schedule_message(pair: Pair) -> None:
+def test_schedule_message(pair: Pair) -> None:
     (number,) = pair.broker.schedule(pair.sent_to, message("a", scheduled_enqueue_time_utc=at(START + 5)))
     assert number > 0
     assert pair.broker.receive(pair.path) == []
@@ -98,7 +98,7 @@ def test_p126_schedule_message(pair: Pair) -> None:
     assert bodies(pair.broker.drain(pair.path)) == ["a"]
 
 
-def test_p127_cancel_scheduled_message(pair: Pair) -> None:
+def test_cancel_scheduled_message(pair: Pair) -> None:
     later = at(START + 5)
     numbers = pair.broker.schedule(
         pair.sent_to, *(message(name, partition_key="k", scheduled_enqueue_time_utc=later) for name in "ab")
@@ -108,7 +108,7 @@ def test_p127_cancel_scheduled_message(pair: Pair) -> None:
     assert bodies(pair.broker.drain(pair.path)) == ["b"]
 
 
-def test_p128_add_rule() -> None:
+def test_add_rule() -> None:
     pair = made("subscription", requires_session=False)
     pair.broker.rule(pair.path, "none", filter=FalseRuleFilter())
     pair.broker.rule(pair.path, "all")
@@ -116,7 +116,7 @@ def test_p128_add_rule() -> None:
     assert bodies(pair.broker.drain(pair.path)) == ["a"]
 
 
-def test_p129_remove_rule() -> None:
+def test_remove_rule() -> None:
     pair = made("subscription", requires_session=False)
     pair.broker.delete(address(f"{pair.path}/$Rules/$Default"))
     pair.broker.send("t", message("a"))
@@ -125,7 +125,7 @@ def test_p129_remove_rule() -> None:
         pair.broker.delete(address(f"{pair.path}/$Rules/$Default"))
 
 
-def test_p130_renew_session_lock(sessions: Pair) -> None:
+def test_renew_session_lock(sessions: Pair) -> None:
     sessions.broker.send(sessions.sent_to, message(session_id="s"))
     lock = sessions.broker.held(sessions.path, "s")
     sessions.broker.wait(59)
@@ -134,14 +134,14 @@ def test_p130_renew_session_lock(sessions: Pair) -> None:
     assert len(sessions.broker.receive(sessions.path, lock=lock)) == 1
 
 
-def test_p131_p132_set_and_get_session_state(sessions: Pair) -> None:
+def test_set_and_get_session_state(sessions: Pair) -> None:
     lock = sessions.broker.held(sessions.path, "s")
     assert sessions.broker.state(sessions.path, lock) is None
     sessions.broker.set_state(sessions.path, lock, b"state")
     assert sessions.broker.state(sessions.path, lock) == b"state"
 
 
-def test_p133_enumerate_sessions(sessions: Pair) -> None:
+def test_enumerate_sessions(sessions: Pair) -> None:
     names = [f"s{n:02}" for n in range(30)]
     for name in reversed(names):
         sessions.broker.send(sessions.sent_to, message(session_id=name))

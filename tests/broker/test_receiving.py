@@ -1,4 +1,4 @@
-"""Receiving and browsing on several fragments and front ends: rows P-060 to P-076."""
+"""Receiving and browsing on several fragments and front ends."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def fill(broker: Driver, *fragments: int) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 7, 15])
-def test_p060_a_receive_finds_the_only_message_in_any_fragment(broker: Driver, index: int) -> None:
+def test_a_receive_finds_the_only_message_in_any_fragment(broker: Driver, index: int) -> None:
     broker.partitioned()
     fill(broker, index)
     assert str(broker.one()) == str(index)
 
 
-def test_p061_other_messages_are_cached_for_later_receives(two: Driver) -> None:
+def test_other_messages_are_cached_for_later_receives(two: Driver) -> None:
     fill(two, 1, 4, 9)
     first = two.receive()
     asked = two.body().store_query_count
@@ -41,7 +41,7 @@ def test_p061_other_messages_are_cached_for_later_receives(two: Driver) -> None:
     assert two.body().store_query_count == asked
 
 
-def test_p062_cached_messages_are_delivered_while_only_one_fragment_is_reachable(two: Driver) -> None:
+def test_cached_messages_are_delivered_while_only_one_fragment_is_reachable(two: Driver) -> None:
     fill(two, 1, 4)
     first = two.one()
     kept = 1 if str(first) == "4" else 4
@@ -49,7 +49,7 @@ def test_p062_cached_messages_are_delivered_while_only_one_fragment_is_reachable
     assert bodies(two.receive()) == [str(kept)]
 
 
-def test_p062_the_store_is_queried_only_when_the_cache_is_empty(two: Driver) -> None:
+def test_the_store_is_queried_only_when_the_cache_is_empty(two: Driver) -> None:
     fill(two, 1, 4)
     two.receive()
     two.receive()
@@ -58,14 +58,14 @@ def test_p062_the_store_is_queried_only_when_the_cache_is_empty(two: Driver) -> 
     assert two.body().store_query_count == asked + 16
 
 
-def test_p064_messages_cached_by_another_front_end_cannot_be_received(two: Driver) -> None:
+def test_messages_cached_by_another_front_end_cannot_be_received(two: Driver) -> None:
     fill(two, 1, 4, 9)
     assert len(two.receive(front_end=0)) == 1
     assert two.receive(front_end=1) == []
     assert two.counts("q").active_message_count == 3
 
 
-def test_p065_cached_messages_return_when_their_lock_ends(two: Driver) -> None:
+def test_cached_messages_return_when_their_lock_ends(two: Driver) -> None:
     fill(two, 1, 4)
     given = two.one(front_end=0)
     two.wait(60)
@@ -73,7 +73,7 @@ def test_p065_cached_messages_return_when_their_lock_ends(two: Driver) -> None:
     assert again == {str(given): 1, "4" if str(given) == "1" else "1": 0}
 
 
-def test_p065_a_cached_message_whose_lock_has_ended_is_not_delivered(two: Driver) -> None:
+def test_a_cached_message_whose_lock_has_ended_is_not_delivered(two: Driver) -> None:
     fill(two, 1, 4)
     two.receive(front_end=0)
     two.wait(60)
@@ -82,7 +82,7 @@ def test_p065_a_cached_message_whose_lock_has_ended_is_not_delivered(two: Driver
     assert two.receive(front_end=0) == []
 
 
-def test_p065_an_expired_cached_message_is_not_delivered(two: Driver) -> None:
+def test_an_expired_cached_message_is_not_delivered(two: Driver) -> None:
     two.partitioned(
         "short", default_message_time_to_live=timedelta(seconds=20), dead_lettering_on_message_expiration=True
     )
@@ -96,12 +96,12 @@ def test_p065_an_expired_cached_message_is_not_delivered(two: Driver) -> None:
     assert two.counts("short").total_message_count == 2
 
 
-def test_p066_a_single_batch_receive_may_be_short_and_a_loop_gets_all(two: Driver) -> None:
+def test_a_single_batch_receive_may_be_short_and_a_loop_gets_all(two: Driver) -> None:
     fill(two, *range(16))
     assert len(two.drain(front_end=0)) == 16
 
 
-def test_p064_a_lost_front_end_gives_back_when_locks_end(two: Driver) -> None:
+def test_a_lost_front_end_gives_back_when_locks_end(two: Driver) -> None:
     two.queue("plain")
     two.topic()
     fill(two, 1, 4)
@@ -112,13 +112,13 @@ def test_p064_a_lost_front_end_gives_back_when_locks_end(two: Driver) -> None:
     assert len(two.receive("q", 5, front_end=0)) == 2
 
 
-def test_p061_receive_and_delete_uses_the_cache(two: Driver) -> None:
+def test_receive_and_delete_uses_the_cache(two: Driver) -> None:
     fill(two, 1, 4)
     assert len([each for _ in range(3) for each in two.receive(mode=DELETE)]) == 2
     assert two.counts("q").total_message_count == 0
 
 
-def test_p061_subscriptions_cache_messages_too() -> None:
+def test_subscriptions_cache_messages_too() -> None:
     broker = Driver(front_end_count=2)
     broker.topic(enable_partitioning=True)
     broker.subscription()
@@ -136,7 +136,7 @@ def test_a_single_front_end_caches_nothing(broker: Driver) -> None:
     assert len(broker.receive()) == 1
 
 
-def test_p061_cached_messages_have_no_delivery(two: Driver) -> None:
+def test_cached_messages_have_no_delivery(two: Driver) -> None:
     two.partitioned("once", max_delivery_count=1)
     for index in (1, 2):
         two.send("once", message(str(index), partition_key=KEYS[index]))
@@ -147,14 +147,14 @@ def test_p061_cached_messages_have_no_delivery(two: Driver) -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG, FaultKind.BUSY])
-def test_p060_fragments_that_do_not_answer_are_passed_over(broker: Driver, kind: FaultKind) -> None:
+def test_fragments_that_do_not_answer_are_passed_over(broker: Driver, kind: FaultKind) -> None:
     broker.partitioned()
     fill(broker, 1, 4)
     broker.down("q", 4, kind=kind)
     assert bodies(broker.drain()) == ["1"]
 
 
-def test_p060_a_slow_fragment_answers_a_receive_later(broker: Driver) -> None:
+def test_a_slow_fragment_answers_a_receive_later(broker: Driver) -> None:
     broker.partitioned()
     fill(broker, 4)
     broker.down("q", 4, kind=FaultKind.SLOW, latency_s=3.0)
@@ -177,7 +177,7 @@ def test_a_slow_plain_queue_does_not_act_before_its_time(broker: Driver) -> None
     assert broker.one().delivery_count == 0
 
 
-def test_p070_peek_on_a_plain_entity_gives_the_oldest(broker: Driver) -> None:
+def test_peek_on_a_plain_entity_gives_the_oldest(broker: Driver) -> None:
     broker.queue()
     for number in range(3):
         broker.send("q", message(str(number)))
@@ -185,7 +185,7 @@ def test_p070_peek_on_a_plain_entity_gives_the_oldest(broker: Driver) -> None:
     assert bodies(broker.peek(count=5, from_number=2)) == ["1", "2"]
 
 
-def test_p071_peek_returns_the_oldest_of_a_random_fragment() -> None:
+def test_peek_returns_the_oldest_of_a_random_fragment() -> None:
     seen = set()
     for seed in range(30):
         broker = Driver(seed=seed)
@@ -198,7 +198,7 @@ def test_p071_peek_returns_the_oldest_of_a_random_fragment() -> None:
     assert seen == {"2", "5", "11"}
 
 
-def test_p072_oldest_is_by_number_within_the_fragment(broker: Driver) -> None:
+def test_oldest_is_by_number_within_the_fragment(broker: Driver) -> None:
     broker.partitioned()
     for number in range(3):
         broker.send("q", message(str(number), partition_key="k"))
@@ -206,35 +206,35 @@ def test_p072_oldest_is_by_number_within_the_fragment(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_p073_a_peek_gives_at_most_256_kb(broker: Driver, is_partitioned: bool) -> None:
+def test_a_peek_gives_at_most_256_kb(broker: Driver, is_partitioned: bool) -> None:
     broker.queue(enable_partitioning=is_partitioned)
     for _ in range(10):
         broker.send("q", message("x" * 100_000, partition_key="k"))
     assert len(broker.peek(count=10)) == 2
 
 
-def test_p073_a_single_message_over_the_limit_is_given(broker: Driver) -> None:
+def test_a_single_message_over_the_limit_is_given(broker: Driver) -> None:
     broker.queue()
     broker.body().policy.max_message_size_bytes = 2**20
     broker.send("q", message("x" * 300_000))
     assert len(broker.peek()) == 1
 
 
-def test_p074_a_peek_gives_no_more_than_one_fragment_holds(broker: Driver) -> None:
+def test_a_peek_gives_no_more_than_one_fragment_holds(broker: Driver) -> None:
     broker.partitioned()
     fill(broker, *range(16))
     assert len(broker.peek(count=16)) == 1
 
 
 @pytest.mark.parametrize("page", [1, 3, 50])
-def test_p075_further_peeks_return_each_message_once(broker: Driver, page: int) -> None:
+def test_further_peeks_return_each_message_once(broker: Driver, page: int) -> None:
     broker.partitioned()
     for number in range(40):
         broker.send("q", message(str(number)))
     assert sorted(map(int, bodies(broker.browse(count=page)))) == list(range(40))
 
 
-def test_p075_peek_continues_after_a_fragment_goes_down(broker: Driver) -> None:
+def test_peek_continues_after_a_fragment_goes_down(broker: Driver) -> None:
     broker.partitioned()
     fill(broker, *range(16))
     cursor = PeekCursor()
@@ -291,7 +291,7 @@ def test_a_topic_cannot_be_received_from(broker: Driver) -> None:
         broker.receive("t")
 
 
-def test_p076_one_peek_can_return_many_messages(broker: Driver) -> None:
+def test_one_peek_can_return_many_messages(broker: Driver) -> None:
     broker.partitioned()
     fill(broker, 3, 3, 3)
     assert len(broker.peek(count=10)) == 3

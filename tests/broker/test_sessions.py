@@ -1,4 +1,4 @@
-"""Sessions: rows B-042 to B-049."""
+"""Sessions."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def fill(broker: Driver, *sessions: str) -> None:
         broker.send("q", message(f"{session}{number}", session_id=session))
 
 
-def test_b042_a_session_entity_takes_no_message_without_a_session(queue: Driver) -> None:
+def test_a_session_entity_takes_no_message_without_a_session(queue: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         queue.send("q", message())
     assert queue.peek() == []
 
 
-def test_b042_a_session_entity_rejects_a_receiver_without_a_session(queue: Driver) -> None:
+def test_a_session_entity_rejects_a_receiver_without_a_session(queue: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         queue.receive()
     with pytest.raises(InvalidOperationError):
         queue.deferred("q", 1)
 
 
-def test_b042_a_plain_entity_rejects_a_session_receiver(broker: Driver) -> None:
+def test_a_plain_entity_rejects_a_session_receiver(broker: Driver) -> None:
     broker.queue()
     with pytest.raises(InvalidOperationError):
         broker.accept("q", "s")
@@ -56,7 +56,7 @@ def test_a_session_id_on_a_plain_entity_means_nothing_to_receivers(broker: Drive
     assert str(broker.one()) == "a"
 
 
-def test_b043_one_receiver_at_a_time_holds_present_and_future_messages(queue: Driver) -> None:
+def test_one_receiver_at_a_time_holds_present_and_future_messages(queue: Driver) -> None:
     fill(queue, "s")
     lock = queue.held("q", "s")
     with pytest.raises(SessionCannotBeLockedError):
@@ -66,21 +66,21 @@ def test_b043_one_receiver_at_a_time_holds_present_and_future_messages(queue: Dr
     assert bodies(queue.receive("q", 5, lock=lock)) == ["s0", "s0", "s1"]
 
 
-def test_b043_a_session_may_be_held_before_it_has_messages(queue: Driver) -> None:
+def test_a_session_may_be_held_before_it_has_messages(queue: Driver) -> None:
     lock = queue.held("q", "new")
     assert queue.receive(lock=lock) == []
     queue.release("q", lock)
     assert [fragment.session_count for fragment in queue.body().fragments] == [0] * len(queue.body().fragments)
 
 
-def test_b043_next_available_gives_each_free_session_once(queue: Driver) -> None:
+def test_next_available_gives_each_free_session_once(queue: Driver) -> None:
     fill(queue, "a", "b", "c", "a")
     locks = [queue.accept() for _ in range(4)]
     assert sorted(lock.session_id for lock in locks if lock) == ["a", "b", "c"]
     assert locks[3] is None
 
 
-def test_b043_a_session_without_messages_to_receive_is_not_available(queue: Driver) -> None:
+def test_a_session_without_messages_to_receive_is_not_available(queue: Driver) -> None:
     fill(queue, "s")
     lock = queue.held("q", "s")
     held = queue.one(lock=lock)
@@ -91,7 +91,7 @@ def test_b043_a_session_without_messages_to_receive_is_not_available(queue: Driv
     assert len(queue.deferred("q", held.sequence_number, lock=again)) == 1
 
 
-def test_b043_expired_messages_do_not_make_a_session_available(queue: Driver) -> None:
+def test_expired_messages_do_not_make_a_session_available(queue: Driver) -> None:
     queue.send("q", message(session_id="s", time_to_live=seconds(5)), message(session_id="s", time_to_live=seconds(5)))
     queue.wait(5)
     assert queue.accept() is None
@@ -106,7 +106,7 @@ def test_expired_messages_are_passed_over_in_a_session(queue: Driver) -> None:
     assert queue.receive("q", lock=lock) == []
 
 
-def test_b044_order_is_kept_and_an_abandoned_message_is_next(queue: Driver) -> None:
+def test_order_is_kept_and_an_abandoned_message_is_next(queue: Driver) -> None:
     fill(queue, "s", "s", "s")
     lock = queue.held("q", "s")
     first = queue.one(lock=lock)
@@ -116,7 +116,7 @@ def test_b044_order_is_kept_and_an_abandoned_message_is_next(queue: Driver) -> N
     assert [each.delivery_count for each in received] == [1, 0, 0]
 
 
-def test_b045_state_is_bytes_that_survive_the_messages(queue: Driver) -> None:
+def test_state_is_bytes_that_survive_the_messages(queue: Driver) -> None:
     lock = queue.held("q", "s")
     assert queue.state("q", lock) is None
     queue.set_state("q", lock, b"\x00state")
@@ -128,7 +128,7 @@ def test_b045_state_is_bytes_that_survive_the_messages(queue: Driver) -> None:
 
 
 @pytest.mark.parametrize(("size", "is_fit"), [(2**18 - 1, True), (2**18, True), (2**18 + 1, False)])
-def test_b045_state_is_at_most_one_message(queue: Driver, size: int, is_fit: bool) -> None:
+def test_state_is_at_most_one_message(queue: Driver, size: int, is_fit: bool) -> None:
     lock = queue.held("q", "s")
     if is_fit:
         queue.set_state("q", lock, b"x" * size)
@@ -138,7 +138,7 @@ def test_b045_state_is_at_most_one_message(queue: Driver, size: int, is_fit: boo
         assert queue.state("q", lock) is None
 
 
-def test_b045_state_counts_toward_the_size(broker: Driver) -> None:
+def test_state_counts_toward_the_size(broker: Driver) -> None:
     broker.queue(requires_session=True)
     broker.body().policy.max_size_bytes = 100
     lock = broker.held("q", "s")
@@ -150,7 +150,7 @@ def test_b045_state_counts_toward_the_size(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("smaller", [None, b"x" * 200, b"y" * 300])
-def test_b045_state_may_become_smaller_in_a_full_entity(broker: Driver, smaller: bytes | None) -> None:
+def test_state_may_become_smaller_in_a_full_entity(broker: Driver, smaller: bytes | None) -> None:
     broker.queue(requires_session=True)
     lock = broker.held("q", "a")
     for each in (broker.held("q", "b"), lock):
@@ -160,7 +160,7 @@ def test_b045_state_may_become_smaller_in_a_full_entity(broker: Driver, smaller:
     assert broker.state("q", lock) == smaller
 
 
-def test_b046_an_ended_session_lock_is_a_failed_delivery(queue: Driver) -> None:
+def test_an_ended_session_lock_is_a_failed_delivery(queue: Driver) -> None:
     fill(queue, "s", "s")
     queue.receive("q", 2, lock=queue.held("q", "s"))
     queue.wait(60)
@@ -168,7 +168,7 @@ def test_b046_an_ended_session_lock_is_a_failed_delivery(queue: Driver) -> None:
     assert [each.delivery_count for each in queue.receive("q", 2, lock=lock)] == [1, 1]
 
 
-def test_b046_releasing_a_session_is_not_a_failed_delivery(queue: Driver) -> None:
+def test_releasing_a_session_is_not_a_failed_delivery(queue: Driver) -> None:
     fill(queue, "s", "s")
     lock = queue.held("q", "s")
     queue.receive("q", 2, lock=lock)
@@ -178,7 +178,7 @@ def test_b046_releasing_a_session_is_not_a_failed_delivery(queue: Driver) -> Non
     assert [(str(each), each.delivery_count) for each in received] == [("s0", 0), ("s1", 0)]
 
 
-def test_b046_too_many_ended_locks_dead_letter(broker: Driver) -> None:
+def test_too_many_ended_locks_dead_letter(broker: Driver) -> None:
     broker.queue(requires_session=True, max_delivery_count=1)
     fill(broker, "s")
     broker.receive(lock=broker.held("q", "s"))
@@ -187,7 +187,7 @@ def test_b046_too_many_ended_locks_dead_letter(broker: Driver) -> None:
     assert broker.one("q/$DeadLetterQueue").session_id == "s"
 
 
-def test_b047_every_operation_fails_after_the_lock_is_lost(queue: Driver) -> None:
+def test_every_operation_fails_after_the_lock_is_lost(queue: Driver) -> None:
     fill(queue, "s", "s")
     lock = queue.held("q", "s")
     held = queue.one(lock=lock)
@@ -205,7 +205,7 @@ def test_b047_every_operation_fails_after_the_lock_is_lost(queue: Driver) -> Non
     assert len(queue.peek("q", session_id="s")) == 2
 
 
-def test_b024_a_lost_link_takes_the_lock_with_it(queue: Driver) -> None:
+def test_a_lost_link_takes_the_lock_with_it(queue: Driver) -> None:
     fill(queue, "s")
     lock = queue.held("q", "s")
     held = queue.one(lock=lock)
@@ -216,7 +216,7 @@ def test_b024_a_lost_link_takes_the_lock_with_it(queue: Driver) -> None:
         queue.settle("q", held, lock=queue.held("q", "s"))
 
 
-def test_b047_renewal_keeps_the_session_and_its_messages(queue: Driver) -> None:
+def test_renewal_keeps_the_session_and_its_messages(queue: Driver) -> None:
     fill(queue, "s")
     lock = queue.held("q", "s")
     held = queue.one(lock=lock)
@@ -234,7 +234,7 @@ def test_messages_of_a_session_are_not_renewed_one_by_one(queue: Driver) -> None
         queue.renew("q", held)
 
 
-def test_b048_sessions_with_messages_or_a_state_or_with_a_later_state(queue: Driver) -> None:
+def test_sessions_with_messages_or_a_state_or_with_a_later_state(queue: Driver) -> None:
     fill(queue, "b", "a", "c")
     lock = queue.held("q", "b")
     queue.drain(lock=lock)

@@ -45,7 +45,7 @@ from sbclient.broker.sql.values import FilterError, Steps
         ("a%.%[b]", "a.b", False),
     ],
 )
-def test_b073_percent_is_any_run_and_underscore_any_character(pattern: str, text: str, is_match: bool) -> None:
+def test_percent_is_any_run_and_underscore_any_character(pattern: str, text: str, is_match: bool) -> None:
     assert matcher(pattern)(text, Steps()) is is_match
 
 
@@ -62,7 +62,7 @@ def test_b073_percent_is_any_run_and_underscore_any_character(pattern: str, text
         ("_%_%", "_", "%%", True),
     ],
 )
-def test_b073_the_escape_makes_the_next_character_literal(pattern: str, escape: str, text: str, is_match: bool) -> None:
+def test_the_escape_makes_the_next_character_literal(pattern: str, escape: str, text: str, is_match: bool) -> None:
     assert matcher(pattern, escape)(text, Steps()) is is_match
 
 

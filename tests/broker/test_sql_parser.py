@@ -129,7 +129,7 @@ def test_an_expression_is_read(text: str, tree: Node) -> None:
         assert type(read.left.value) is type(tree.value)
 
 
-def test_b075_an_action_is_read_with_and_without_separators() -> None:
+def test_an_action_is_read_with_and_without_separators() -> None:
     tree = Statements((Assignment(A, ONE), Removal(Property("Label", True)), Assignment(Property("set"), B)))
     for text in (
         "SET a = 1; REMOVE sys.Label; SET set = b;",
@@ -239,7 +239,7 @@ def test_a_bad_action_is_refused(text: str) -> None:
         parse_action(text)
 
 
-def test_b077_a_filter_and_an_action_have_at_most_1024_characters() -> None:
+def test_a_filter_and_an_action_have_at_most_1024_characters() -> None:
     for length in (1023, 1024):
         assert parse_filter("a = 1".ljust(length)) == A_IS_1
         assert parse_action("REMOVE a".ljust(length)) == Statements((Removal(A),))
@@ -249,7 +249,7 @@ def test_b077_a_filter_and_an_action_have_at_most_1024_characters() -> None:
         parse_action("REMOVE a".ljust(1025))
 
 
-def test_b077_an_action_has_at_most_32_statements() -> None:
+def test_an_action_has_at_most_32_statements() -> None:
     for count in (31, 32):
         assert len(parse_action("REMOVE a;" * count).statements) == count
     with pytest.raises(InvalidOperationError, match="33 statements, 32 are allowed"):

@@ -85,7 +85,7 @@ def truth_of(text: str, parameters: dict[str, Any] | None = None, random: Random
         ("-9223372036854775808 < one", T),
     ],
 )
-def test_b073_comparison_and_arithmetic(text: str, truth: Truth) -> None:
+def test_comparison_and_arithmetic(text: str, truth: Truth) -> None:
     assert truth_of(text) is truth
 
 
@@ -124,12 +124,12 @@ def test_b073_comparison_and_arithmetic(text: str, truth: Truth) -> None:
         "NOT missing = 1",
     ],
 )
-def test_b074_expression_with_a_missing_or_null_value_is_unknown(text: str) -> None:
+def test_expression_with_a_missing_or_null_value_is_unknown(text: str) -> None:
     assert truth_of(text) is U
 
 
 @pytest.mark.parametrize(("left", "right"), list(product((T, F, U), repeat=2)))
-def test_b074_and_or_not_are_three_valued(left: Truth, right: Truth) -> None:
+def test_and_or_not_are_three_valued(left: Truth, right: Truth) -> None:
     both = F if F in (left, right) else U if U in (left, right) else T
     either = T if T in (left, right) else U if U in (left, right) else F
     assert truth_of(f"{TRUTH[left]} AND {TRUTH[right]}") is both
@@ -207,7 +207,7 @@ def test_a_term_behind_the_deciding_one_is_never_evaluated() -> None:
         ("EXISTS(sys.CorrelationId)", T),
     ],
 )
-def test_b073_like_in_is_null_and_exists(text: str, truth: Truth) -> None:
+def test_like_in_is_null_and_exists(text: str, truth: Truth) -> None:
     assert truth_of(text, {"pattern": "_bc"}) is truth
 
 
@@ -243,7 +243,7 @@ def test_b073_like_in_is_null_and_exists(text: str, truth: Truth) -> None:
         ("sys.ScheduledEnqueueTime = sys.ScheduledEnqueueTimeUtc", T),
     ],
 )
-def test_b073_scopes_functions_and_parameters(text: str, truth: Truth) -> None:
+def test_scopes_functions_and_parameters(text: str, truth: Truth) -> None:
     parameters = {
         "@life": timedelta(minutes=5),
         "later": NOON.replace(hour=13, tzinfo=None),
@@ -288,7 +288,7 @@ def test_newid_is_a_new_guid_each_time() -> None:
         ("newid() = 1", r"newid\(\) needs a random generator"),
     ],
 )
-def test_b079_filter_error_names_the_part_that_cannot_be_evaluated(text: str, reason: str) -> None:
+def test_filter_error_names_the_part_that_cannot_be_evaluated(text: str, reason: str) -> None:
     with pytest.raises(FilterError, match=reason):
         truth_of(text)
 
@@ -308,7 +308,7 @@ def test_b079_filter_error_names_the_part_that_cannot_be_evaluated(text: str, re
         ("a LIKE @one", "line 1, column 3: a LIKE @one: the pattern and the escape of LIKE are text, not an integer"),
     ],
 )
-def test_b074_filter_that_can_never_be_evaluated_is_rejected_at_creation(text: str, reason: str) -> None:
+def test_filter_that_can_never_be_evaluated_is_rejected_at_creation(text: str, reason: str) -> None:
     with pytest.raises(InvalidOperationError, match=f"^the filter is refused at {reason}"):
         predicate(parse_filter(text), Binding("filter", {"one": 1, "@two": 2}))
 

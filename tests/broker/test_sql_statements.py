@@ -79,7 +79,7 @@ def changed(
         ("SET a = 1; REMOVE a", {}, {}),
     ],
 )
-def test_b075_set_and_remove_user_properties(text: str, before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_set_and_remove_user_properties(text: str, before: dict[str, Any], after: dict[str, Any]) -> None:
     assert changed(text, before).application_properties == after
 
 
@@ -100,14 +100,14 @@ def test_b075_set_and_remove_user_properties(text: str, before: dict[str, Any], 
         ("x", "@noon", NOON),
     ],
 )
-def test_b075_set_keeps_the_type_of_the_property_where_it_can(old: object, text: str, new: object) -> None:
+def test_set_keeps_the_type_of_the_property_where_it_can(old: object, text: str, new: object) -> None:
     value = changed(f"SET a = {text}", {"a": old}, {"noon": NOON}).application_properties["a"]
     assert value == new
     assert type(value) is type(new)
 
 
 @pytest.mark.parametrize("name", sorted(SETTABLE))
-def test_b075_set_and_remove_system_properties(name: str) -> None:
+def test_set_and_remove_system_properties(name: str) -> None:
     attributes: dict[str, Any] = {SETTABLE[name]: "y"}
     message = changed(f"SET sys.{name.upper()} = 'x' + 1")
     assert getattr(message, SETTABLE[name]) == "x1"
@@ -150,7 +150,7 @@ def test_a_value_that_cannot_be_stored_is_a_filter_error(text: str, reason: str)
 
 
 @pytest.mark.parametrize("name", READ_ONLY)
-def test_b075_a_read_only_system_property_is_refused_when_the_action_is_made(name: str) -> None:
+def test_a_read_only_system_property_is_refused_when_the_action_is_made(name: str) -> None:
     for text in (f"SET sys.{name} = 1", f"REMOVE sys.{name}"):
         with pytest.raises(
             InvalidOperationError, match=rf"the action is refused at line 1, column \d: sys.{name} is read-only"

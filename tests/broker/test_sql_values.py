@@ -67,7 +67,7 @@ class Text(str):
         (Text("a"), "=", "a", True),
     ],
 )
-def test_b073_two_values_are_compared_as_in_csharp(left: object, symbol: str, right: object, holds: bool) -> None:
+def test_two_values_are_compared_as_in_csharp(left: object, symbol: str, right: object, holds: bool) -> None:
     assert compare(symbol, left, right, "x") is holds
 
 
@@ -136,7 +136,7 @@ def test_values_that_csharp_cannot_compare_are_a_filter_error(left: object, symb
         (HOUR, "-", HOUR, timedelta(0)),
     ],
 )
-def test_b073_two_values_are_calculated_with_as_in_csharp(left: Any, symbol: str, right: Any, result: object) -> None:
+def test_two_values_are_calculated_with_as_in_csharp(left: Any, symbol: str, right: Any, result: object) -> None:
     calculated = calculate(symbol, left, right, "x")
     assert calculated == result
     assert type(calculated) is type(result)

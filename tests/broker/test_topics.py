@@ -1,4 +1,4 @@
-"""Topics, subscriptions and rules: rows B-037, B-063 and B-070 to B-079."""
+"""Topics, subscriptions and rules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def received(broker: Driver, path: str = SUB) -> list[str]:
     return sorted(bodies(broker.drain(path)))
 
 
-def test_b070_default_rule_of_a_new_subscription_matches_everything(topic: Driver) -> None:
+def test_default_rule_of_a_new_subscription_matches_everything(topic: Driver) -> None:
     topic.send("t", message("a"))
     assert received(topic) == ["a"]
     (rule,) = topic.management.listed(topic.call(Operation.MANAGE), EntityKind.RULE, ("t", "s"))
@@ -66,7 +66,7 @@ def test_a_subscription_without_rules_receives_nothing(topic: Driver) -> None:
     assert received(topic) == []
 
 
-def test_b071_matching_rules_without_action_make_one_copy_and_each_with_action_its_own(topic: Driver) -> None:
+def test_matching_rules_without_action_make_one_copy_and_each_with_action_its_own(topic: Driver) -> None:
     topic.rule(SUB, "two", filter=SqlRuleFilter("x > 1"))
     topic.rule(SUB, "three", filter=TrueRuleFilter())
     topic.rule(SUB, "four", filter=SqlRuleFilter("x = 2"), action=SqlRuleAction("SET y = 4"))
@@ -82,7 +82,7 @@ def test_b071_matching_rules_without_action_make_one_copy_and_each_with_action_i
 
 
 @pytest.mark.parametrize("order", list(permutations(("plain-1", "plain-2", "tag-1", "tag-2"))))
-def test_b071_the_order_of_rules_makes_no_difference(order: tuple[str, ...]) -> None:
+def test_the_order_of_rules_makes_no_difference(order: tuple[str, ...]) -> None:
     topic = Driver()
     topic.topic()
     topic.subscription()
@@ -96,7 +96,7 @@ def test_b071_the_order_of_rules_makes_no_difference(order: tuple[str, ...]) -> 
         assert sorted(tags) == ["None", "tag-1", "tag-2"]
 
 
-def test_b072_a_filter_sees_system_and_user_properties(topic: Driver) -> None:
+def test_a_filter_sees_system_and_user_properties(topic: Driver) -> None:
     topic.delete(DEFAULT)
     topic.rule(SUB, "r", filter=SqlRuleFilter("sys.Label = 'l' AND colour = 'red' AND sys.Size > 0"))
     topic.send("t", message("a", subject="l", application_properties={"colour": "red"}))
@@ -105,7 +105,7 @@ def test_b072_a_filter_sees_system_and_user_properties(topic: Driver) -> None:
     assert received(topic) == ["a"]
 
 
-def test_b076_a_correlation_filter_requires_all_its_properties(topic: Driver) -> None:
+def test_a_correlation_filter_requires_all_its_properties(topic: Driver) -> None:
     topic.delete(DEFAULT)
     topic.rule(SUB, "r", filter=CorrelationRuleFilter(label="l", correlation_id="c", properties={"p": 1}))
     topic.send("t", message("a", subject="l", correlation_id="c", application_properties={"p": 1}))
@@ -114,7 +114,7 @@ def test_b076_a_correlation_filter_requires_all_its_properties(topic: Driver) ->
     assert received(topic) == ["a"]
 
 
-def test_b075_an_action_changes_the_copy_only(topic: Driver) -> None:
+def test_an_action_changes_the_copy_only(topic: Driver) -> None:
     topic.subscription("t", "other")
     topic.rule(SUB, "r", action=SqlRuleAction("SET sys.Label = 'new'; REMOVE x"))
     topic.delete(DEFAULT)
@@ -124,7 +124,7 @@ def test_b075_an_action_changes_the_copy_only(topic: Driver) -> None:
     assert (kept.subject, kept.application_properties) == ("old", {"x": 1})
 
 
-def test_b078_a_changed_session_leaves_the_copy_in_its_fragment(broker: Driver) -> None:
+def test_a_changed_session_leaves_the_copy_in_its_fragment(broker: Driver) -> None:
     broker.topic(enable_partitioning=True)
     broker.subscription(requires_session=True)
     broker.delete(DEFAULT)
@@ -136,7 +136,7 @@ def test_b078_a_changed_session_leaves_the_copy_in_its_fragment(broker: Driver) 
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
-def test_b079_a_filter_error_dead_letters_if_configured(topic: Driver, is_asked: bool) -> None:
+def test_a_filter_error_dead_letters_if_configured(topic: Driver, is_asked: bool) -> None:
     topic.subscription("t", "strict", dead_lettering_on_filter_evaluation_exceptions=is_asked)
     path = "t/Subscriptions/strict"
     topic.delete(address(f"{path}/$Rules/$Default"))
@@ -151,14 +151,14 @@ def test_b079_a_filter_error_dead_letters_if_configured(topic: Driver, is_asked:
         assert dead[0].expires_at_utc is None
 
 
-def test_b079_other_rules_are_still_evaluated(topic: Driver) -> None:
+def test_other_rules_are_still_evaluated(topic: Driver) -> None:
     topic.rule(SUB, "r", filter=SqlRuleFilter("x / 0 > 1"), action=SqlRuleAction("SET y = 1"))
     topic.send("t", message("a", application_properties={"x": 1}))
     assert received(topic) == ["a"]
     assert received(topic, f"{SUB}/$DeadLetterQueue") == ["a"]
 
 
-def test_b079_the_option_can_be_changed(topic: Driver) -> None:
+def test_the_option_can_be_changed(topic: Driver) -> None:
     description = topic.get(address(SUB))
     description.dead_lettering_on_filter_evaluation_exceptions = False
     topic.update(address(SUB), description)
@@ -167,14 +167,14 @@ def test_b079_the_option_can_be_changed(topic: Driver) -> None:
     assert received(topic, f"{SUB}/$DeadLetterQueue") == []
 
 
-def test_b015_a_copy_without_a_session_is_dead_lettered_where_one_is_required(topic: Driver) -> None:
+def test_a_copy_without_a_session_is_dead_lettered_where_one_is_required(topic: Driver) -> None:
     topic.subscription("t", "sessions", requires_session=True)
     topic.send("t", message("a"))
     assert topic.one("t/Subscriptions/sessions/$DeadLetterQueue").dead_letter_reason == "Session ID is null."
     assert received(topic) == ["a"]
 
 
-def test_b015_a_copy_whose_headers_have_grown_too_large_is_dead_lettered(topic: Driver) -> None:
+def test_a_copy_whose_headers_have_grown_too_large_is_dead_lettered(topic: Driver) -> None:
     topic.delete(DEFAULT)
     topic.rule(SUB, "r", action=SqlRuleAction("SET b = a + a; SET c = a + a"))
     topic.send("t", message("x", application_properties={"a": "v" * 20_000}))
@@ -182,7 +182,7 @@ def test_b015_a_copy_whose_headers_have_grown_too_large_is_dead_lettered(topic: 
 
 
 @pytest.mark.parametrize(("topic_s", "subscription_s", "wins_s"), [(10, 20, 10), (20, 10, 10)])
-def test_b019_the_smaller_time_to_live_of_topic_and_subscription_applies(
+def test_the_smaller_time_to_live_of_topic_and_subscription_applies(
     broker: Driver, topic_s: float, subscription_s: float, wins_s: float
 ) -> None:
     broker.topic(default_message_time_to_live=seconds(topic_s))
@@ -192,7 +192,7 @@ def test_b019_the_smaller_time_to_live_of_topic_and_subscription_applies(
     assert (received.expires_at_utc, received.time_to_live) == (at(START + wins_s), seconds(wins_s))
 
 
-def test_b037_scheduled_messages_are_stored_in_the_topic(topic: Driver) -> None:
+def test_scheduled_messages_are_stored_in_the_topic(topic: Driver) -> None:
     (number,) = topic.schedule("t", message("a", scheduled_enqueue_time_utc=at(START + 10)))
     topic.schedule("t", message("b", scheduled_enqueue_time_utc=at(START + 10)))
     assert topic.peek(SUB) == []
@@ -202,7 +202,7 @@ def test_b037_scheduled_messages_are_stored_in_the_topic(topic: Driver) -> None:
     assert received(topic) == ["b"]
 
 
-def test_b084_a_topic_counts_its_scheduled_messages_only(topic: Driver) -> None:
+def test_a_topic_counts_its_scheduled_messages_only(topic: Driver) -> None:
     topic.schedule("t", message("a", scheduled_enqueue_time_utc=at(START + 10)))
     topic.send("t", message("b"))
     counts = topic.management.runtime(topic.call(Operation.MANAGE), topic_address("t"))
@@ -242,7 +242,7 @@ def test_rule_names_are_unique(topic: Driver) -> None:
 @pytest.mark.parametrize(
     "described", [{"filter": SqlRuleFilter("x = ")}, {"action": SqlRuleAction("SET = 1")}], ids=["filter", "action"]
 )
-def test_b073_a_bad_expression_is_refused_and_changes_nothing(topic: Driver, described: dict[str, Any]) -> None:
+def test_a_bad_expression_is_refused_and_changes_nothing(topic: Driver, described: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError):
         topic.rule(SUB, "r", **described)
     with pytest.raises(MessagingEntityNotFoundError):
@@ -250,7 +250,7 @@ def test_b073_a_bad_expression_is_refused_and_changes_nothing(topic: Driver, des
 
 
 @pytest.mark.parametrize(("length", "is_fit"), [(50, True), (51, False)])
-def test_b077_a_rule_name_has_at_most_50_characters(topic: Driver, length: int, is_fit: bool) -> None:
+def test_a_rule_name_has_at_most_50_characters(topic: Driver, length: int, is_fit: bool) -> None:
     if is_fit:
         topic.rule(SUB, "r" * length)
     else:
@@ -258,7 +258,7 @@ def test_b077_a_rule_name_has_at_most_50_characters(topic: Driver, length: int, 
             topic.rule(SUB, "r" * length)
 
 
-def test_b077_subscriptions_and_filters_are_limited() -> None:
+def test_subscriptions_and_filters_are_limited() -> None:
     broker = Driver(replace(STD_2021, max_subscriptions=2, max_sql_filters=3, max_correlation_filters=1))
     broker.topic()
     broker.subscription("t", "a")
@@ -275,7 +275,7 @@ def test_b077_subscriptions_and_filters_are_limited() -> None:
     broker.rule(SUB, "equal-too", filter=CorrelationRuleFilter(label="x"))
 
 
-def test_b077_a_rule_changes_its_kind_only_where_there_is_room_for_it() -> None:
+def test_a_rule_changes_its_kind_only_where_there_is_room_for_it() -> None:
     broker = Driver(replace(STD_2021, max_sql_filters=1, max_correlation_filters=1))
     broker.topic()
     broker.subscription()
@@ -288,7 +288,7 @@ def test_b077_a_rule_changes_its_kind_only_where_there_is_room_for_it() -> None:
     broker.update(address(f"{SUB}/$Rules/equal"), RuleProperties("equal", filter=CorrelationRuleFilter(label="y")))
 
 
-def test_b077_the_documented_limits_are_the_defaults() -> None:
+def test_the_documented_limits_are_the_defaults() -> None:
     assert (STD_2021.max_subscriptions, STD_2021.max_sql_filters, STD_2021.max_correlation_filters) == (
         2_000,
         2_000,

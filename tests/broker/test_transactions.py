@@ -1,4 +1,4 @@
-"""Transactions: rows P-080 to P-090 and B-050 to B-059."""
+"""Transactions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def same_fragment_as(key: str) -> str:
     return next(f"k{n}" for n in range(10_000) if fragment_of(f"k{n}", 16) == fragment_of(key, 16) and f"k{n}" != key)
 
 
-def test_p080_sent_message_carries_a_key(broker: Driver) -> None:
+def test_sent_message_carries_a_key(broker: Driver) -> None:
     broker.partitioned()
     transaction = broker.begin()
     broker.send("q", message("a", partition_key="k"), transaction=transaction)
@@ -45,7 +45,7 @@ def test_p080_sent_message_carries_a_key(broker: Driver) -> None:
     assert bodies(broker.drain()) == ["a"]
 
 
-def test_p081_and_all_of_it_the_same(broker: Driver) -> None:
+def test_and_all_of_it_the_same(broker: Driver) -> None:
     broker.partitioned()
     transaction = broker.begin()
     for number in range(3):
@@ -55,7 +55,7 @@ def test_p081_and_all_of_it_the_same(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("keyless", [{}, {"message_id": "m"}])
-def test_p082_without_a_key_it_is_refused_and_the_rest_untouched(broker: Driver, keyless: dict[str, str]) -> None:
+def test_without_a_key_it_is_refused_and_the_rest_untouched(broker: Driver, keyless: dict[str, str]) -> None:
     broker.partitioned()
     transaction = broker.begin()
     broker.send("q", message("a", partition_key="k"), transaction=transaction)
@@ -65,7 +65,7 @@ def test_p082_without_a_key_it_is_refused_and_the_rest_untouched(broker: Driver,
     assert bodies(broker.drain()) == ["a"]
 
 
-def test_p080_the_message_id_is_a_key_with_duplicate_detection(broker: Driver) -> None:
+def test_the_message_id_is_a_key_with_duplicate_detection(broker: Driver) -> None:
     broker.partitioned(requires_duplicate_detection=True)
     transaction = broker.begin()
     broker.send("q", message("a", message_id="m"), transaction=transaction)
@@ -73,7 +73,7 @@ def test_p080_the_message_id_is_a_key_with_duplicate_detection(broker: Driver) -
     assert bodies(broker.drain()) == ["a"]
 
 
-def test_p083_different_keys_are_refused_even_in_one_fragment(broker: Driver) -> None:
+def test_different_keys_are_refused_even_in_one_fragment(broker: Driver) -> None:
     broker.partitioned()
     transaction = broker.begin()
     broker.send("q", message("a", partition_key="k"), transaction=transaction)
@@ -84,7 +84,7 @@ def test_p083_different_keys_are_refused_even_in_one_fragment(broker: Driver) ->
     assert bodies(broker.drain()) == ["a"]
 
 
-def test_p084_the_partition_key_serves_senders_without_sessions(broker: Driver) -> None:
+def test_the_partition_key_serves_senders_without_sessions(broker: Driver) -> None:
     broker.partitioned()
     transaction = broker.begin()
     broker.send("q", message(partition_key="k"), message(partition_key="k"), transaction=transaction)
@@ -92,7 +92,7 @@ def test_p084_the_partition_key_serves_senders_without_sessions(broker: Driver) 
     assert len(broker.drain()) == 2
 
 
-def test_p085_one_fragment_holds_all_of_it(broker: Driver) -> None:
+def test_one_fragment_holds_all_of_it(broker: Driver) -> None:
     broker.partitioned()
     transaction = broker.begin()
     for _ in range(5):
@@ -101,7 +101,7 @@ def test_p085_one_fragment_holds_all_of_it(broker: Driver) -> None:
     assert [len(fragment) for fragment in broker.body().fragments if len(fragment)] == [5]
 
 
-def test_p086_to_a_session_entity_it_is_the_session_id(broker: Driver) -> None:
+def test_to_a_session_entity_it_is_the_session_id(broker: Driver) -> None:
     broker.partitioned(requires_session=True)
     transaction = broker.begin()
     with pytest.raises(InvalidOperationError):
@@ -111,7 +111,7 @@ def test_p086_to_a_session_entity_it_is_the_session_id(broker: Driver) -> None:
     assert broker.sessions() == ["k"]
 
 
-def test_p087_which_the_partition_key_must_equal(broker: Driver) -> None:
+def test_which_the_partition_key_must_equal(broker: Driver) -> None:
     broker.partitioned(requires_session=True)
     transaction = broker.begin()
     with pytest.raises(InvalidOperationError):
@@ -120,7 +120,7 @@ def test_p087_which_the_partition_key_must_equal(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_p088_different_sessions_in_one_transaction_need_a_plain_entity(broker: Driver, is_partitioned: bool) -> None:
+def test_different_sessions_in_one_transaction_need_a_plain_entity(broker: Driver, is_partitioned: bool) -> None:
     broker.queue(enable_partitioning=is_partitioned, requires_session=True)
     transaction = broker.begin()
     broker.send("q", message(session_id="a"), transaction=transaction)
@@ -133,7 +133,7 @@ def test_p088_different_sessions_in_one_transaction_need_a_plain_entity(broker: 
     assert broker.sessions() == (["a"] if is_partitioned else ["a", "b"])
 
 
-def test_p088_different_via_keys_in_one_transaction_need_a_plain_entity(broker: Driver) -> None:
+def test_different_via_keys_in_one_transaction_need_a_plain_entity(broker: Driver) -> None:
     broker.queue("via")
     broker.queue("end")
     transaction = broker.begin()
@@ -143,13 +143,13 @@ def test_p088_different_via_keys_in_one_transaction_need_a_plain_entity(broker: 
     assert sorted(bodies(broker.receive("end", 5))) == ["None", "a", "b"]
 
 
-def test_p089_nor_one_batch_of_several_sessions(broker: Driver) -> None:
+def test_nor_one_batch_of_several_sessions(broker: Driver) -> None:
     broker.partitioned(requires_session=True)
     with pytest.raises(InvalidOperationError):
         broker.send("q", message(session_id="a"), message(session_id="b"), transaction=broker.begin())
 
 
-def test_p090_rules_change_outside_transactions_on_a_partitioned_topic(broker: Driver) -> None:
+def test_rules_change_outside_transactions_on_a_partitioned_topic(broker: Driver) -> None:
     broker.topic(enable_partitioning=True)
     broker.subscription()
     with pytest.raises(InvalidOperationError):
@@ -160,7 +160,7 @@ def test_p090_rules_change_outside_transactions_on_a_partitioned_topic(broker: D
     broker.delete(address("t/Subscriptions/s/$Rules/$Default"))
 
 
-def test_p090_and_inside_them_on_a_plain_one(broker: Driver) -> None:
+def test_and_inside_them_on_a_plain_one(broker: Driver) -> None:
     broker.topic()
     broker.subscription()
     transaction = broker.begin()
@@ -172,7 +172,7 @@ def test_p090_and_inside_them_on_a_plain_one(broker: Driver) -> None:
     assert bodies(broker.drain("t/Subscriptions/s")) == ["before"]
 
 
-def test_p090_a_rule_that_appeared_meanwhile_undoes_the_transaction(broker: Driver) -> None:
+def test_a_rule_that_appeared_meanwhile_undoes_the_transaction(broker: Driver) -> None:
     broker.topic()
     broker.subscription()
     transaction = broker.begin()
@@ -184,7 +184,7 @@ def test_p090_a_rule_that_appeared_meanwhile_undoes_the_transaction(broker: Driv
     assert broker.receive("t/Subscriptions/s") == []
 
 
-def test_b051_sends_schedules_and_settlements_happen_together(broker: Driver) -> None:
+def test_sends_schedules_and_settlements_happen_together(broker: Driver) -> None:
     broker.queue()
     for number in range(4):
         broker.send("q", message(str(number)))
@@ -210,7 +210,7 @@ def test_b051_sends_schedules_and_settlements_happen_together(broker: Driver) ->
     broker.cancel("q", number)
 
 
-def test_b052_a_hundred_operations_and_no_more(broker: Driver) -> None:
+def test_a_hundred_operations_and_no_more(broker: Driver) -> None:
     broker.queue()
     transaction = broker.begin()
     broker.send("q", *(message() for _ in range(99)), transaction=transaction)
@@ -224,7 +224,7 @@ def test_b052_a_hundred_operations_and_no_more(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize(("span_s", "is_in_time"), [(119.9, True), (120.0, False)])
-def test_b052_two_minutes_from_the_first_operation(broker: Driver, span_s: float, is_in_time: bool) -> None:
+def test_two_minutes_from_the_first_operation(broker: Driver, span_s: float, is_in_time: bool) -> None:
     broker.queue()
     transaction = broker.begin()
     broker.wait(1000)
@@ -240,7 +240,7 @@ def test_b052_two_minutes_from_the_first_operation(broker: Driver, span_s: float
     assert len(broker.body()) == is_in_time
 
 
-def test_b052_later_operations_do_not_extend_the_two_minutes(broker: Driver) -> None:
+def test_later_operations_do_not_extend_the_two_minutes(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("a"))
     for settles in (False, True):
@@ -258,7 +258,7 @@ def test_b052_later_operations_do_not_extend_the_two_minutes(broker: Driver) -> 
 
 
 @pytest.mark.parametrize("is_settled_first", [False, True])
-def test_p083_a_settlement_does_not_change_the_key_of_a_transaction(broker: Driver, is_settled_first: bool) -> None:
+def test_a_settlement_does_not_change_the_key_of_a_transaction(broker: Driver, is_settled_first: bool) -> None:
     broker.partitioned()
     key, other = KEYS[9], same_fragment_as(KEYS[9])
     for number in range(2):
@@ -276,7 +276,7 @@ def test_p083_a_settlement_does_not_change_the_key_of_a_transaction(broker: Driv
     assert sorted(bodies(broker.drain())) == ["a", "c"]
 
 
-def test_b054_one_entity_only(broker: Driver) -> None:
+def test_one_entity_only(broker: Driver) -> None:
     broker.queue("a")
     broker.queue("b")
     broker.send("b", message())
@@ -291,7 +291,7 @@ def test_b054_one_entity_only(broker: Driver) -> None:
     assert len(broker.body("a")) == 1
 
 
-def test_b054_the_dead_letter_queue_belongs_to_its_entity(broker: Driver) -> None:
+def test_the_dead_letter_queue_belongs_to_its_entity(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("a"))
     broker.settle("q", broker.one(), how=DEAD_LETTER)
@@ -318,7 +318,7 @@ def test_a_token_named_twice_counts_once(broker: Driver) -> None:
     assert len(broker.body()) == 0
 
 
-def test_b055_settling_messages_of_two_fragments_is_refused(broker: Driver) -> None:
+def test_settling_messages_of_two_fragments_is_refused(broker: Driver) -> None:
     broker.partitioned()
     broker.send("q", message(partition_key=KEYS[0]))
     broker.send("q", message(partition_key=KEYS[1]))
@@ -332,7 +332,7 @@ def test_b055_settling_messages_of_two_fragments_is_refused(broker: Driver) -> N
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_b056_a_rollback_undoes_and_keeps_the_locks(broker: Driver, is_partitioned: bool) -> None:
+def test_a_rollback_undoes_and_keeps_the_locks(broker: Driver, is_partitioned: bool) -> None:
     broker.queue(enable_partitioning=is_partitioned)
     broker.send("q", message("a", partition_key="k"))
     held = broker.one()
@@ -345,7 +345,7 @@ def test_b056_a_rollback_undoes_and_keeps_the_locks(broker: Driver, is_partition
     assert len(broker.body()) == 0
 
 
-def test_b056_after_its_end_a_transaction_does_nothing(broker: Driver) -> None:
+def test_after_its_end_a_transaction_does_nothing(broker: Driver) -> None:
     broker.queue()
     transaction = broker.begin()
     broker.commit(transaction)
@@ -406,9 +406,7 @@ def test_a_transaction_that_does_not_fit_is_undone(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize(("kind", "error"), [(FaultKind.DOWN, ServiceBusInternalError), (FaultKind.HANG, NoAnswer)])
-def test_n024_an_outage_at_the_commit_undoes_everything(
-    broker: Driver, kind: FaultKind, error: type[Exception]
-) -> None:
+def test_an_outage_at_the_commit_undoes_everything(broker: Driver, kind: FaultKind, error: type[Exception]) -> None:
     broker.partitioned()
     transaction = broker.begin()
     broker.send("q", message(partition_key=KEYS[2]), transaction=transaction)
@@ -463,7 +461,7 @@ def test_a_transaction_on_a_deleted_entity_is_undone(broker: Driver) -> None:
         broker.commit(transaction)
 
 
-def test_n024_a_transaction_open_at_an_outage_fails_whole(broker: Driver) -> None:
+def test_a_transaction_open_at_an_outage_fails_whole(broker: Driver) -> None:
     broker.queue()
     transaction = broker.begin()
     broker.send("q", message("a"), transaction=transaction)
@@ -474,7 +472,7 @@ def test_n024_a_transaction_open_at_an_outage_fails_whole(broker: Driver) -> Non
     assert broker.receive() == []
 
 
-def test_b058_messages_of_one_transfer_share_their_key_on_a_partitioned_entity(broker: Driver) -> None:
+def test_messages_of_one_transfer_share_their_key_on_a_partitioned_entity(broker: Driver) -> None:
     broker.partitioned()
     with pytest.raises(InvalidOperationError):
         broker.send("q", message(partition_key="a"), message(partition_key="b"))
@@ -484,14 +482,14 @@ def test_b058_messages_of_one_transfer_share_their_key_on_a_partitioned_entity(b
     assert sorted(len(fragment) for fragment in broker.body().fragments)[-2:] == [0, 2]
 
 
-def test_b058_and_their_message_id_with_duplicate_detection(broker: Driver) -> None:
+def test_and_their_message_id_with_duplicate_detection(broker: Driver) -> None:
     broker.partitioned(requires_duplicate_detection=True)
     with pytest.raises(InvalidOperationError):
         broker.send("q", message(message_id="a", partition_key="k"), message(message_id="b", partition_key="k"))
     assert len(broker.body()) == 0
 
 
-def test_b057_a_plain_entity_takes_any_keys_in_one_transfer(broker: Driver) -> None:
+def test_a_plain_entity_takes_any_keys_in_one_transfer(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("0", partition_key="a"), message("1", session_id="b"), message("2"))
     assert bodies(broker.drain()) == ["0", "1", "2"]

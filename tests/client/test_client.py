@@ -323,7 +323,7 @@ async def test_the_same_namespace_twice_is_rejected(pair: MemoryPair) -> None:
         assert lender._borrower is None
 
 
-async def test_n010_a_partner_not_closed_within_5_s_is_faulted(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_partner_not_closed_within_5_s_is_faulted(pair: MemoryPair, clock: VirtualClock) -> None:
     lender = pair.unpaired_client(secondary=True)
     client = ServiceBusClient(
         transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING, clock=pair.clock
@@ -344,7 +344,7 @@ async def test_n010_a_partner_not_closed_within_5_s_is_faulted(pair: MemoryPair,
     await client.close()
 
 
-async def test_n010_closing_the_secondary_faults_the_paired_client(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_closing_the_secondary_faults_the_paired_client(pair: MemoryPair, clock: VirtualClock) -> None:
     lender = pair.unpaired_client(secondary=True)
     async with ServiceBusClient(
         transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING, clock=pair.clock
@@ -356,7 +356,7 @@ async def test_n010_closing_the_secondary_faults_the_paired_client(pair: MemoryP
 
 
 @pytest.mark.parametrize("enable_syphon", [False, True])
-async def test_n010_a_partner_is_faulted_only_with_a_syphon_and_after_the_grace_period(
+async def test_a_partner_is_faulted_only_with_a_syphon_and_after_the_grace_period(
     pair: MemoryPair, clock: VirtualClock, enable_syphon: bool
 ) -> None:
     lender = pair.unpaired_client(secondary=True)

@@ -268,7 +268,7 @@ async def test_without_pairing_a_message_may_have_the_largest_size(pair: MemoryP
 @pytest.mark.parametrize(
     ("size", "fits"), [(LIMIT - HEADROOM - 1, True), (LIMIT - HEADROOM, True), (LIMIT - HEADROOM + 1, False)]
 )
-async def test_n009_headroom_for_sealing_is_reserved_while_healthy(
+async def test_headroom_for_sealing_is_reserved_while_healthy(
     pair: MemoryPair, client: ServiceBusClient, size: int, fits: bool
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -280,7 +280,7 @@ async def test_n009_headroom_for_sealing_is_reserved_while_healthy(
     assert len(await taken(pair)) == fits
 
 
-async def test_n009_a_message_that_fits_with_headroom_can_be_diverted(pair: MemoryPair) -> None:
+async def test_a_message_that_fits_with_headroom_can_be_diverted(pair: MemoryPair) -> None:
     key = "s" * 128
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         message = sized(LIMIT - HEADROOM - 250).copy(
@@ -293,7 +293,7 @@ async def test_n009_a_message_that_fits_with_headroom_can_be_diverted(pair: Memo
     assert [len(str(received)) for received in await taken(pair)] == [len(str(message))]
 
 
-async def test_n009_without_headroom_a_large_message_is_rejected_while_failed_over(
+async def test_without_headroom_a_large_message_is_rejected_while_failed_over(
     pair: MemoryPair,
 ) -> None:
     async with (
@@ -434,7 +434,7 @@ async def test_a_lost_acknowledgement_causes_at_most_a_duplicate_with_the_same_i
     assert received[0].message_id == received[1].message_id
 
 
-async def test_n023_duplicate_detection_removes_the_duplicate_of_a_lost_acknowledgement(pair: MemoryPair) -> None:
+async def test_duplicate_detection_removes_the_duplicate_of_a_lost_acknowledgement(pair: MemoryPair) -> None:
     await make_queue(pair, "once", requires_duplicate_detection=True)
     async with pair.client() as client, client.get_queue_sender("once") as sender:
         pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND], count=1))

@@ -87,7 +87,7 @@ async def test_a_block_that_has_committed_does_not_commit_again(pair: MemoryPair
     assert texts(await taken(pair)) == ["1"]
 
 
-async def test_b052_operations_after_two_minutes_are_rejected_before_sending(
+async def test_operations_after_two_minutes_are_rejected_before_sending(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -103,7 +103,7 @@ async def test_b052_operations_after_two_minutes_are_rejected_before_sending(
     assert await taken(pair) == []
 
 
-async def test_b052_two_minutes_count_from_the_first_operation(
+async def test_two_minutes_count_from_the_first_operation(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
@@ -221,7 +221,7 @@ async def test_the_key_of_a_session_entity_is_the_session_id(pair: MemoryPair, c
 # -- outages -----------------------------------------------------------------------------------------------------------
 
 
-async def test_n024_a_transaction_open_at_failover_raises(
+async def test_a_transaction_open_at_failover_raises(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
@@ -239,9 +239,7 @@ async def test_n024_a_transaction_open_at_failover_raises(
     assert await diverted(pair) == []
 
 
-async def test_b053_a_failed_send_in_a_transaction_is_not_retried_or_diverted(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_failed_send_in_a_transaction_is_not_retried_or_diverted(pair: MemoryPair, clock: VirtualClock) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE, partitioned=False) as sender:
         with pytest.raises(ServiceBusConnectionError):  # noqa: PT012  # the block is the point
             async with client.transaction() as transaction:

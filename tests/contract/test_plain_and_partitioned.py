@@ -170,7 +170,7 @@ async def one_transaction(kind: NamespaceKind, client: ServiceBusClient, queue: 
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
-async def test_p006_p008_the_same_calls_have_the_same_result(
+async def test_the_same_calls_have_the_same_result(
     kind: NamespaceKind, script: Script, described: dict[str, bool]
 ) -> None:
     plain = await script(kind, kind.plain, await kind.queue(**described))
@@ -234,7 +234,7 @@ REFUSED: Final = InvalidOperationError.__name__
     ],
     ids=lambda each: getattr(each, "__name__", None),
 )
-async def test_p008_plain_and_partitioned_entities_differ_as_documented(
+async def test_plain_and_partitioned_entities_differ_as_documented(
     kind: NamespaceKind,
     ask: Callable[[NamespaceKind, ServiceBusSender, str], Awaitable[Any]],
     described: dict[str, bool],

@@ -126,7 +126,7 @@ async def test_a_message_of_the_sdk_can_be_sent(kind: NamespaceKind) -> None:
     assert message.message_id
 
 
-async def test_p048_a_message_gets_an_id_and_keeps_it(kind: NamespaceKind) -> None:
+async def test_a_message_gets_an_id_and_keeps_it(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     sent = ServiceBusMessage("x")
     async with kind.plain.get_queue_sender(queue) as sender:

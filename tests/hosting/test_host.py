@@ -281,7 +281,7 @@ async def test_a_waited_for_queue_is_not_idle(running: Running) -> None:
     await running.send(message("a"), path="idle")
 
 
-async def test_b026_a_batch_receive_returns_the_messages_available_with_the_first(running: Running) -> None:
+async def test_a_batch_receive_returns_the_messages_available_with_the_first(running: Running) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(after(2, lambda: running.send(message("a"), message("b"))))
         group.create_task(after(3, lambda: running.send(message("c"))))
@@ -290,7 +290,7 @@ async def test_b026_a_batch_receive_returns_the_messages_available_with_the_firs
 
 
 @pytest.mark.parametrize(("waiting", "is_fit"), [(2, True), (3, False)])
-async def test_b088_the_number_of_waiting_receivers_is_limited(waiting: int, is_fit: bool) -> None:
+async def test_the_number_of_waiting_receivers_is_limited(waiting: int, is_fit: bool) -> None:
     running = Running(profile=replace(STD_2021, max_concurrent_receives=3))
     management, now = running.namespace.management, running.host.clock.now()
     management.create(Call(Operation.MANAGE, now), topic_address("t"), TopicProperties("t"))
@@ -387,7 +387,7 @@ async def test_a_lost_acknowledgement_ends_with_the_timeout_and_was_stored(runni
 
 
 @pytest.mark.parametrize(("timeout_s", "is_in_time"), [(10.0, False), (14.9, False), (15.0, True), (60.0, True)])
-async def test_p057_a_timeout_must_exceed_15_seconds(running: Running, timeout_s: float, is_in_time: bool) -> None:
+async def test_a_timeout_must_exceed_15_seconds(running: Running, timeout_s: float, is_in_time: bool) -> None:
     running.host.inject(Fault(FaultKind.HANG, "p", fragments=list(range(15))))
     if is_in_time:
         await running.send(message("a"), path="p", timeout_s=timeout_s)
@@ -540,12 +540,12 @@ def test_a_waiter_of_a_closed_loop_is_skipped() -> None:
     assert run_virtual(second()) == ["a"]
 
 
-async def test_p063_a_connection_gets_a_random_front_end() -> None:
+async def test_a_connection_gets_a_random_front_end() -> None:
     running = Running(front_end_count=3)
     assert {running.host.connect() for _ in range(50)} == {0, 1, 2}
 
 
-async def test_p064_a_receiver_at_another_front_end_waits_for_the_locks_to_end() -> None:
+async def test_a_receiver_at_another_front_end_waits_for_the_locks_to_end() -> None:
     running = Running(front_end_count=2)
     running.create(enable_partitioning=True)
     for index in (1, 5):
@@ -557,7 +557,7 @@ async def test_p064_a_receiver_at_another_front_end_waits_for_the_locks_to_end()
 
 
 @pytest.mark.parametrize("path", ["p", "p/$DeadLetterQueue"])
-async def test_p062_a_receiver_waiting_at_another_front_end_delays_no_other(path: str) -> None:
+async def test_a_receiver_waiting_at_another_front_end_delays_no_other(path: str) -> None:
     running = Running(front_end_count=2)
     running.create("p", enable_partitioning=True)
     for index in range(4):
@@ -600,7 +600,7 @@ async def test_a_new_receiver_at_another_front_end_waits_behind_others_at_a_plai
     assert await first == ["a"]
 
 
-async def test_b078_a_message_wakes_the_holder_of_its_session_in_its_fragment(running: Running) -> None:
+async def test_a_message_wakes_the_holder_of_its_session_in_its_fragment(running: Running) -> None:
     path, manage = "t/Subscriptions/s", Call(Operation.MANAGE, running.host.clock.now())
     management = running.namespace.management
     management.create(manage, topic_address("t"), TopicProperties("t", enable_partitioning=True))

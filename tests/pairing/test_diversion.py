@@ -46,7 +46,7 @@ def test_a_quarter_of_the_timeout_is_reserved_for_the_diversion(timeout_s: float
 # -- the rewrite -------------------------------------------------------------------------------------------------------
 
 
-async def test_n006_sealing_stores_four_properties_and_keeps_all_others(
+async def test_sealing_stores_four_properties_and_keeps_all_others(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
@@ -111,9 +111,7 @@ async def test_application_properties_with_reserved_names_are_restored(
 # -- the choice --------------------------------------------------------------------------------------------------------
 
 
-async def test_n005_a_sender_keeps_its_queue_and_senders_use_all_queues(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_a_sender_keeps_its_queue_and_senders_use_all_queues(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     for number in range(200):
         async with client.get_queue_sender(QUEUE) as sender:
@@ -126,7 +124,7 @@ async def test_n005_a_sender_keeps_its_queue_and_senders_use_all_queues(
         assert set(Counter(texts(messages)).values()) == {3}
 
 
-async def test_n005_a_failed_queue_is_quarantined_for_every_sender(
+async def test_a_failed_queue_is_quarantined_for_every_sender(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     client.pair.force_failover(QUEUE)

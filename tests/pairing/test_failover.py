@@ -538,7 +538,7 @@ async def test_schedule_errors_and_successes_count_for_failover(
         assert state(client) is HEALTHY
 
 
-async def test_n011_receives_use_only_the_primary_and_fail_with_it(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_receives_use_only_the_primary_and_fail_with_it(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
@@ -559,7 +559,7 @@ def keys_by_fragment(count: int = 16) -> list[str]:
     ]
 
 
-async def test_n020_one_dead_fragment_with_mixed_keys_does_not_fail_over(
+async def test_one_dead_fragment_with_mixed_keys_does_not_fail_over(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
@@ -577,7 +577,7 @@ async def test_n020_one_dead_fragment_with_mixed_keys_does_not_fail_over(
     assert len(await taken(pair, "wide")) == 60
 
 
-async def test_n021_one_dead_fragment_with_only_its_keys_fails_over_the_entity(
+async def test_one_dead_fragment_with_only_its_keys_fails_over_the_entity(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
@@ -591,7 +591,7 @@ async def test_n021_one_dead_fragment_with_only_its_keys_fails_over_the_entity(
     assert texts(await diverted(pair)) == ["a"]
 
 
-async def test_n025_pings_use_the_failing_key_so_the_entity_does_not_flap(
+async def test_pings_use_the_failing_key_so_the_entity_does_not_flap(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
@@ -606,7 +606,7 @@ async def test_n025_pings_use_the_failing_key_so_the_entity_does_not_flap(
     await until(clock, lambda: state(client, "wide") is HEALTHY, at_most_s=66.0)
 
 
-async def test_n022_a_diverted_session_returns_to_its_own_fragment(pair: MemoryPair) -> None:
+async def test_a_diverted_session_returns_to_its_own_fragment(pair: MemoryPair) -> None:
     await make_queue(pair, "wide", enable_partitioning=True, requires_session=True)
     async with pair.client() as client, client.get_queue_sender("wide") as sender:
         for number in range(3):

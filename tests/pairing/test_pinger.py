@@ -45,7 +45,7 @@ def state(client: ServiceBusClient, path: str = QUEUE) -> FailoverState:
     return client.pair.status().entities[path].state
 
 
-async def test_n007_a_ping_is_empty_and_never_received(
+async def test_a_ping_is_empty_and_never_received(
     pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
 ) -> None:
     pings = Pings(pair)

@@ -26,13 +26,13 @@ async def queues(pair: MemoryPair) -> list[str]:
         return [queue.name async for queue in client.administration.list_queues()]
 
 
-async def test_n001_n004_ten_queues_named_after_the_primary_are_created(pair: MemoryPair) -> None:
+async def test_ten_queues_named_after_the_primary_are_created(pair: MemoryPair) -> None:
     async with pair.client() as client:
         assert client.pair.status().backlog_queues == tuple(BACKLOG)
     assert await queues(pair) == BACKLOG
 
 
-async def test_n003_queues_are_created_with_the_documented_description(pair: MemoryPair) -> None:
+async def test_queues_are_created_with_the_documented_description(pair: MemoryPair) -> None:
     async with pair.client():
         pass
     async with pair.unpaired_client(secondary=True) as client:
@@ -49,7 +49,7 @@ async def test_n003_queues_are_created_with_the_documented_description(pair: Mem
     assert not queue.requires_duplicate_detection
 
 
-async def test_n002_existing_queues_are_not_changed(pair: MemoryPair) -> None:
+async def test_existing_queues_are_not_changed(pair: MemoryPair) -> None:
     await make_queue(pair, BACKLOG[0], secondary=True, lock_duration=timedelta(seconds=30), enable_partitioning=True)
     await make_queue(pair, "contoso/x-servicebus-transfer/12", secondary=True)
     async with pair.client() as client:

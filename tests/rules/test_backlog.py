@@ -60,7 +60,7 @@ def test_a_primary_without_a_usable_name_is_refused(namespace: str) -> None:
     assert "primary_name" in str(caught.value)
 
 
-def test_n001_backlog_queues_are_numbered_from_zero() -> None:
+def test_backlog_queues_are_numbered_from_zero() -> None:
     assert backlog_queue_names("contoso", 3) == [f"contoso/x-servicebus-transfer/{i}" for i in (0, 1, 2)]
     assert session_backlog_queue_names("contoso", 1) == ["contoso/x-servicebus-transfer-sessions/0"]
 
@@ -166,7 +166,7 @@ def test_queues_in_quarantine_are_listed_by_name() -> None:
     assert quarantine.queues(30) == ["a", "c"]
 
 
-def test_n005_the_choice_is_kept_and_balances_over_many_senders() -> None:
+def test_the_choice_is_kept_and_balances_over_many_senders() -> None:
     random = Random(3)
     drawn = Counter[str | None]()
     for _ in range(3000):
@@ -177,7 +177,7 @@ def test_n005_the_choice_is_kept_and_balances_over_many_senders() -> None:
     assert all(900 < drawn[queue] < 1100 for queue in QUEUES)
 
 
-def test_n005_a_failed_queue_is_left_by_every_sender() -> None:
+def test_a_failed_queue_is_left_by_every_sender() -> None:
     quarantine = Quarantine()
     senders = [BacklogChoice(QUEUES, quarantine, Random(seed)) for seed in range(20)]
     for sender in senders:

@@ -35,7 +35,7 @@ def test_order_case_and_spaces_do_not_matter(text: str) -> None:
     assert parse_connection_string(text) == parse_connection_string(f"{ENDPOINT};{KEY}")
 
 
-def test_b094_the_emulator_is_spoken_to_at_its_port() -> None:
+def test_the_emulator_is_spoken_to_at_its_port() -> None:
     parsed = parse_connection_string(f"Endpoint=sb://localhost:5672;{KEY};UseDevelopmentEmulator=true;")
     assert (parsed.host, parsed.port, parsed.use_development_emulator) == ("localhost", 5672, True)
     assert parsed.namespace == "localhost:5672"

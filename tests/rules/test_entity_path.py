@@ -28,7 +28,7 @@ LEGAL = set(string.ascii_letters + string.digits + "._-")
 @pytest.mark.parametrize(
     "path", ["orders", "a/b/c", "A.b-c_d/0", "_error", "x..y", "Subscriptions/a", "a/Subscriptions"]
 )
-def test_b082_legal_paths_are_returned_as_they_are(path: str) -> None:
+def test_legal_paths_are_returned_as_they_are(path: str) -> None:
     assert check_entity_path(path) == path
     assert check_entity_path(path, "topic") == path
     assert is_entity_path(path)
@@ -41,7 +41,7 @@ def test_b082_legal_paths_are_returned_as_they_are(path: str) -> None:
     + [".", "..", "a/../b", "./a", "a/.", "a\\", "\\a", "a\\..\\b"]
     + ["t/Subscriptions/s", "t/subscriptions/s", "t\\SUBSCRIPTIONS\\s", "t/Subscriptions/s/Rules/r"],
 )
-def test_b082_illegal_paths_are_refused(path: str) -> None:
+def test_illegal_paths_are_refused(path: str) -> None:
     assert not is_entity_path(path)
     for kind in ("queue", "topic", "subscription"):
         with pytest.raises(InvalidOperationError):
@@ -52,7 +52,7 @@ def test_b082_illegal_paths_are_refused(path: str) -> None:
     ("kind", "most"),
     [("queue", 260), ("topic", 260), ("subscription", 50), ("rule", 50)],
 )
-def test_b082_lengths_end_where_documented(kind: str, most: int) -> None:
+def test_lengths_end_where_documented(kind: str, most: int) -> None:
     assert check_entity_path("x" * most, kind) == "x" * most
     with pytest.raises(InvalidOperationError):
         check_entity_path("x" * (most + 1), kind)
@@ -74,7 +74,7 @@ def test_only_text_can_be_a_name() -> None:
 
 @pytest.mark.parametrize("kind", ["subscription", "rule"])
 @pytest.mark.parametrize("name", ["a/b", "a\\b"])
-def test_b082_names_below_a_topic_have_no_slash(kind: str, name: str) -> None:
+def test_names_below_a_topic_have_no_slash(kind: str, name: str) -> None:
     with pytest.raises(InvalidOperationError):
         check_entity_path(name, kind)
 
@@ -91,7 +91,7 @@ def test_backlog_queues_have_legal_paths() -> None:
     assert all(is_entity_path(name) for name in names)
 
 
-def test_b082_a_backslash_is_a_slash_and_case_does_not_distinguish() -> None:
+def test_a_backslash_is_a_slash_and_case_does_not_distinguish() -> None:
     assert check_entity_path("A\\b") == "A/b"
     assert canonical("A\\b/C") == canonical("a/B\\c") == "a/b/c"
     assert canonical("a/b") != canonical("a-b")

@@ -51,7 +51,7 @@ def remaining(time_to_live: timedelta, passed_s: float, *, schedule: datetime | 
     return unseal(received(sealed), now=NOW + passed_s, time_to_live_mode="remaining").message.time_to_live
 
 
-def test_n006_the_four_properties_are_written_as_documented() -> None:
+def test_the_four_properties_are_written_as_documented() -> None:
     message = plain(
         session_id="s",
         partition_key="s",
@@ -72,7 +72,7 @@ def test_n006_the_four_properties_are_written_as_documented() -> None:
     assert (sealed.partition_key, sealed.message_id, bytes(sealed)) == ("s", "m", b"hi")
 
 
-def test_n006_a_plain_message_gains_its_destination_only() -> None:
+def test_a_plain_message_gains_its_destination_only() -> None:
     assert seal(plain(), "orders").application_properties == {"x-ms-path": "orders"}
 
 
@@ -84,7 +84,7 @@ def test_seal_does_not_change_the_message() -> None:
 
 
 @given(messages(), entity_paths, st.none() | short_ids.filter(bool), st.booleans())
-def test_n006_unsealing_restores_the_message_exactly(
+def test_unsealing_restores_the_message_exactly(
     message: ServiceBusMessage, destination: str, native_session_id: str | None, is_enqueued_late: bool
 ) -> None:
     sealed = seal(message, destination, native_session_id=native_session_id)

@@ -24,11 +24,11 @@ def test_every_key_leads_to_one_of_the_fragments(key: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(("key", "fragment"), [("", 0), ("a", 3), ("123456789", 6), ("Größe", 5), ("42", 8)])
-def test_p041_fragments_never_change_between_releases(key: str, fragment: int) -> None:
+def test_fragments_never_change_between_releases(key: str, fragment: int) -> None:
     assert fragment_of(key, 16) == fragment
 
 
-def test_p041_keys_spread_evenly() -> None:
+def test_keys_spread_evenly() -> None:
     random = Random(1)
     spread = Counter(fragment_of(f"{random.random()}", 16) for _ in range(16_000))
     assert len(spread) == 16
@@ -36,7 +36,7 @@ def test_p041_keys_spread_evenly() -> None:
 
 
 @given(keys, keys, keys, st.booleans())
-def test_p042_to_p045_precedence_of_the_keys(
+def test_to_p045_precedence_of_the_keys(
     session: str | None, partition: str | None, message_id: str | None, detects: bool
 ) -> None:
     candidates = [session, partition, message_id] if detects else [session, partition]
@@ -45,13 +45,13 @@ def test_p042_to_p045_precedence_of_the_keys(
     assert partition_key_of(given_message, requires_duplicate_detection=detects) == expected
 
 
-def test_p045_a_message_id_is_no_key_without_duplicate_detection() -> None:
+def test_a_message_id_is_no_key_without_duplicate_detection() -> None:
     assert partition_key_of(message(message_id="a"), requires_duplicate_detection=False) is None
     assert partition_key_of(message(message_id="a"), requires_duplicate_detection=True) == "a"
 
 
 @given(keys, keys)
-def test_p046_session_id_and_partition_key_must_not_differ(session: str | None, partition: str | None) -> None:
+def test_session_id_and_partition_key_must_not_differ(session: str | None, partition: str | None) -> None:
     if session is None or partition is None or session == partition:
         check_keys(message(session, partition))
     else:
@@ -61,7 +61,7 @@ def test_p046_session_id_and_partition_key_must_not_differ(session: str | None, 
         assert repr(partition) in str(caught.value)
 
 
-def test_b040_duplicate_detection_needs_something_to_compare() -> None:
+def test_duplicate_detection_needs_something_to_compare() -> None:
     for detectable in (message("a"), message(None, "a"), message(message_id="a")):
         assert check_batch_keys([detectable], requires_duplicate_detection=True) == "a"
     with pytest.raises(InvalidOperationError):
@@ -69,7 +69,7 @@ def test_b040_duplicate_detection_needs_something_to_compare() -> None:
     assert check_batch_keys([message()], requires_duplicate_detection=False) is None
 
 
-def test_b058_a_batch_shares_its_key() -> None:
+def test_a_batch_shares_its_key() -> None:
     batch = [message(partition_key="a", message_id="1"), message(session_id="a", message_id="2")]
     assert check_batch_keys(batch, requires_duplicate_detection=False) == "a"
     for other in (message("b"), message(None, "b"), message(message_id="a")):
@@ -77,7 +77,7 @@ def test_b058_a_batch_shares_its_key() -> None:
             check_batch_keys([*batch, other], requires_duplicate_detection=False)
 
 
-def test_b058_with_duplicate_detection_a_batch_shares_its_message_id() -> None:
+def test_with_duplicate_detection_a_batch_shares_its_message_id() -> None:
     same = [message(partition_key="a", message_id="1")] * 2
     assert check_batch_keys(same, requires_duplicate_detection=True) == "a"
     with pytest.raises(InvalidOperationError):
@@ -86,7 +86,7 @@ def test_b058_with_duplicate_detection_a_batch_shares_its_message_id() -> None:
         check_batch_keys([message(message_id="1"), message(message_id="2")], requires_duplicate_detection=True)
 
 
-def test_p046_is_checked_for_every_message_of_a_batch() -> None:
+def test_is_checked_for_every_message_of_a_batch() -> None:
     with pytest.raises(InvalidOperationError):
         check_batch_keys([message("a"), message("a", "b")], requires_duplicate_detection=False)
 
@@ -96,7 +96,7 @@ def test_nothing_shares_no_key() -> None:
 
 
 @given(st.lists(st.builds(message, keys, keys, keys), max_size=4), st.booleans())
-def test_b058_a_batch_is_taken_exactly_if_its_messages_agree(batch: list[ServiceBusMessage], detects: bool) -> None:
+def test_a_batch_is_taken_exactly_if_its_messages_agree(batch: list[ServiceBusMessage], detects: bool) -> None:
     own = [partition_key_of(m, requires_duplicate_detection=detects) for m in batch]
     agree = (
         all(m.session_id == m.partition_key or None in (m.session_id, m.partition_key) for m in batch)

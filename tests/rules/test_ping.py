@@ -10,7 +10,7 @@ from sbclient.rules.size import encoded_size
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 
 
-def test_n007_a_ping_is_empty_expires_after_one_second_and_has_the_failing_key() -> None:
+def test_a_ping_is_empty_expires_after_one_second_and_has_the_failing_key() -> None:
     ping = ping_message(message_id="p1", session_id="s", partition_key="s")
     assert bytes(ping) == b""
     assert ping.content_type == "application/vnd.ms-servicebus-ping"

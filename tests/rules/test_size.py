@@ -259,7 +259,7 @@ def test_empty_batch_has_no_size() -> None:
     assert batch_size([]) == 0
 
 
-def test_n009_sealing_stays_within_the_headroom() -> None:
+def test_sealing_stays_within_the_headroom() -> None:
     message = ServiceBusMessage(
         b"x" * 240,
         session_id="ü" * 128,

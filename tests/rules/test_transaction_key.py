@@ -17,28 +17,28 @@ def key_of(
     )
 
 
-def test_p080_each_kind_of_key_pins_the_transaction() -> None:
+def test_each_kind_of_key_pins_the_transaction() -> None:
     assert key_of(message(session_id="a")) == "a"
     assert key_of(message(partition_key="b")) == "b"
     assert key_of(message(message_id="c"), duplicates=True) == "c"
 
 
-def test_p080_a_message_id_is_no_key_without_duplicate_detection() -> None:
+def test_a_message_id_is_no_key_without_duplicate_detection() -> None:
     with pytest.raises(InvalidOperationError):
         key_of(message(message_id="c"))
 
 
-def test_p081_later_messages_carry_the_same_key() -> None:
+def test_later_messages_carry_the_same_key() -> None:
     assert key_of(message(partition_key="a"), message(session_id="a"), pinned="a") == "a"
 
 
-def test_p082_a_message_without_a_key_is_refused() -> None:
+def test_a_message_without_a_key_is_refused() -> None:
     for pinned in (None, "a"):
         with pytest.raises(InvalidOperationError):
             key_of(message(), pinned=pinned)
 
 
-def test_p083_another_key_is_refused_and_both_are_named() -> None:
+def test_another_key_is_refused_and_both_are_named() -> None:
     with pytest.raises(InvalidOperationError) as caught:
         key_of(message(partition_key="b"), pinned="a")
     assert "'a'" in str(caught.value)
@@ -47,25 +47,25 @@ def test_p083_another_key_is_refused_and_both_are_named() -> None:
         key_of(message(partition_key="a"), message(partition_key="b"))
 
 
-def test_p083_keys_are_compared_and_not_fragments() -> None:
+def test_keys_are_compared_and_not_fragments() -> None:
     twin = next(f"k{i}" for i in range(1000) if fragment_of(f"k{i}", 16) == fragment_of("a", 16))
     with pytest.raises(InvalidOperationError):
         key_of(message(partition_key=twin), pinned="a")
 
 
-def test_p086_a_session_entity_needs_the_session_id() -> None:
+def test_a_session_entity_needs_the_session_id() -> None:
     assert key_of(message(session_id="a"), session=True) == "a"
     with pytest.raises(InvalidOperationError):
         key_of(message(partition_key="a"), session=True)
 
 
-def test_p087_a_partition_key_beside_the_session_id_must_equal_it() -> None:
+def test_a_partition_key_beside_the_session_id_must_equal_it() -> None:
     assert key_of(message("a", "a"), session=True) == "a"
     with pytest.raises(InvalidOperationError):
         key_of(message("a", "b"), session=True)
 
 
-def test_p088_two_sessions_in_one_transaction_are_refused() -> None:
+def test_two_sessions_in_one_transaction_are_refused() -> None:
     with pytest.raises(InvalidOperationError):
         key_of(message(session_id="b"), pinned="a", session=True)
 
@@ -83,7 +83,7 @@ def test_an_empty_key_is_a_key() -> None:
 
 
 @given(st.lists(st.builds(message, keys, keys, keys), min_size=1, max_size=3), keys, st.booleans(), st.booleans())
-def test_p081_messages_are_taken_exactly_if_all_agree(
+def test_messages_are_taken_exactly_if_all_agree(
     batch: list[ServiceBusMessage], pinned: str | None, session: bool, duplicates: bool
 ) -> None:
     own = [partition_key_of(m, requires_duplicate_detection=duplicates) for m in batch]

@@ -107,7 +107,7 @@ async def test_enable_syphon_drains_in_the_background(pair: MemoryPair, clock: V
     assert sorted(texts(await taken(pair))) == expected(1, 2, 3)
 
 
-async def test_n008_ten_idle_queues_are_asked_40_times_an_hour(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_ten_idle_queues_are_asked_40_times_an_hour(pair: MemoryPair, clock: VirtualClock) -> None:
     calls: Counter[str] = Counter()
     async with pair.client(options(enable_syphon=True)) as client:
         receive = client.pair.state.secondary.open_receiver(BACKLOG[0]).__class__.receive
@@ -122,7 +122,7 @@ async def test_n008_ten_idle_queues_are_asked_40_times_an_hour(pair: MemoryPair,
     assert calls["receive"] == 960 + 10  # the last ones have just begun
 
 
-async def test_n008_a_moved_message_costs_a_receive_a_send_and_a_completion_at_most(
+async def test_a_moved_message_costs_a_receive_a_send_and_a_completion_at_most(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     await divert(client, *range(10))

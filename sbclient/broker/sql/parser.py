@@ -13,10 +13,10 @@ from sbclient.broker.sql.syntax import Node, Position, Statements, refused
 from sbclient.errors import InvalidOperationError
 
 MAX_EXPRESSION_LENGTH: Final = 1024
-"""Characters in a filter or action. Source: Service Bus quotas (B-077)."""
+"""Characters in a filter or action. Source: Service Bus quotas."""
 
 MAX_STATEMENTS: Final = 32
-"""Statements in an action. Source: Service Bus quotas (B-077)."""
+"""Statements in an action. Source: Service Bus quotas."""
 
 MAX_DEPTH: Final = 100
 """Levels of a tree. Our choice, so that no rule can exhaust the stack."""

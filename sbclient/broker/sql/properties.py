@@ -1,6 +1,6 @@
 """The properties that a rule can name: system properties, in a fixed table, and the user properties of the message.
 
-Names are case-insensitive (B-073). An unknown system property is an error when the rule is created; a missing user
+Names are case-insensitive. An unknown system property is an error when the rule is created; a missing user
 property is null. `Subject`, `ScheduledEnqueueTime` and `TransactionPartitionKey` are the names that newer clients use
 for `Label`, `ScheduledEnqueueTimeUtc` and `ViaPartitionKey`.
 

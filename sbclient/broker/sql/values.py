@@ -83,7 +83,7 @@ class PreciseTime(datetime):
 class FilterError(ServiceBusError):
     """A rule cannot be evaluated for a message, for example because of an overflow or a division by zero.
 
-    Clients do not see it: the topic dead-letters the message if the subscription is configured so (B-079).
+    Clients do not see it: the topic dead-letters the message if the subscription is configured so.
     """
 
 

@@ -78,9 +78,7 @@ async def test_a_silent_client_is_dropped(context: NamespaceContext, queue: str)
         assert 479 <= client.clock.monotonic() <= 490
 
 
-async def test_b089_a_client_without_a_token_is_dropped_after_twenty_seconds(
-    context: NamespaceContext, queue: str
-) -> None:
+async def test_a_client_without_a_token_is_dropped_after_twenty_seconds(context: NamespaceContext, queue: str) -> None:
     async with connected(context) as client:
         assert await client.put_token(queue, "bad") == 401
         closed = await asyncio.wait_for(client.closed, 100)

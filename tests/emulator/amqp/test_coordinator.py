@@ -127,7 +127,7 @@ async def rolled_back_completion(client: Client, queue: str) -> IncomingDelivery
     return delivery
 
 
-async def test_b056_a_rolled_back_completion_keeps_the_lock(context: NamespaceContext, queue: str) -> None:
+async def test_a_rolled_back_completion_keeps_the_lock(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         delivery = await rolled_back_completion(client, queue)
         assert await left(context) == []
@@ -136,7 +136,7 @@ async def test_b056_a_rolled_back_completion_keeps_the_lock(context: NamespaceCo
         assert stored(context) == 0
 
 
-async def test_b056_a_delivery_is_settled_on_its_link_after_a_rollback(context: NamespaceContext, queue: str) -> None:
+async def test_a_delivery_is_settled_on_its_link_after_a_rollback(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         delivery = await rolled_back_completion(client, queue)
         assert not delivery.is_settled
@@ -183,7 +183,7 @@ async def test_pipelined_transfers_belong_to_the_commit_that_follows(context: Na
         assert stored(context) == 50
 
 
-async def test_b052_the_hundred_and_first_operation_is_refused(context: NamespaceContext, queue: str) -> None:
+async def test_the_hundred_and_first_operation_is_refused(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         coordinator, txn = await begun(client)
         link = await client.sender(queue)
@@ -195,7 +195,7 @@ async def test_b052_the_hundred_and_first_operation_is_refused(context: Namespac
         assert stored(context) == 100
 
 
-async def test_b052_after_two_minutes_nothing_is_committed(context: NamespaceContext, queue: str) -> None:
+async def test_after_two_minutes_nothing_is_committed(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         coordinator, txn = await begun(client)
         await client.send(await client.sender(queue), ServiceBusMessage("x"), state=TransactionalState(txn))
@@ -205,7 +205,7 @@ async def test_b052_after_two_minutes_nothing_is_committed(context: NamespaceCon
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "b"), ("a", None)])
-async def test_p083_p082_keys_of_a_transaction_on_a_partitioned_queue(
+async def test_keys_of_a_transaction_on_a_partitioned_queue(
     context: NamespaceContext, first: str, second: str | None
 ) -> None:
     create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
@@ -222,7 +222,7 @@ async def test_p083_p082_keys_of_a_transaction_on_a_partitioned_queue(
         assert stored(context, "p") == 1
 
 
-async def test_b054_two_entities_in_one_transaction_are_refused(context: NamespaceContext, queue: str) -> None:
+async def test_two_entities_in_one_transaction_are_refused(context: NamespaceContext, queue: str) -> None:
     create(context.host, EntityKind.QUEUE, "other")
     async with connected(context, queue, "other") as client:
         link = await client.sender(queue)
@@ -233,7 +233,7 @@ async def test_b054_two_entities_in_one_transaction_are_refused(context: Namespa
         assert condition_of(refused) == "amqp:not-allowed"
 
 
-async def test_b060_send_by_way_of_another_queue_in_one_transaction(context: NamespaceContext, queue: str) -> None:
+async def test_send_by_way_of_another_queue_in_one_transaction(context: NamespaceContext, queue: str) -> None:
     create(context.host, EntityKind.QUEUE, "other")
     async with connected(context, queue, "other") as client:
         await client.send(await client.sender(queue), ServiceBusMessage("in"))
@@ -259,7 +259,7 @@ def spread(host: BrokerHost) -> None:
 
 @pytest.mark.parametrize("is_failed", [False, True])
 @pytest.mark.parametrize("first", ["q", "t/Subscriptions/s"])
-async def test_b054_a_session_that_begins_with_a_coordinator_spans_entities(
+async def test_a_session_that_begins_with_a_coordinator_spans_entities(
     context: NamespaceContext, queue: str, first: str, is_failed: bool
 ) -> None:
     spread(context.host)
@@ -310,7 +310,7 @@ async def test_a_session_whose_first_link_is_no_coordinator_spans_nothing(
         assert condition_of(refused) == "amqp:not-allowed"
 
 
-async def test_b059_the_via_key_of_a_partitioned_entity_is_read_from_the_annotation(context: NamespaceContext) -> None:
+async def test_the_via_key_of_a_partitioned_entity_is_read_from_the_annotation(context: NamespaceContext) -> None:
     create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
     create(context.host, EntityKind.QUEUE, "out")
     async with connected(context, "p", "out") as client:
@@ -341,7 +341,7 @@ async def test_scheduling_waits_for_the_commit(context: NamespaceContext, queue:
 
 
 @pytest.mark.parametrize(("is_partitioned", "status"), [(False, 200), (True, 400)])
-async def test_p090_rules_change_in_a_transaction_on_plain_topics_only(
+async def test_rules_change_in_a_transaction_on_plain_topics_only(
     context: NamespaceContext, is_partitioned: bool, status: int
 ) -> None:
     create(context.host, EntityKind.TOPIC, "t", enable_partitioning=is_partitioned)

@@ -94,10 +94,10 @@ def texts(body: Any) -> list[str]:
     return [str(WireMessage.of(each["message"])) for each in body["messages"]]
 
 
-# P-120 to P-133: each operation on partitioned entities --------------------------------------------------------------
+# ---------------------------------------------------------------------- each operation on partitioned entities
 
 
-async def test_p120_send_and_receive(context: NamespaceContext, path: str) -> None:
+async def test_send_and_receive(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         await put(client, path, ServiceBusMessage("x"))
         delivery = await one(client, path)
@@ -105,7 +105,7 @@ async def test_p120_send_and_receive(context: NamespaceContext, path: str) -> No
         assert await client.settle(delivery, ACCEPTED) == ACCEPTED
 
 
-async def test_p121_p122_batch_send_and_batch_receive(context: NamespaceContext, path: str) -> None:
+async def test_batch_send_and_batch_receive(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         link = await client.sender(target_of(path))
         messages = [ServiceBusMessage(str(number), partition_key="k") for number in range(5)]
@@ -115,7 +115,7 @@ async def test_p121_p122_batch_send_and_batch_receive(context: NamespaceContext,
         assert [str(WireMessage.of(each.payload)) for each in got] == list("01234")
 
 
-async def test_p123_receive_by_sequence_number(context: NamespaceContext, path: str) -> None:
+async def test_receive_by_sequence_number(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         await put(client, path, ServiceBusMessage("x"))
         number = await deferred(client, path)
@@ -144,13 +144,13 @@ async def test_receive_by_sequence_number_can_delete(context: NamespaceContext, 
         assert len(context.host.namespace.queue(path)) == 0
 
 
-async def test_b030_an_unknown_deferred_message_is_not_found(context: NamespaceContext, path: str) -> None:
+async def test_an_unknown_deferred_message_is_not_found(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         answer = await client.ask(path, "receive-by-sequence-number", {"sequence-numbers": longs([7])})
         assert answer == (404, "com.microsoft:message-not-found")
 
 
-async def test_p124_p074_repeated_peeks_return_all_messages(context: NamespaceContext, path: str) -> None:
+async def test_repeated_peeks_return_all_messages(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         assert await client.ask(path, "peek-message", {"from-sequence-number": Long(0)}) == (204, None)
         await put(client, path, *(ServiceBusMessage(str(number)) for number in range(16)))
@@ -178,7 +178,7 @@ async def test_peek_shows_a_held_message_without_its_lock(context: NamespaceCont
         assert "x-opt-locked-until" not in sections.message_annotations
 
 
-async def test_p125_renew_lock(context: NamespaceContext, path: str) -> None:
+async def test_renew_lock(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         await put(client, path, ServiceBusMessage("x"))
         delivery = await one(client, path)
@@ -200,7 +200,7 @@ async def test_renewing_an_ended_lock_is_refused(context: NamespaceContext, path
         assert answer == (410, "com.microsoft:message-lock-lost")
 
 
-async def test_b033_tokens_of_several_fragments_are_refused(context: NamespaceContext, path: str) -> None:
+async def test_tokens_of_several_fragments_are_refused(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         await put(client, path, ServiceBusMessage("a"), ServiceBusMessage("b"))
         link = await client.receiver(path, credit=2)
@@ -215,7 +215,7 @@ def scheduled(client: Client, body: str, in_s: float = 60) -> dict[str, Any]:
     return {"message-id": body, "message": encode_message(message)}
 
 
-async def test_p126_schedule_message(context: NamespaceContext, path: str) -> None:
+async def test_schedule_message(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         status, body = await client.ask(
             target_of(path), "schedule-message", {"messages": [scheduled(client, "x", 120)]}
@@ -229,7 +229,7 @@ async def test_p126_schedule_message(context: NamespaceContext, path: str) -> No
         assert Sections(delivery.payload).message_annotations["x-opt-scheduled-enqueue-time"]
 
 
-async def test_p127_cancel_scheduled_message(context: NamespaceContext, path: str) -> None:
+async def test_cancel_scheduled_message(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         queue = target_of(path)
         _, body = await client.ask(queue, "schedule-message", {"messages": [scheduled(client, "x")]})
@@ -252,7 +252,7 @@ async def session(client: Client, path: str, session_id: str | None = "a") -> An
     return await client.receiver(path, filters={SESSION_FILTER: session_id}, credit=1)
 
 
-async def test_p130_renew_session_lock(context: NamespaceContext, sessions: str) -> None:
+async def test_renew_session_lock(context: NamespaceContext, sessions: str) -> None:
     async with connected(context, "") as client:
         await session(client, sessions)
         await asyncio.sleep(50)
@@ -261,7 +261,7 @@ async def test_p130_renew_session_lock(context: NamespaceContext, sessions: str)
         assert abs(body["expiration"].timestamp() - context.clock.now() - 60) < 1
 
 
-async def test_p131_p132_set_and_get_session_state(context: NamespaceContext, sessions: str) -> None:
+async def test_set_and_get_session_state(context: NamespaceContext, sessions: str) -> None:
     async with connected(context, "") as client:
         await session(client, sessions)
         assert await client.ask(sessions, "get-session-state", {"session-id": "a"}) == (200, {"session-state": None})
@@ -274,7 +274,7 @@ async def test_p131_p132_set_and_get_session_state(context: NamespaceContext, se
 
 
 @pytest.mark.parametrize("operation", ["renew-session-lock", "get-session-state", "set-session-state"])
-async def test_b047_without_the_session_its_operations_are_refused(
+async def test_without_the_session_its_operations_are_refused(
     context: NamespaceContext, sessions: str, operation: str
 ) -> None:
     async with connected(context, "") as client, connected(context, "") as other:
@@ -286,7 +286,7 @@ async def test_b047_without_the_session_its_operations_are_refused(
         assert await other.ask(sessions, operation, {"session-id": "a"}) == lost
 
 
-async def test_p133_enumerate_sessions(context: NamespaceContext, sessions: str) -> None:
+async def test_enumerate_sessions(context: NamespaceContext, sessions: str) -> None:
     async with connected(context, "") as client:
         request = {"last-updated-time": Timestamp(WHOLE_TIME), "skip": Int(0), "top": Int(2)}
         assert await client.ask(sessions, "get-message-sessions", request) == (204, None)
@@ -298,7 +298,7 @@ async def test_p133_enumerate_sessions(context: NamespaceContext, sessions: str)
         assert body["sessions-ids"] == ["c"]
 
 
-async def test_b048_with_the_latest_time_a_session_with_only_a_state_is_listed(
+async def test_with_the_latest_time_a_session_with_only_a_state_is_listed(
     context: NamespaceContext, sessions: str
 ) -> None:
     async with connected(context, "") as client:
@@ -350,7 +350,7 @@ async def test_deferred_messages_of_a_session_are_taken_under_its_lock(
 @pytest.mark.parametrize(
     ("status", "left", "dead"), [("completed", 0, 0), ("abandoned", 1, 0), ("defered", 1, 0), ("suspended", 0, 1)]
 )
-async def test_b032_update_disposition_settles_what_another_connection_received(
+async def test_update_disposition_settles_what_another_connection_received(
     context: NamespaceContext, path: str, status: str, left: int, dead: int
 ) -> None:
     async with connected(context, "") as client, connected(context, "") as other:
@@ -412,7 +412,7 @@ async def subscription(host: BrokerHost) -> str:
     return SUBSCRIPTION
 
 
-async def test_p128_p129_add_and_remove_rules(context: NamespaceContext, subscription: str) -> None:
+async def test_add_and_remove_rules(context: NamespaceContext, subscription: str) -> None:
     async with connected(context, "") as client:
         assert (await client.ask(subscription, "remove-rule", {"rule-name": "$Default"}))[0] == 200
         assert await client.ask(subscription, "enumerate-rules", {"top": 10, "skip": 0}) == (204, None)
@@ -561,7 +561,7 @@ def rights() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, ...]]]:
 
 @pytest.mark.parametrize(("path", "operation", "body", "allowed"), list(rights()))
 @pytest.mark.parametrize("right", ["Send", "Listen"])
-async def test_b091_each_operation_needs_its_right(
+async def test_each_operation_needs_its_right(
     context: NamespaceContext,
     host: BrokerHost,
     path: str,

@@ -316,9 +316,7 @@ async def test_rejected_dead_letters_and_is_confirmed_without_an_error(
         assert sections.message_annotations["x-opt-deadletter-source"] == queue
 
 
-async def test_b046_released_returns_the_message_without_counting_a_delivery(
-    context: NamespaceContext, queue: str
-) -> None:
+async def test_released_returns_the_message_without_counting_a_delivery(context: NamespaceContext, queue: str) -> None:
     await put(context, queue, ServiceBusMessage("x"))
     async with connected(context, queue) as client:
         link = await client.receiver(queue, credit=2)
@@ -374,7 +372,7 @@ async def test_a_message_that_is_abandoned_too_often_is_dead_lettered(context: N
         assert Sections(dead.payload).application_properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
 
 
-async def test_b018_a_message_in_the_dead_letter_queue_is_not_dead_lettered_again(
+async def test_a_message_in_the_dead_letter_queue_is_not_dead_lettered_again(
     context: NamespaceContext, queue: str
 ) -> None:
     await put(context, queue, ServiceBusMessage("x"))
@@ -529,9 +527,7 @@ async def test_dropped_confirmation_settles_without_a_response(context: Namespac
 # Sessions ------------------------------------------------------------------------------------------------------------
 
 
-async def test_b049_a_session_by_name_is_echoed_with_the_end_of_its_lock(
-    context: NamespaceContext, sessions: str
-) -> None:
+async def test_a_session_by_name_is_echoed_with_the_end_of_its_lock(context: NamespaceContext, sessions: str) -> None:
     async with connected(context, sessions) as client:
         address = f"amqps://contoso:5671/{sessions}"
         link = await client.receiver(address, filters=session_filter("a"))
@@ -543,7 +539,7 @@ async def test_b049_a_session_by_name_is_echoed_with_the_end_of_its_lock(
         assert abs(until.timestamp() - context.clock.now() - 60) < 1
 
 
-async def test_b049_the_next_available_session_is_granted_by_name(context: NamespaceContext, sessions: str) -> None:
+async def test_the_next_available_session_is_granted_by_name(context: NamespaceContext, sessions: str) -> None:
     await put(context, sessions, ServiceBusMessage("1", session_id="a"), ServiceBusMessage("2", session_id="a"))
     async with connected(context, sessions) as client:
         link = await client.receiver(sessions, filters=session_filter(None), credit=5)
@@ -638,7 +634,7 @@ async def test_settling_under_an_ended_session_lock_is_refused(context: Namespac
 # Partitions ----------------------------------------------------------------------------------------------------------
 
 
-async def test_p060_a_receiver_gets_messages_of_every_fragment(context: NamespaceContext) -> None:
+async def test_a_receiver_gets_messages_of_every_fragment(context: NamespaceContext) -> None:
     create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
     async with connected(context, "p") as client:
         sender = await client.sender("p")
@@ -652,7 +648,7 @@ async def test_p060_a_receiver_gets_messages_of_every_fragment(context: Namespac
         assert {number >> 48 for number in numbers} == set(range(16))
 
 
-async def test_p054_a_pinned_message_for_a_dead_fragment_is_refused(context: NamespaceContext) -> None:
+async def test_a_pinned_message_for_a_dead_fragment_is_refused(context: NamespaceContext) -> None:
     create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
     context.host.inject(Fault(FaultKind.DOWN, "p", fragments=range(16)))
     async with connected(context, "p") as client:

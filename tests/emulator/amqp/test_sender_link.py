@@ -88,7 +88,7 @@ async def test_a_batch_is_stored_whole_with_one_answer(context: NamespaceContext
     assert [str(entry.content) for entry in received] == ["0", "1", "2"]
 
 
-async def test_b058_a_batch_with_two_keys_is_refused_on_a_partitioned_queue(
+async def test_a_batch_with_two_keys_is_refused_on_a_partitioned_queue(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
     create(host, EntityKind.QUEUE, "q", enable_partitioning=True)
@@ -337,7 +337,7 @@ async def test_a_busy_fault_rejects_the_transfer_and_stores_nothing(
 # By way of another entity --------------------------------------------------------------------------------------------
 
 
-async def test_b060_messages_sent_by_way_of_a_queue_arrive_at_their_destination(
+async def test_messages_sent_by_way_of_a_queue_arrive_at_their_destination(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
     create(host, EntityKind.QUEUE, "via")

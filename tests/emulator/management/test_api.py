@@ -104,13 +104,13 @@ class TestCreate:
         answer = await api.answer(request("PUT", "/orders", described("Queue", **said)))
         assert fields(answer).items() >= {**said, "UserMetadata": "a & b"}.items()
 
-    async def test_p022_partitioned_queue_says_sixteen_times_the_size(self, api: ManagementApi) -> None:
+    async def test_partitioned_queue_says_sixteen_times_the_size(self, api: ManagementApi) -> None:
         body = described("Queue", MaxSizeInMegabytes=5120, EnablePartitioning="true")
         found = fields(await api.answer(request("PUT", "/orders?api-version=2021-05", body)))
         assert (found["MaxSizeInMegabytes"], found["EnablePartitioning"]) == ("81920", "true")
         assert found["SupportOrdering"] == "false"
 
-    async def test_p011_partitioning_needs_an_api_version_that_knows_it(self, api: ManagementApi) -> None:
+    async def test_partitioning_needs_an_api_version_that_knows_it(self, api: ManagementApi) -> None:
         body = described("Queue", EnablePartitioning="true")
         status, detail = error(await api.answer(request("PUT", "/orders?api-version=2012-03", body)))
         assert (status, detail[:14]) == (400, "SubCode=40000.")
@@ -245,7 +245,7 @@ class TestCreate:
         body = SUBSCRIPTION if "subscriptions" in path else QUEUE
         assert error(await api.answer(request("PUT", path, body)))[0] == 400
 
-    async def test_p027_too_many_partitioned_entities_are_a_quota_error(self, api: ManagementApi) -> None:
+    async def test_too_many_partitioned_entities_are_a_quota_error(self, api: ManagementApi) -> None:
         body = described("Queue", EnablePartitioning="true")
         await made(api, *((f"/q{index}", body) for index in range(100)))
         status, detail = error(await api.answer(request("PUT", "/q100?api-version=2021-05", body)))
@@ -314,9 +314,7 @@ class TestGetAndDelete:
         assert (answer.status, answer.body) == (200, b"")
         assert is_missing(await api.answer(request("GET", "/t/subscriptions/s")))
 
-    async def test_p113_availability_is_limited_while_a_fragment_is_down(
-        self, api: ManagementApi, host: BrokerHost
-    ) -> None:
+    async def test_availability_is_limited_while_a_fragment_is_down(self, api: ManagementApi, host: BrokerHost) -> None:
         await made(api, ("/orders", described("Queue", EnablePartitioning="true")))
         fault = host.inject(Fault(FaultKind.DOWN, "orders", fragments=[3]))
         assert fields(await api.answer(request("GET", "/orders")))["EntityAvailabilityStatus"] == "Limited"
@@ -371,7 +369,7 @@ class TestUpdate:
             ("EnablePartitioning", "Partitioning cannot be changed for Queue. "),
         ],
     )
-    async def test_p012_error_names_the_unchangeable_property(self, api: ManagementApi, field: str, words: str) -> None:
+    async def test_error_names_the_unchangeable_property(self, api: ManagementApi, field: str, words: str) -> None:
         await made(api, ("/orders", QUEUE))
         answer = await api.answer(request("PUT", "/orders", described("Queue", **{field: "true"}), if_match="*"))
         status, detail = error(answer)

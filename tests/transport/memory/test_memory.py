@@ -165,7 +165,7 @@ async def test_deferred_messages_are_fetched_and_messages_peeked(transport: Memo
         await receiver.settle(peeked[0], COMPLETE, timeout_s=T)
 
 
-async def test_b011_a_lock_is_renewed(transport: MemoryTransport) -> None:
+async def test_a_lock_is_renewed(transport: MemoryTransport) -> None:
     receiver = transport.open_receiver("q")
     await send(transport, "a")
     (held,) = await receive(receiver)
@@ -174,7 +174,7 @@ async def test_b011_a_lock_is_renewed(transport: MemoryTransport) -> None:
     assert await receiver.renew_lock(held, timeout_s=T) == held.locked_until_utc + timedelta(seconds=50)
 
 
-async def test_b025_message_received_and_deleted_cannot_be_settled(transport: MemoryTransport) -> None:
+async def test_message_received_and_deleted_cannot_be_settled(transport: MemoryTransport) -> None:
     receiver = transport.open_receiver("q", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE, prefetch_count=5)
     await send(transport, "a", "b")
     (deleted,) = await receive(receiver, 1)
@@ -186,7 +186,7 @@ async def test_b025_message_received_and_deleted_cannot_be_settled(transport: Me
     assert bodies(await receive(transport.open_receiver("q"))) == ["b"]
 
 
-async def test_b027_prefetched_messages_are_held_in_order_and_given_back_on_close(transport: MemoryTransport) -> None:
+async def test_prefetched_messages_are_held_in_order_and_given_back_on_close(transport: MemoryTransport) -> None:
     receiver = transport.open_receiver("q", prefetch_count=2)
     await send(transport, "a", "b", "c", "d")
     (first,) = await receive(receiver, 1)
@@ -199,7 +199,7 @@ async def test_b027_prefetched_messages_are_held_in_order_and_given_back_on_clos
     assert [(str(each), each.delivery_count) for each in given_back] == [("a", 1), ("c", 0)]
 
 
-async def test_b027_the_lock_of_a_prefetched_message_runs(transport: MemoryTransport) -> None:
+async def test_the_lock_of_a_prefetched_message_runs(transport: MemoryTransport) -> None:
     receiver = transport.open_receiver("q", prefetch_count=1)
     await send(transport, "a", "b")
     await receive(receiver, 1)
@@ -224,7 +224,7 @@ async def test_sessions_are_held_with_their_state(transport: MemoryTransport) ->
     assert len(await receiver.receive_deferred([held.sequence_number], timeout_s=T)) == 1
 
 
-async def test_b024_closing_a_session_s_link_lets_it_go_with_its_messages(transport: MemoryTransport) -> None:
+async def test_closing_a_session_s_link_lets_it_go_with_its_messages(transport: MemoryTransport) -> None:
     await send(transport, "a", path="s", session_id="x")
     receiver = transport.open_receiver("s", session="x")
     await receive(receiver)
@@ -245,7 +245,7 @@ async def test_a_link_without_a_session_has_no_state(transport: MemoryTransport)
         await transport.open_receiver("q").get_session_state(timeout_s=T)
 
 
-async def test_b093_messages_locked_by_a_lost_connection_are_redelivered(transport: MemoryTransport) -> None:
+async def test_messages_locked_by_a_lost_connection_are_redelivered(transport: MemoryTransport) -> None:
     await send(transport, "a")
     other = MemoryTransport(transport.host)
     await receive(other.open_receiver("q"))
@@ -334,7 +334,7 @@ async def test_receive_from_a_hanging_entity_returns_nothing(transport: MemoryTr
     assert asyncio.get_running_loop().time() == 5
 
 
-async def test_b050_a_transaction_whose_connection_ends_does_nothing(transport: MemoryTransport) -> None:
+async def test_a_transaction_whose_connection_ends_does_nothing(transport: MemoryTransport) -> None:
     await send(transport, "a")
     other = MemoryTransport(transport.host)
     receiver = other.open_receiver("q")
