@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 from sbclient import deviations as module
 from sbclient.cli.app import make_app
 from sbclient.deviations import AREAS, Deviation, deviations, page
+from sbclient.version import VERSION
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -42,8 +42,7 @@ def test_each_deviation_is_complete_plain_text(deviation: Deviation) -> None:
 
 
 def test_none_is_newer_than_the_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    own = tuple(map(int, project["version"].split(".")))
+    own = tuple(map(int, VERSION.split(".")))
     assert all(tuple(map(int, each.since.split("."))) <= own for each in deviations())
 
 
