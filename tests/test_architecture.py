@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 FLOORS: Final = (
     "annotated_message certificate clock delivery deviations entities errors transport version",
-    "emulator.events iso8601 message options",
+    "description_tables emulator.events iso8601 message options",
     "rules settings telemetry transport.base",
     "amqp broker deadlines emulator.faults emulator.sas message_json prometheus rate_limit retry tasks",
     "emulator.data entity_settings hosting pairing transport.amqp transport.sdk",
@@ -43,8 +43,8 @@ A file belongs to the longest name that matches it: `broker` covers `broker.sql.
 FLOOR_OF: Final = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
 
 PURE: Final = """
-    amqp annotated_message broker delivery entities entity_settings errors iso8601 message message_json options rules
-    settings transport.base
+    amqp annotated_message broker delivery description_tables entities entity_settings errors iso8601 message
+    message_json options rules settings transport.base
 """
 MAX_LINES: Final = 600
 IMPURE_MODULES: Final = """

@@ -25,6 +25,7 @@ from sbclient.broker.directory import Entity
 from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.management import Management
+from sbclient.description_tables import KINDS
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.management.atom import (
     ENTRY_TYPE,
@@ -37,7 +38,7 @@ from sbclient.emulator.management.atom import (
     read_default_rule,
     read_properties,
 )
-from sbclient.emulator.management.atom_descriptions import KINDS, Answer, Sent, Shown, read_sent
+from sbclient.emulator.management.atom_descriptions import Answer, Sent, Shown, read_sent
 from sbclient.emulator.management.errors import Asked, refusal_of
 from sbclient.emulator.management.paths import (
     Target,

@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+from sbclient.description_tables import KINDS
 from sbclient.emulator.management.atom_descriptions import (
-    KINDS,
     SCHEMA_INSTANCE,
     SERVICE_BUS,
     Answer,

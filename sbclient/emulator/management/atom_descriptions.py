@@ -2,8 +2,8 @@
 
 Laws (source: the service's recorded answers):
 
-1. Elements have the order of the tables below. The service applies an element of a request only if no later one of the
-   table precedes it. It keeps the others, and unknown ones, at their place in the answers without applying them.
+1. Elements have the order of `description_tables`. The service applies an element of a request only if no later one of
+   its table precedes it. It keeps the others, and unknown ones, at their place in the answers without applying them.
 2. A request contains only the elements that are set. The answer to a creation contains all but those marked `get`. The
    answer to an update of a queue or topic has the elements of the request.
 3. An element marked with an api-version exists from that version on: earlier requests with it are refused.
@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
+from sbclient.description_tables import KINDS, TABLES, Row
 from sbclient.emulator.management.atom_values import read_any, write_any
 from sbclient.emulator.management.xml import Element, tag, text_tag, write_element
 from sbclient.entities import (
@@ -147,67 +148,6 @@ def _read_rule(element: Element) -> AuthorizationRule:
 # ---------------------------------------------------------------------- the tables
 
 
-class _Row(NamedTuple):
-    """An element.
-
-    Attributes:
-        name: of the element.
-        source: `@` and the attribute that it shows, or `=` and its text if that never changes; empty = the setting with
-            its name.
-        since: the first api-version that has it.
-        answers: `get` = only answers to GET have it, `none` = only requests.
-    """
-
-    name: str
-    source: str = ""
-    since: str = ""
-    answers: str = ""
-
-
-def _rows(*lines: str) -> Mapping[str, _Row]:
-    """A table, from elements such as `CountDetails get; IsClientAffine =false 2021-05`."""
-    rows = {}
-    for name, *marks in (text.split() for line in lines for text in line.split(";")):
-        row = _Row(name)
-        for mark in marks:
-            field = "source" if mark[0] in "@=" else "since" if mark[0].isdigit() else "answers"
-            row = row._replace(**{field: mark})
-        rows[name] = row
-    return rows
-
-
-TABLES: Final[Mapping[EntityKind, Mapping[str, _Row]]] = {
-    EntityKind.QUEUE: _rows(
-        "LockDuration; MaxSizeInMegabytes; RequiresDuplicateDetection; RequiresSession; DefaultMessageTimeToLive",
-        "DeadLetteringOnMessageExpiration; DuplicateDetectionHistoryTimeWindow; MaxDeliveryCount",
-        "EnableBatchedOperations; SizeInBytes @size_in_bytes; MessageCount @total_message_count",
-        "IsAnonymousAccessible =false; AuthorizationRules; Status; ForwardTo; CreatedAt @created_at_utc",
-        "UpdatedAt @updated_at_utc; AccessedAt @accessed_at_utc get; UserMetadata; SupportOrdering; CountDetails get",
-        "AutoDeleteOnIdle; EnablePartitioning; EntityAvailabilityStatus; ForwardDeadLetteredMessagesTo",
-        "EnableExpress; MaxMessageSizeInKilobytes 2021-05",
-    ),
-    EntityKind.TOPIC: _rows(
-        "DefaultMessageTimeToLive; MaxSizeInMegabytes; RequiresDuplicateDetection; DuplicateDetectionHistoryTimeWindow",
-        "EnableBatchedOperations; SizeInBytes @size_in_bytes; FilteringMessagesBeforePublishing",
-        "IsAnonymousAccessible =false; AuthorizationRules; Status; CreatedAt @created_at_utc",
-        "UpdatedAt @updated_at_utc; AccessedAt @accessed_at_utc get; UserMetadata; SupportOrdering; CountDetails get",
-        "SubscriptionCount @subscription_count get; AutoDeleteOnIdle; EnablePartitioning; EntityAvailabilityStatus",
-        "EnableSubscriptionPartitioning =false; EnableExpress; MaxMessageSizeInKilobytes 2021-05",
-    ),
-    EntityKind.SUBSCRIPTION: _rows(
-        "LockDuration; RequiresSession; DefaultMessageTimeToLive; DeadLetteringOnMessageExpiration",
-        "DeadLetteringOnFilterEvaluationExceptions; DefaultRuleDescription none; MessageCount @total_message_count",
-        "MaxDeliveryCount; EnableBatchedOperations; Status; ForwardTo; CreatedAt @created_at_utc",
-        "UpdatedAt @updated_at_utc; AccessedAt @accessed_at_utc; UserMetadata; CountDetails get",
-        "ForwardDeadLetteredMessagesTo; AutoDeleteOnIdle; EntityAvailabilityStatus; IsClientAffine =false 2021-05",
-    ),
-    EntityKind.RULE: _rows("Filter; Action; CreatedAt; Name"),
-}
-"""The elements of each kind, in the order of the service. Defaults: `broker.descriptions`."""
-
-KINDS: Final = {f"{kind.capitalize()}Description": kind for kind in EntityKind}
-"""The kind of entity that each element describes."""
-
 _COUNT_DETAILS: Final = [
     f"{kind}_message_count" for kind in ("active", "dead_letter", "scheduled", "transfer", "transfer_dead_letter")
 ]
@@ -292,7 +232,7 @@ def write_description(shown: Shown) -> list[str]:
     return parts
 
 
-def _write(shown: Shown, row: _Row) -> str:
+def _write(shown: Shown, row: Row) -> str:
     """An element; empty if it has no value."""
     name, description, runtime = row.name, shown.description, shown.runtime
     if row.source.startswith("="):

@@ -22,7 +22,7 @@ from sbclient.options import unknown_option
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
-from sbclient.transport.sdk.administration import SdkAdministration
+from sbclient.transport.sdk.administration import SdkAdministration, order_policy
 from sbclient.transport.sdk.errors import Place, translated
 from sbclient.transport.sdk.link import CANCEL_TIMEOUT_S
 from sbclient.transport.sdk.receiver import SdkReceiver
@@ -213,6 +213,7 @@ class SdkTransport(Transport):
         self._check_open()
         options = {name: value for name, value in self._sdk_options.items() if name not in _AMQP_ONLY}
         options.update(NO_RETRIES, connection_timeout=HTTP_TIMEOUT_S, read_timeout=HTTP_TIMEOUT_S)
+        options.setdefault("headers_policy", order_policy())
         ssl_context = self._sdk_options.get("ssl_context")
         if self._is_local_emulator and not _TRUST_OPTIONS & self._sdk_options.keys():
             options["connection_verify"], ssl_context = _local_trust()

@@ -1,0 +1,108 @@
+"""The requests that the administration client sends: their bytes, and what the emulator does with them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from azure.core.pipeline.transport import AioHttpTransport
+
+from sbclient.administration import AccessRights, AuthorizationRule, ServiceBusAdministrationClient
+from sbclient.description_tables import KINDS, TABLES
+from sbclient.emulator import Emulator
+
+pytestmark = pytest.mark.real_time
+
+
+class Recorder:
+    """The bodies of the requests of the SDK."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def elements(self) -> list[str]:
+        """The elements of the last description."""
+        (described,) = ElementTree.fromstring(self.bodies[-1]).iterfind("{*}content/*")
+        return [element.tag.rpartition("}")[2] for element in described]
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found, send = Recorder(), AioHttpTransport.send
+
+    async def recorded(self: AioHttpTransport, request: Any, **options: Any) -> Any:
+        if request.body:
+            assert request.headers["Content-Length"] == str(len(request.body))
+            found.bodies.append(request.body)
+        return await send(self, request, **options)
+
+    monkeypatch.setattr(AioHttpTransport, "send", recorded)
+    return found
+
+
+@pytest.fixture
+async def emulator(tmp_path: Path) -> AsyncIterator[Emulator]:
+    async with Emulator("contoso", seed=1, certificate_directory=tmp_path) as served:
+        yield served
+
+
+@pytest.fixture
+async def client(emulator: Emulator) -> AsyncIterator[ServiceBusAdministrationClient]:
+    async with ServiceBusAdministrationClient.from_connection_string(
+        emulator.connection_string, connection_verify=str(emulator.certificate_path)
+    ) as connected:
+        yield connected
+
+
+def is_in_order(kind: str, elements: list[str]) -> bool:
+    places = [list(TABLES[KINDS[kind]]).index(name) for name in elements]
+    return places == sorted(places)
+
+
+async def test_queue_is_described_in_the_order_of_the_service(
+    client: ServiceBusAdministrationClient, recorder: Recorder, emulator: Emulator
+) -> None:
+    await client.create_queue("target")
+    rule = AuthorizationRule(key_name="worker", rights=[AccessRights.SEND])
+    await client.create_queue(
+        "q",
+        forward_to="target",
+        forward_dead_lettered_messages_to="target",
+        user_metadata="<&>",
+        enable_express=True,
+        enable_partitioning=False,
+        authorization_rules=[rule],
+    )
+    elements = recorder.elements()
+    assert elements.index("ForwardTo") < elements.index("EnablePartitioning")
+    assert elements.index("ForwardDeadLetteredMessagesTo") < elements.index("EnableExpress")
+    assert is_in_order("QueueDescription", elements)
+    found = await client.get_queue("q")
+    await client.update_queue(found, max_delivery_count=7)
+    assert is_in_order("QueueDescription", recorder.elements())
+    found = await client.get_queue("q")
+    assert (found.forward_to, found.forward_dead_lettered_messages_to) == ("target", "target")
+    assert (found.user_metadata, found.max_delivery_count, found.enable_express) == ("<&>", 7, True)
+    assert [each.key_name for each in found.authorization_rules or ()] == ["worker"]
+    assert not [event for event in emulator.context().events.recent if "elements" in event]
+
+
+async def test_topic_and_subscription_are_described_in_the_order_of_the_service(
+    client: ServiceBusAdministrationClient, recorder: Recorder, emulator: Emulator
+) -> None:
+    await client.create_queue("target")
+    await client.create_topic("t", user_metadata="topic", support_ordering=True, enable_express=False)
+    assert is_in_order("TopicDescription", recorder.elements())
+    await client.create_subscription(
+        "t", "s", forward_to="target", forward_dead_lettered_messages_to="target", user_metadata="subscription"
+    )
+    assert is_in_order("SubscriptionDescription", recorder.elements())
+    await client.update_subscription("t", await client.get_subscription("t", "s"), max_delivery_count=7)
+    assert is_in_order("SubscriptionDescription", recorder.elements())
+    topic, found = await client.get_topic("t"), await client.get_subscription("t", "s")
+    assert (topic.user_metadata, found.user_metadata) == ("topic", "subscription")
+    assert (found.forward_to, found.forward_dead_lettered_messages_to) == ("target", "target")
+    assert not [event for event in emulator.context().events.recent if "elements" in event]
