@@ -26,7 +26,6 @@ from sbclient.broker.pings import Pings
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.request_gate import RequestGate
 from sbclient.broker.session import SessionLock
-from sbclient.broker.throttle import Throttle
 from sbclient.broker.topic import Topic
 from sbclient.broker.transactions import Scope, Step, Transaction, Via
 from sbclient.delivery import (
@@ -84,10 +83,7 @@ class Namespace:
         self._forwarding = Forwarding(
             self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes, random
         )
-        throttle = Throttle(name, profile.credits_per_second)
-        self._gate = RequestGate(
-            self.directory, self.faults, self._forwarding, throttle, profile.fragment_count, is_waited_for
-        )
+        self._gate = RequestGate(self.directory, self.faults, self._forwarding, profile.fragment_count, is_waited_for)
         self.management = Management(name, profile, self._gate, random, self._on_queue_ready, front_end_count)
 
     @property
@@ -198,10 +194,9 @@ class Namespace:
     def _send(
         self, call: Call, path: str, messages: Sequence[ServiceBusMessage], transaction: Transaction | None
     ) -> None:
-        entity, target = self._gate.check(call, path, credit_count=len(messages))
+        entity, target = self._gate.check(call, path)
         self._writable(entity, target, path)
         transfer = self._admitted(entity, target, messages)
-        self._spend_on_filters(call, target, len(messages))
         if transaction is None:
             fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
             store(fragment, transfer.entries, None, call.now, is_partitioned=entity.is_partitioned)
@@ -220,7 +215,7 @@ class Namespace:
         destination, target = self.directory.find(path)
         self._writable(destination, target, path)
         transfer = self._admitted(destination, target, messages)
-        entity, _ = self._gate.check(call, via, credit_count=len(messages))
+        entity, _ = self._gate.check(call, via)
         store_between = entity.sub_queue("transfer")
         if store_between is None or entity.topic is not None:
             raise InvalidOperationError(f"{via} cannot forward messages to {path}: use a queue or topic as via")
@@ -246,16 +241,11 @@ class Namespace:
         pinned = key if entity.is_partitioned else None
         transaction.add(step, scope, call.now, operation_count=len(messages), key=pinned)
 
-    def _spend_on_filters(self, call: Call, target: Queue | Topic, message_count: int) -> None:
-        if isinstance(target, Topic):
-            rule_count = sum(len(subscription.rules) for subscription in target.subscriptions.values())
-            self._gate.throttle.spend(call.now, rule_count * message_count)
-
     def schedule(
         self, call: Call, path: str, messages: Sequence[ServiceBusMessage], *, transaction: Transaction | None = None
     ) -> list[int]:
         """Store scheduled messages, and return their sequence numbers in order."""
-        entity, target = self._gate.check(call, path, credit_count=len(messages))
+        entity, target = self._gate.check(call, path)
         self._writable(entity, target, path)
         for message in messages:
             if message.scheduled_enqueue_time_utc is None:
@@ -445,8 +435,7 @@ class Namespace:
         Raises:
             ServiceBusError: none was settled.
         """
-        count = len(tokens)
-        _, target = self._gate.check(call, path, credit_count=count, operation_count=count)
+        _, target = self._gate.check(call, path, operation_count=len(tokens))
         queue = self._settleable(path, target, settlement)
         return queue.settle_each(call, tokens, settlement, lock)
 

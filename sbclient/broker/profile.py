@@ -43,7 +43,6 @@ class Profile:
         max_subscriptions, max_sql_filters, max_correlation_filters: of one topic.
         max_hops: how often a message is forwarded.
         max_concurrent_receives: waiting receives of one entity, a topic's subscriptions together.
-        credits_per_second: of the namespace; None = no throttling.
     """
 
     name: str
@@ -63,7 +62,6 @@ class Profile:
     max_correlation_filters: int = 100_000
     max_hops: int = 4
     max_concurrent_receives: int = 5_000
-    credits_per_second: int | None = None
 
 
 STD_2021: Final = Profile(name="std-2021")

@@ -1,4 +1,4 @@
-"""The checks that every request passes first: faults, throttling, timed changes, and the status of the entity.
+"""The checks that every request passes first: faults, timed changes, and the status of the entity.
 
 The broker has no background work. Each request first applies the changes that are due and that it could observe: idle
 entities are deleted, and messages are forwarded (our choice: a change such as expiry needs no exact time while no
@@ -18,7 +18,6 @@ from sbclient.broker.directory import Directory, Entity
 from sbclient.broker.entity import Queue
 from sbclient.broker.faults import Call, Faults, Operation
 from sbclient.broker.forwarding import Forwarding
-from sbclient.broker.throttle import MANAGEMENT_CREDITS, Throttle
 from sbclient.broker.topic import Topic
 from sbclient.entities import EntityStatus
 from sbclient.errors import MessagingEntityDisabledError, ServiceBusInternalError
@@ -39,7 +38,7 @@ class RequestGate:
     """The checks of one namespace.
 
     Args:
-        directory, faults, forwarding, throttle: of the namespace.
+        directory, faults, forwarding: of the namespace.
         fragment_count: of a new partitioned entity.
         is_waited_for: whether a receiver waits for messages of a queue; such a queue is not idle.
 
@@ -52,14 +51,12 @@ class RequestGate:
         directory: Directory,
         faults: Faults,
         forwarding: Forwarding,
-        throttle: Throttle,
         fragment_count: int,
         is_waited_for: Callable[[Queue], bool],
     ) -> None:
         self.directory = directory
         self.faults = faults
         self.forwarding = forwarding
-        self.throttle = throttle
         self.operation_count = 0
         self.changes: Changes | None = None
         self._fragment_count = fragment_count
@@ -72,14 +69,12 @@ class RequestGate:
         path: str,
         *,
         as_operation: Operation | None = None,
-        credit_count: int = 1,
         operation_count: int = 1,
     ) -> tuple[Entity, Queue | Topic]:
         """Check a request to an entity.
 
         Args:
             as_operation: the operation that the entity's status must allow, if it is not that of the call.
-            credit_count: the price of the request in throttling credits.
             operation_count: the number of requests that it stands for.
 
         Returns: the entity, and the queue or topic that the path names.
@@ -88,7 +83,6 @@ class RequestGate:
             ServiceBusError, NoAnswer: the request is rejected, or a fault swallows it.
         """
         self.faults.check(call, path)
-        self.throttle.spend(call.now, credit_count)
         self.advance(call.now, path)
         entity, target = self.directory.find(path)
         if entity.topic is not None:
@@ -115,7 +109,6 @@ class RequestGate:
     def check_management(self, call: Call, path: str | None) -> None:
         """Check a management request; the entity need not exist."""
         self.faults.check(call, path)
-        self.throttle.spend(call.now, MANAGEMENT_CREDITS)
         self.advance(call.now, path)
 
     def check_reachable(self, call: Call, path: str) -> None:

@@ -33,7 +33,6 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusInternalError,
     ServiceBusQuotaExceededError,
-    ServiceBusServerBusyError,
 )
 from tests.broker.driver import (
     DEAD_LETTER,
@@ -785,27 +784,6 @@ def test_idle_time_can_be_changed_and_lifted(broker: Driver) -> None:
     broker.delete(address("q"))
     broker.wait(300)
     broker.queue()
-
-
-def test_credits_are_limited_per_second() -> None:
-    broker = Driver(replace(STD_2021, credits_per_second=30))
-    broker.queue()
-    broker.send("q", *(message() for _ in range(19)))
-    broker.receive()
-    with pytest.raises(ServiceBusServerBusyError, match=r"50009.*2 seconds"):
-        broker.receive()
-    broker.wait(1)
-    broker.receive()
-
-
-def test_management_costs_ten_and_a_filter_one() -> None:
-    broker = Driver(replace(STD_2021, credits_per_second=22))
-    broker.topic()
-    broker.subscription()
-    broker.send("t", message())
-    with pytest.raises(ServiceBusServerBusyError):
-        broker.send("t", message())
-    assert STD_2021.credits_per_second is None
 
 
 def test_a_subscription_s_size_is_its_topic_s(broker: Driver) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
 
 from sbclient.broker.faults import FaultKind, Operation
-from sbclient.broker.profile import STD_2021
 from sbclient.entities import FalseRuleFilter
 from sbclient.errors import (
     MessageLockLostError,
     MessagingEntityNotFoundError,
     ServiceBusError,
-    ServiceBusServerBusyError,
 )
 from tests.broker.driver import COMPLETE, DEFER, START, Driver, address, at, bodies, message
 
@@ -174,14 +172,3 @@ def test_each_of_several_settlements_has_its_own_result() -> None:
     assert isinstance(errors[unknown], MessageLockLostError)
     assert len(broker.body()) == 0
     assert broker.namespace.operation_count == before + 7
-
-
-def test_several_settlements_that_exceed_the_credits_settle_nothing() -> None:
-    broker = Driver(replace(STD_2021, credits_per_second=23))
-    broker.queue()  # costs 10
-    for number in range(5):
-        broker.send("q", message(str(number)))
-    tokens = [each.lock_token for each in broker.receive("q", 5) if each.lock_token is not None]
-    with pytest.raises(ServiceBusServerBusyError):
-        broker.namespace.settle_each(broker.call(Operation.SETTLE), "q", [*tokens, *tokens], COMPLETE)
-    assert broker.namespace.settle_each(broker.call(Operation.SETTLE), "q", tokens, COMPLETE) == {}

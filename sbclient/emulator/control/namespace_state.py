@@ -40,7 +40,7 @@ def state_of(namespace: Namespace, now: float, path: str | None = None) -> dict[
 def clear(host: BrokerHost) -> None:
     """Heal every fault and remove every entity.
 
-    This is not a request of the broker, so that no throttling and no fault can end it half way.
+    This is not a request of the broker, so that no fault can end it half way.
     """
     host.heal()
     directory = host.namespace.directory
