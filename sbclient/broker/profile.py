@@ -85,17 +85,9 @@ PREM_2017: Final = replace(
 """Messages of more than 1 MiB came with the api-version 2021-05."""
 
 PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
-    {
-        **{profile.name: profile for profile in (BASIC_2021, STD_2021, PREM_2017, PREM_2021)},
-        "std-2015": STD_2021,
-        "std-2017": STD_2021,
-    }
+    {profile.name: profile for profile in (BASIC_2021, STD_2021, PREM_2017, PREM_2021)}
 )
-"""All profiles by name.
-
-The documents of 2015, 2017 and 2021 describe the same Standard tier: fragments, sizes and quotas. They differ in what
-the portal selects, and in wording.
-"""
+"""All profiles by name. The documents of 2015, 2017 and 2021 describe the same Standard tier."""
 
 
 def profile_of(profile: Profile | str) -> Profile:

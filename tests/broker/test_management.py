@@ -95,10 +95,13 @@ def test_some_flags_are_set_at_creation_only(broker: Driver, field: str, was: bo
     assert getattr(left_out, field) is was
 
 
-def test_the_documents_of_three_years_describe_one_standard_tier() -> None:
-    assert {name for name in PROFILES if profile_of(name) is STD_2021} == {"std-2015", "std-2017", "std-2021"}
-    with pytest.raises(InvalidOperationError, match="std-2016"):
-        profile_of("std-2016")
+def test_profile_is_selected_by_its_name() -> None:
+    assert {name: profile_of(name).name for name in PROFILES} == {name: name for name in PROFILES}
+
+
+def test_unknown_profile_is_refused_with_the_names_of_all() -> None:
+    with pytest.raises(InvalidOperationError, match=r"'std-2015' .* basic-2021, std-2021, prem-2017, prem-2021"):
+        profile_of("std-2015")
 
 
 def test_premium_2017_is_always_partitioned_and_has_no_large_messages() -> None:
