@@ -213,8 +213,6 @@ def changed(before: D, after: D, profile: Profile) -> D:
             raise SettingError(words, f"{what}: delete and recreate the entity")
     if isinstance(before, SubscriptionProperties) or isinstance(after, SubscriptionProperties):
         return completed(after, profile)
-    if before.enable_partitioning and profile.partitioning is Partitioning.NEVER:
-        profile = replace(profile, partitioning=Partitioning.ALWAYS)
     if before.enable_partitioning and after.max_size_in_megabytes is not None:
         single, rest = divmod(after.max_size_in_megabytes, profile.fragment_count)
         if not rest and single in profile.sizes_in_megabytes:
@@ -309,8 +307,6 @@ def _fit_for_basic(description: D) -> D:
 def _is_partitioned(description: QueueProperties | TopicProperties, profile: Profile) -> bool:
     if profile.partitioning is Partitioning.ASKED:
         return bool(description.enable_partitioning)
-    if description.enable_partitioning and profile.partitioning is Partitioning.NEVER and profile.refuses_partitioning:
-        raise _refuse(f"{description.name} enables partitioning, which {profile.name} does not have: leave it out")
     return profile.partitioning is Partitioning.ALWAYS
 
 

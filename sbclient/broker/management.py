@@ -20,7 +20,7 @@ from sbclient.broker.entity import OnQueueReady, Queue
 from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call
 from sbclient.broker.policy import Policy, Usage
-from sbclient.broker.profile import Partitioning, Profile
+from sbclient.broker.profile import Profile
 from sbclient.broker.request_gate import RequestGate, note_activity
 from sbclient.broker.rulebook import Rulebook
 from sbclient.broker.topic import Subscription, Topic
@@ -120,23 +120,6 @@ class Management:
         description = completed(properties, self._profile)
         description = dated(description, utc_datetime(call.now))
         self._check_entity_counts(is_partitioned=bool(description.enable_partitioning))
-        self._check_forwarding(description)
-        return self._added(self._made(description, call.now), call.now)
-
-    def create_legacy_partitioned(self, call: Call, properties: QueueProperties | TopicProperties) -> EntityProperties:
-        """Create a partitioned entity as if it were older than a profile that does not create them.
-
-        Source: partitioned entities of Premium namespaces keep working since partitioning is not available there.
-
-        Raises:
-            InvalidOperationError: name or description is not allowed.
-            MessagingEntityAlreadyExistsError: it exists.
-        """
-        kind = EntityKind.TOPIC if isinstance(properties, TopicProperties) else EntityKind.QUEUE
-        named = replace(properties, name=check_entity_path(properties.name, kind))
-        self._check_is_new(named.name)
-        older = replace(self._profile, partitioning=Partitioning.ALWAYS)
-        description = completed(named, older)
         self._check_forwarding(description)
         return self._added(self._made(description, call.now), call.now)
 

@@ -24,7 +24,7 @@ class Partitioning(Enum):
 
     ASKED = "those created with the flag"
     ALWAYS = "all"
-    NEVER = "none but those that existed before"
+    NEVER = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,6 @@ class Profile:
     Attributes:
         fragment_count: of a partitioned entity.
         partitioning: which entities are partitioned.
-        refuses_partitioning: whether asking for it where there is none is an error; else the flag is ignored.
         sizes_in_megabytes: that may be chosen for an entity, the first is the default; each fragment has that size.
         max_partitioned_entities, max_entities: queues and topics of the namespace; None = no limit.
         max_message_size_bytes: the default of one message.
@@ -50,7 +49,6 @@ class Profile:
     messaging_units: int | None = None
     fragment_count: int = 16
     partitioning: Partitioning = Partitioning.ASKED
-    refuses_partitioning: bool = False
     sizes_in_megabytes: tuple[int, ...] = (1024, 2048, 3072, 4096, 5120)
     max_partitioned_entities: int | None = 100
     max_entities: int | None = 10_000

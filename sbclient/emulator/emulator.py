@@ -333,42 +333,27 @@ class Emulator:
 
     # ------------------------------------------------------------------ entities, from any thread
 
-    def create_queue(
-        self, name: str, namespace: str | None = None, *, legacy_partitioned: bool = False, **settings: Any
-    ) -> None:
+    def create_queue(self, name: str, namespace: str | None = None, **settings: Any) -> None:
         """Create a queue.
 
         Args:
             namespace: None = the first one.
-            legacy_partitioned: create it partitioned, as if it existed before the profile that does not allow that.
             settings: as for `create_queue` of the administration client: `requires_session=True`, …
 
         Raises:
             MessagingEntityAlreadyExistsError: the queue exists.
             InvalidOperationError: a setting is out of its range.
         """
-        self._create_top_level(namespace, QueueProperties(name, **settings), legacy_partitioned)
+        self._create(namespace, EntityAddress(EntityKind.QUEUE, (name,)), QueueProperties(name, **settings))
 
-    def create_topic(
-        self, name: str, namespace: str | None = None, *, legacy_partitioned: bool = False, **settings: Any
-    ) -> None:
+    def create_topic(self, name: str, namespace: str | None = None, **settings: Any) -> None:
         """Create a topic; see `create_queue`."""
-        self._create_top_level(namespace, TopicProperties(name, **settings), legacy_partitioned)
+        self._create(namespace, EntityAddress(EntityKind.TOPIC, (name,)), TopicProperties(name, **settings))
 
     def create_subscription(self, topic: str, name: str, namespace: str | None = None, **settings: Any) -> None:
         """Create a subscription of a topic; see `create_queue`."""
         address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))
         self._create(namespace, address, SubscriptionProperties(name, **settings))
-
-    def _create_top_level(
-        self, namespace: str | None, properties: QueueProperties | TopicProperties, is_legacy: bool
-    ) -> None:
-        if is_legacy:
-            host = self.context(namespace).host
-            self._in_loop(lambda: host.create_legacy_partitioned(properties))
-        else:
-            kind = EntityKind.TOPIC if isinstance(properties, TopicProperties) else EntityKind.QUEUE
-            self._create(namespace, EntityAddress(kind, (properties.name,)), properties)
 
     def _create(self, namespace: str | None, address: EntityAddress, properties: EntityProperties) -> None:
         broker = self.context(namespace).host.namespace

@@ -25,7 +25,6 @@ from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
-from sbclient.entities import QueueProperties, TopicProperties
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -137,15 +136,6 @@ class BrokerHost:
     def connect(self) -> int:
         """Choose the front end of a new connection."""
         return self._random.randrange(self._front_end_count)
-
-    def create_legacy_partitioned(self, properties: QueueProperties | TopicProperties) -> None:
-        """Create a partitioned entity as if it existed before the profile that does not allow that; for tests.
-
-        Raises:
-            InvalidOperationError: name or description is not allowed.
-            MessagingEntityAlreadyExistsError: it exists.
-        """
-        self.namespace.management.create_legacy_partitioned(Call(Operation.MANAGE, self.clock.now()), properties)
 
     # ------------------------------------------------------------------ faults
 

@@ -70,35 +70,26 @@ class MemoryNamespace(BrokerHost):
         """The time of the namespace, UTC; virtual in virtual time, where `datetime.now()` is not."""
         return datetime.fromtimestamp(self.clock.now(), UTC)
 
-    def create_queue(self, name: str, *, legacy_partitioned: bool = False, **settings: Any) -> None:
+    def create_queue(self, name: str, **settings: Any) -> None:
         """Create a queue, also outside an event loop.
 
         Args:
-            legacy_partitioned: create it partitioned, as if it existed before the profile that does not allow that.
             settings: as for `create_queue` of the administration client: `requires_session=True`, …
 
         Raises:
             MessagingEntityAlreadyExistsError: the queue exists.
             InvalidOperationError: a setting is out of its range.
         """
-        self._create_top_level(EntityKind.QUEUE, QueueProperties(name, **settings), legacy_partitioned)
+        self._create(EntityAddress(EntityKind.QUEUE, (name,)), QueueProperties(name, **settings))
 
-    def create_topic(self, name: str, *, legacy_partitioned: bool = False, **settings: Any) -> None:
+    def create_topic(self, name: str, **settings: Any) -> None:
         """Create a topic; see `create_queue`."""
-        self._create_top_level(EntityKind.TOPIC, TopicProperties(name, **settings), legacy_partitioned)
+        self._create(EntityAddress(EntityKind.TOPIC, (name,)), TopicProperties(name, **settings))
 
     def create_subscription(self, topic: str, name: str, **settings: Any) -> None:
         """Create a subscription of a topic; see `create_queue`."""
         address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))
         self._create(address, SubscriptionProperties(name, **settings))
-
-    def _create_top_level(
-        self, kind: EntityKind, properties: QueueProperties | TopicProperties, is_legacy: bool
-    ) -> None:
-        if is_legacy:
-            self.create_legacy_partitioned(properties)
-        else:
-            self._create(EntityAddress(kind, (properties.name,)), properties)
 
     def _create(self, address: EntityAddress, properties: EntityProperties) -> None:
         self.namespace.management.create(Call(Operation.MANAGE, self.clock.now()), address, properties)

@@ -128,28 +128,10 @@ def test_in_2021_basic_and_standard_take_the_flag(sku: MessagingSku) -> None:
     assert Driver(replace(STD_2021, sku=sku)).partitioned().enable_partitioning is True
 
 
-def test_in_premium_2021_the_flag_has_no_effect_or_is_refused() -> None:
+def test_in_premium_2021_the_flag_has_no_effect() -> None:
     broker = Driver(PREM_2021)
     assert broker.partitioned().enable_partitioning is False
     assert len(broker.body().fragments) == 1
-    strict = Driver(replace(PREM_2021, refuses_partitioning=True))
-    with pytest.raises(InvalidOperationError):
-        strict.partitioned()
-    strict.queue()
-
-
-def test_partitioned_entities_that_existed_in_premium_keep_working() -> None:
-    broker = Driver(PREM_2021)
-    broker.management.create_legacy_partitioned(broker.call(Operation.MANAGE), QueueProperties("q"))
-    with pytest.raises(MessagingEntityAlreadyExistsError):
-        broker.management.create_legacy_partitioned(broker.call(Operation.MANAGE), QueueProperties("q"))
-    assert len(broker.body().fragments) == 2
-    for number in range(10):
-        broker.send("q", message(str(number)))
-    assert len(broker.drain()) == 10
-    description = broker.get(address("q"))
-    description.max_delivery_count = 3
-    assert broker.update(address("q"), description).enable_partitioning is True
 
 
 def test_every_profile_takes_the_flag_in_our_interface() -> None:

@@ -519,13 +519,13 @@ async def test_closing_ends_every_connection_and_frees_the_port(certificates: Pa
         assert await said(again.ports["again"], AMQP_HEADER, wanted=8) == AMQP_HEADER
 
 
-async def test_partitioned_entities_of_an_older_profile_are_served() -> None:
-    async with Emulator("contoso", profile="prem-2021", front_end_count=2) as emulator:
-        emulator.create_queue("new", enable_partitioning=True)
-        emulator.create_queue("old", legacy_partitioned=True)
-        emulator.create_topic("topic", legacy_partitioned=True)
+@pytest.mark.parametrize("profile", ["prem-2017", "prem-2021"])
+async def test_profile_and_front_ends_are_those_of_the_broker(profile: str) -> None:
+    async with Emulator("contoso", profile=profile, front_end_count=2) as emulator:
+        emulator.create_queue("queue", enable_partitioning=True)
+        emulator.create_topic("topic")
         host = emulator.context().host
-        assert [host.namespace.is_partitioned(name) for name in ("new", "old", "topic")] == [False, True, True]
+        assert {host.namespace.is_partitioned(name) for name in ("queue", "topic")} == {profile == "prem-2017"}
         assert {host.connect() for _ in range(50)} == {0, 1}
 
 

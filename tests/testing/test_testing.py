@@ -506,14 +506,12 @@ def test_the_time_of_a_namespace_is_virtual_in_virtual_time() -> None:
 def test_entities_are_created_without_an_event_loop() -> None:
     namespace = memory_namespace(profile="prem-2021")
     namespace.create_queue("orders", requires_session=True)
-    namespace.create_queue("old", legacy_partitioned=True)
     namespace.create_topic("prices")
     namespace.create_subscription("prices", "eu", max_delivery_count=3)
 
     async def main() -> None:
         async with namespace.client() as client:
             assert (await client.administration.get_queue("orders")).requires_session
-            assert (await client.administration.get_queue("old")).enable_partitioning
             assert (await client.administration.get_subscription("prices", "eu")).max_delivery_count == 3
 
     run_virtual(main())
