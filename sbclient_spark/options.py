@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any, Final, Literal, get_args, get_type_hints
+from types import MappingProxyType
+from typing import Any, Final, Literal, get_type_hints
 
 from sbclient.errors import InvalidOperationError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.settings import values
-from sbclient.settings.table import TEXT, Kind, Setting, choice, duration, read_texts, settings_of, whole
+from sbclient.settings.table import TEXT, Kind, Setting, duration, kind_of, read_texts, setting, settings_of, whole
 
 CLIENT_PREFIX: Final = "sbclient."
 """Prefix of options for fields of `PairedNamespaceOptions` and for the client's retry options."""
@@ -30,18 +31,20 @@ Failover = Literal["auto", "primary", "backlog"]
 TransportName = Literal["amqp", "sdk"]
 EntityWord = Literal["queue", "topic"]
 
-_SECRETS: Final = ("connectionString", "secondaryConnectionString", "clientSecret", "token")
+SECRETS: Final = ("connectionString", "secondaryConnectionString", "clientSecret", "token")
 
-CONNECTION_KINDS: Final[dict[str, Kind]] = {
-    **{f"{name}{place}": TEXT for name in _SECRETS for place in ("", "Env", "File")},
-    **dict.fromkeys(("fullyQualifiedNamespace", "secondaryNamespace", "tenantId", "clientId"), TEXT),
-    **dict.fromkeys(("failoverInterval", "pingInterval", "idleTimeout", "sendTimeout"), duration()),
-    "auth": choice(*get_args(Auth)),
-    "failover": choice(*get_args(Failover)),
-    "transport": choice(*get_args(TransportName)),
-    "backlogQueueCount": whole(1),
+
+def places_of(secret: str) -> tuple[str, ...]:
+    """Return the options that give a secret: its value, or the variable or file that contains it."""
+    return secret, f"{secret}Env", f"{secret}File"
+
+
+_PAIRING: Final = {
+    "backlogQueueCount": "backlog_queue_count",
+    "failoverInterval": "failover_interval",
+    "pingInterval": "ping_primary_interval",
 }
-"""The options of a connection, by name."""
+"""Options that are fields of `PairedNamespaceOptions`."""
 
 _RETRY_OPTIONS: Final = ("retry_total", "retry_backoff_factor", "retry_backoff_max")
 _NOT_FOR_WORKERS: Final = {
@@ -89,28 +92,27 @@ class ConnectionOptions:
 
     Attributes:
         primary, secondary: the namespaces; without a secondary there is no failover.
-        auth: the credential for namespaces without a connection string.
-        failover: `auto`; `primary` never diverts; `backlog` diverts every message.
-        transport: as the argument of `ServiceBusClient`; None = the default.
         pairing: fields of `PairedNamespaceOptions`, sorted by name.
         retry: the client's retry options, sorted by name.
-        send_timeout_s: for one send, including the client's retries and a diversion.
-        idle_timeout_s: a worker closes its client after this time without a task.
     """
 
     primary: NamespaceOptions
     secondary: NamespaceOptions = NamespaceOptions()
-    auth: Auth = "sas"
-    tenant_id: str | None = None
-    client_id: str | None = None
+    auth: Auth = setting("The credential for namespaces without a connection string.", default="sas")
+    tenant_id: str | None = setting("The tenant of `clientSecret`.")
+    client_id: str | None = setting("The application or the managed identity.")
     client_secret: Secret = Secret()
     token: Secret = Secret()
-    failover: Failover = "auto"
-    transport: TransportName | None = None
+    failover: Failover = setting("`primary` never diverts; `backlog` diverts every message.", default="auto")
+    transport: TransportName | None = setting("As the argument of `ServiceBusClient`; None = the default.")
     pairing: tuple[tuple[str, Any], ...] = ()
     retry: tuple[tuple[str, float], ...] = ()
-    send_timeout_s: float = 60.0
-    idle_timeout_s: float = 300.0
+    send_timeout_s: float = setting(
+        "For one send, including the client's retries and a diversion.", kind=duration(), default=60.0
+    )
+    idle_timeout_s: float = setting(
+        "A worker closes its client after this time without a task.", kind=duration(), default=300.0
+    )
 
     @property
     def is_paired(self) -> bool:
@@ -129,7 +131,7 @@ def connection_options(given: Mapping[str, Any], *, ordering: str = "none") -> C
     """Return the connection of checked options.
 
     Args:
-        given: by the names of `CONNECTION_KINDS`, and the options with `CLIENT_PREFIX`.
+        given: as `checked_values` returns them.
         ordering: the value of `PairedNamespaceOptions.ordering`.
 
     Raises:
@@ -153,17 +155,11 @@ def connection_options(given: Mapping[str, Any], *, ordering: str = "none") -> C
     options = ConnectionOptions(
         primary=primary,
         secondary=secondary,
-        auth=auth,
-        tenant_id=given.get("tenantId"),
-        client_id=given.get("clientId"),
         client_secret=_secret(given, "clientSecret"),
         token=_secret(given, "token"),
-        failover=given.get("failover", "auto"),
-        transport=given.get("transport"),
         pairing=tuple(sorted(pairing.items())),
         retry=tuple(sorted(retry.items())),
-        send_timeout_s=given.get("sendTimeout", 60.0),
-        idle_timeout_s=given.get("idleTimeout", 300.0),
+        **given_fields(ConnectionOptions, given),
     )
     _check_auth(options)
     if not options.send_timeout_s > 0:
@@ -188,7 +184,7 @@ def _namespace(given: Mapping[str, Any], prefix: str, bare: str, auth: str) -> N
 
 
 def _secret(given: Mapping[str, Any], name: str) -> Secret:
-    places = [place for place in (name, f"{name}Env", f"{name}File") if place in given]
+    places = [place for place in places_of(name) if place in given]
     if len(places) > 1:
         raise InvalidOperationError(f"{' and '.join(places)} are given: leave all but one of them out")
     return Secret(value=given.get(name), env=given.get(f"{name}Env"), file=given.get(f"{name}File"))
@@ -208,14 +204,12 @@ def _check_auth(options: ConnectionOptions) -> None:
 
 def _client_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """Return the pairing options and the retry options of the client."""
-    pairing: dict[str, Any] = {}
+    pairing: dict[str, Any] = {
+        field: timedelta(seconds=given[name]) if name.endswith("Interval") else given[name]
+        for name, field in _PAIRING.items()
+        if name in given
+    }
     retry: dict[str, float] = {}
-    if "backlogQueueCount" in given:
-        pairing["backlog_queue_count"] = given["backlogQueueCount"]
-    if "failoverInterval" in given:
-        pairing["failover_interval"] = timedelta(seconds=given["failoverInterval"])
-    if "pingInterval" in given:
-        pairing["ping_primary_interval"] = timedelta(seconds=given["pingInterval"])
     known = {one.name for one in fields(PairedNamespaceOptions)} - {"ordering"}
     for key, value in given.items():
         if not key.startswith(CLIENT_PREFIX):
@@ -242,24 +236,32 @@ def _pairing_value(name: str, key: str, value: str) -> Any:
         return timedelta(seconds=values.span(key, value))
     if kind is int:
         return values.whole(1)(key, value)
-    words = [word for word in get_args(kind) if isinstance(word, str)]
-    parse = values.flag if kind is bool else values.choice(*words) if words else values.text
-    return parse(key, value)
+    return kind_of(kind).parse(key, value)
 
 
 # -- tables of options
 
 
-def table_of(settings: type[Any], others: Mapping[str, Kind]) -> dict[str, Setting]:
-    """Return the options that a dataclass declares, and other options by name.
+_CONNECTION_KINDS: Final[dict[str, Kind]] = {
+    **dict.fromkeys((place for secret in SECRETS for place in places_of(secret)), TEXT),
+    **dict.fromkeys(("fullyQualifiedNamespace", "secondaryNamespace"), TEXT),
+    **dict.fromkeys(("failoverInterval", "pingInterval"), duration()),
+    "backlogQueueCount": whole(1),
+}
+"""Those options of a connection that are not fields of `ConnectionOptions`."""
+
+
+def table_of(settings: type[Any], others: Mapping[str, Kind] = MappingProxyType({})) -> dict[str, Setting]:
+    """Return the options that a dataclass declares, those of a connection, and other options by name.
 
     The field `task_deadline_s` is the option `taskDeadline`.
     """
     rows = {
         name: Setting(name, name, kind, None, about="", group="", unit="", variable="", is_secret=False)
-        for name, kind in others.items()
+        for name, kind in {**_CONNECTION_KINDS, **others}.items()
     }
-    return rows | dict(settings_of(settings, name_of=_option_name))
+    declared = [settings_of(each, name_of=_option_name) for each in (ConnectionOptions, settings)]
+    return rows | dict(declared[0]) | dict(declared[1])
 
 
 def _option_name(field: str) -> str:

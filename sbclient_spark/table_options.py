@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType, VarcharType
 from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.settings.table import Setting, suggestion
-from sbclient_spark.options import CLIENT_PREFIX
+from sbclient_spark.options import CLIENT_PREFIX, SECRETS, places_of
 from sbclient_spark.read.options import READ_TABLE
 from sbclient_spark.write.options import WRITE_TABLE
 
@@ -30,20 +30,14 @@ METADATA: Final = "servicebus"
 COLUMN: Final = "message_id"
 VARCHAR_MARK: Final = "__CHAR_VARCHAR_TYPE_STRING"
 
-SECRETS: Final = ("connectionString", "secondaryConnectionString", "clientSecret", "token")
 _SOURCES: Final = ("queue", "queues", "entity", "path", "topic", "subscription", "backlog")
 _GROUPS: Final = [
     {name.lower() for name in names}
     for names in (
-        ("connectionString", "connectionStringEnv", "connectionStringFile", "fullyQualifiedNamespace"),
-        (
-            "secondaryConnectionString",
-            "secondaryConnectionStringEnv",
-            "secondaryConnectionStringFile",
-            "secondaryNamespace",
-        ),
-        ("clientSecret", "clientSecretEnv", "clientSecretFile"),
-        ("token", "tokenEnv", "tokenFile"),
+        (*places_of("connectionString"), "fullyQualifiedNamespace"),
+        (*places_of("secondaryConnectionString"), "secondaryNamespace"),
+        places_of("clientSecret"),
+        places_of("token"),
         _SOURCES,
     )
 ]

@@ -1,22 +1,25 @@
 """Options declared as dataclass fields, and the table of them that readers, help and documentation share.
 
     class WriterSettings:
-        batch_bytes: int = setting(SIZE, "The largest batch.", default=262_144, unit="bytes")
+        batch_bytes: int = setting("The largest batch.", kind=SIZE, default=262_144)
 
     TABLE = settings_of(WriterSettings)
     values = read_texts({"batch_bytes": "64 KiB"}, TABLE, "option")
 
 The command line, the environment, a file and the options of a Spark data source give texts. `Kind.parse` checks a text
 and returns its value. Help and documentation show the other fields of `Setting`.
+
+The package pydantic-settings does not do this: its errors show secrets and not the place of a value, and it ignores
+unknown environment variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
-from types import MappingProxyType
-from typing import Any, Final
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from sbclient.errors import InvalidOperationError
 from sbclient.settings import values
@@ -117,18 +120,21 @@ class Setting:
 
 
 def setting(
-    kind: Kind,
     about: str,
     group: str = "",
     *,
+    kind: Kind | None = None,
     default: Any = None,
     unit: str = "",
     name: str | None = None,
     variable: str | None = None,
     is_secret: bool = False,
 ) -> Any:
-    """Return a dataclass field that declares an option; the arguments are those of `Setting`."""
-    row = {"kind": kind, "about": about, "group": group, "unit": unit}
+    """Return a dataclass field that declares an option; the arguments are those of `Setting`.
+
+    Without a kind, it follows from the type of the field: a flag, a text, names, or one of the words of a `Literal`.
+    """
+    row: dict[str, Any] = {"kind": kind, "about": about, "group": group, "unit": unit}
     row |= {"name": name, "variable": variable, "is_secret": is_secret}
     return field(default=default, metadata=MappingProxyType(row), repr=not is_secret)
 
@@ -143,12 +149,33 @@ def settings_of(
         variable_prefix: of the environment variables.
         name_of: makes a name of the name of a field that declares none.
     """
-    rows = [_row(each, variable_prefix, name_of) for each in fields(settings) if "kind" in each.metadata]
+    hints = get_type_hints(settings)
+    rows = [
+        _row(each, hints[each.name], variable_prefix, name_of) for each in fields(settings) if "kind" in each.metadata
+    ]
     return MappingProxyType({row.name: row for row in rows})
 
 
-def _row(declared: Field[Any], variable_prefix: str, name_of: Callable[[str], str]) -> Setting:
+def kind_of(hint: Any) -> Kind:
+    """Return the kind of the values of a type: `bool`, `str`, `tuple[str, ...]` or a `Literal`, or one of them or None.
+
+    Raises:
+        TypeError: the type does not say which values are allowed.
+    """
+    types = [one for one in get_args(hint) if one is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
+    if len(types) == 1 and types[0] in _KINDS:
+        return _KINDS[types[0]]
+    if len(types) == 1 and get_origin(types[0]) is Literal:
+        return choice(*get_args(types[0]))
+    raise TypeError(f"the type {hint} has no kind of its own: give setting(kind=...)")
+
+
+_KINDS: Final = {bool: FLAG, str: TEXT, tuple[str, ...]: NAMES, Sequence[str]: NAMES}
+
+
+def _row(declared: Field[Any], hint: Any, variable_prefix: str, name_of: Callable[[str], str]) -> Setting:
     facts = dict(declared.metadata)
+    facts["kind"] = facts["kind"] or kind_of(hint)
     facts["name"] = facts["name"] or name_of(declared.name)
     facts["unit"] = facts["unit"] or facts["kind"].unit
     facts["variable"] = facts["variable"] or f"{variable_prefix}{declared.name.upper()}"

@@ -12,14 +12,10 @@ from typing import Final, Literal
 
 from sbclient.options import MAX_MESSAGES_IN_FLIGHT, PairedNamespaceOptions, SyphonLimits
 from sbclient.settings.table import (
-    FLAG,
-    NAMES,
     NUMBERS,
     PATH,
     RATE,
     SIZE,
-    TEXT,
-    choice,
     duration,
     setting,
     settings_of,
@@ -45,133 +41,124 @@ class WorkerSettings:
     """The checked settings of one worker. Each row of the table documents its field."""
 
     primary: str = setting(
-        TEXT,
         "Connection string of the primary. Needs Send. It is never shown.",
         _NAMESPACES,
         default="",
         variable="SERVICEBUS_CONNECTION_STRING",
         is_secret=True,
     )
-    primary_file: str | None = setting(PATH, "A file that contains only that connection string.", _NAMESPACES)
+    primary_file: str | None = setting("A file that contains only that connection string.", _NAMESPACES, kind=PATH)
     secondary: str = setting(
-        TEXT,
         "Connection string of the secondary, which has the backlog. Needs Listen. It is never shown.",
         _NAMESPACES,
         default="",
         variable="SERVICEBUS_SECONDARY_CONNECTION_STRING",
         is_secret=True,
     )
-    secondary_file: str | None = setting(PATH, "A file that contains only that connection string.", _NAMESPACES)
+    secondary_file: str | None = setting("A file that contains only that connection string.", _NAMESPACES, kind=PATH)
     primary_name: str | None = setting(
-        TEXT,
         "The first part of the names of the backlog queues, if the senders set one. Default: "
         "the first DNS label of the primary.",
         _NAMESPACES,
     )
     backlog_queue_count: int = setting(
-        whole(1), "The number of backlog queues.", _NAMESPACES, default=_PAIRED.backlog_queue_count, unit="queues"
+        "The number of backlog queues.", _NAMESPACES, kind=whole(1), default=_PAIRED.backlog_queue_count, unit="queues"
     )
     queue: tuple[int, ...] | None = setting(
-        NUMBERS, "Drain only the backlog queues with these numbers, counted from 0. Default: all.", _NAMESPACES
+        "Drain only the backlog queues with these numbers, counted from 0. Default: all.", _NAMESPACES, kind=NUMBERS
     )
     sessions: bool = setting(
-        FLAG, "Also drain the session queues of senders paired with ordering=session.", _NAMESPACES, default=False
+        "Also drain the session queues of senders paired with ordering=session.", _NAMESPACES, default=False
     )
     provision: bool = setting(
-        FLAG, "Create missing backlog queues. Needs Manage on the secondary.", _NAMESPACES, default=False
+        "Create missing backlog queues. Needs Manage on the secondary.", _NAMESPACES, default=False
     )
     backlog_time_to_live: Literal["remaining", "restart"] = setting(
-        choice("remaining", "restart"),
         "The time to live of a forwarded message: what remains of it, or all of it again.",
         _MESSAGES,
         default=_PAIRED.backlog_time_to_live,
     )
     destination: tuple[str, ...] | None = setting(
-        NAMES,
         "Send only to queues and topics that match one of these patterns, such as orders or eu/*. Dead-letter other "
         "messages. Default: all.",
         _MESSAGES,
     )
     missing_entity_grace: float = setting(
-        duration(0, 3650 * 86_400),
         "How long to keep messages for an entity that does not exist before they are dead-lettered.",
         _MESSAGES,
+        kind=duration(0, 3650 * 86_400),
         default=_PAIRED.missing_entity_grace.total_seconds(),
     )
     long_poll: float = setting(
-        duration(1, 86_400),
         "How long one receive waits at an empty backlog queue.",
         _MESSAGES,
+        kind=duration(1, 86_400),
         default=_PAIRED.syphon_long_poll.total_seconds(),
     )
     max_messages_per_second: float | None = setting(
-        RATE, "The rate of sends to the primary, all entities together.", _LIMITS, unit="messages/second"
+        "The rate of sends to the primary, all entities together.", _LIMITS, kind=RATE, unit="messages/second"
     )
     max_messages_per_second_per_destination: float | None = setting(
-        RATE,
         "The same for each entity. Messages for other entities behind them in the same backlog queue wait too.",
         _LIMITS,
+        kind=RATE,
         unit="messages/second",
     )
     max_queues_polled: int | None = setting(
-        whole(1),
         "Concurrent receives at backlog queues. Default: one for each queue, and four for each session queue.",
         _LIMITS,
+        kind=whole(1),
         unit="receives",
     )
     max_messages_in_flight: int = setting(
-        whole(1, MAX_MESSAGES_IN_FLIGHT),
         "Messages in flight for each backlog queue.",
         _LIMITS,
+        kind=whole(1, MAX_MESSAGES_IN_FLIGHT),
         default=_UNLIMITED.max_messages_in_flight,
         unit="messages",
     )
     max_bytes_in_flight: int = setting(
-        SIZE, "The size of all messages in flight together.", _LIMITS, default=_UNLIMITED.max_bytes_in_flight
+        "The size of all messages in flight together.", _LIMITS, kind=SIZE, default=_UNLIMITED.max_bytes_in_flight
     )
     until: Literal["empty"] | None = setting(
-        choice("empty"), "Exit when no message is left that can be forwarded, for a cron job.", _SERVICE
+        "Exit when no message is left that can be forwarded, for a cron job.", _SERVICE
     )
     start_timeout: float | None = setting(
-        duration(0, 86_400),
         "How long to wait for an unreachable secondary at the start. Default: 60 s with --until empty, else no limit.",
         _SERVICE,
+        kind=duration(0, 86_400),
     )
     shutdown_timeout: float = setting(
-        duration(0.1, 3_600), "How long the shutdown may take after SIGTERM or SIGINT.", _SERVICE, default=25.0
+        "How long the shutdown may take after SIGTERM or SIGINT.", _SERVICE, kind=duration(0.1, 3_600), default=25.0
     )
     http_port: int | None = setting(
-        whole(0, 65_535),
         "Serve /healthz, /readyz, /metrics, /pause and /resume on this port; 0 = any free "
         "port. Default: no HTTP server.",
         _SERVICE,
+        kind=whole(0, 65_535),
     )
     http_host: str = setting(
-        TEXT, "The address of the HTTP server; 0.0.0.0 = all addresses of the machine.", _SERVICE, default="127.0.0.1"
+        "The address of the HTTP server; 0.0.0.0 = all addresses of the machine.", _SERVICE, default="127.0.0.1"
     )
     probe_interval: float = setting(
-        duration(1, 3_600),
         "With an HTTP port: how often to check that a namespace is reachable, while nothing else shows it.",
         _SERVICE,
+        kind=duration(1, 3_600),
         default=60.0,
     )
     probe_entity: str | None = setting(
-        TEXT,
         "The queue or topic of the primary that the check opens a link to; it sends nothing. "
         "Default: the last destination.",
         _SERVICE,
     )
     survey_interval: float = setting(
-        duration(10, 86_400),
         "With an HTTP port: how often to count dead letters and session queues for /metrics.",
         _SERVICE,
+        kind=duration(10, 86_400),
         default=300.0,
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        choice("debug", "info", "warning", "error"),
-        "The lowest level of log events to write.",
-        _SERVICE,
-        default="info",
+        "The lowest level of log events to write.", _SERVICE, default="info"
     )
 
     def pairing(self) -> PairedNamespaceOptions:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -24,12 +24,11 @@ from sbclient.errors import (
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
 from sbclient.rules.backlog import primary_name_of, session_backlog_queue_names
-from sbclient.settings.table import NAMES, RATE, choice, duration, setting, whole
+from sbclient.settings.table import RATE, duration, setting, whole
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient_spark.clients import open_client, worker_clients
 from sbclient_spark.log import log_event
 from sbclient_spark.options import (
-    CONNECTION_KINDS,
     ConnectionOptions,
     checked_values,
     connection_options,
@@ -61,14 +60,18 @@ class DrainOptions:
     """The options of a drain."""
 
     connection: ConnectionOptions = field(repr=False)
-    work: str = setting(choice("survey", "drain"), "`survey` counts messages, `drain` moves them.", default="drain")
-    queues: tuple[str, ...] = setting(NAMES, "The queues to drain.", default=())
-    tasks: int | None = setting(whole(1), "The tasks that share the queues; None = one per queue.", name="parallelism")
-    deadline_s: float | None = setting(duration(), "How long a task runs; None = until its queues are empty.")
-    messages_per_second: float | None = setting(RATE, "Rate limit of all tasks together.", name="maxMessagesPerSecond")
+    work: Literal["survey", "drain"] = setting("`survey` counts messages, `drain` moves them.", default="drain")
+    queues: tuple[str, ...] = setting("The queues to drain.", default=())
+    tasks: int | None = setting(
+        "The tasks that share the queues; None = one per queue.", kind=whole(1), name="parallelism"
+    )
+    deadline_s: float | None = setting("How long a task runs; None = until its queues are empty.", kind=duration())
+    messages_per_second: float | None = setting(
+        "Rate limit of all tasks together.", kind=RATE, name="maxMessagesPerSecond"
+    )
 
 
-DRAIN_TABLE: Final = table_of(DrainOptions, CONNECTION_KINDS)
+DRAIN_TABLE: Final = table_of(DrainOptions)
 
 
 def drain_options(options: Mapping[str, str]) -> DrainOptions:

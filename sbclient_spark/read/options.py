@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.settings.table import FLAG, NAMES, TEXT, Kind, choice, setting, whole
+from sbclient.settings.table import NAMES, TEXT, Kind, setting, whole
 from sbclient_spark.options import (
-    CONNECTION_KINDS,
     ConnectionOptions,
     checked_values,
     connection_options,
@@ -63,38 +62,34 @@ class ReadOptions:
 
     connection: ConnectionOptions
     paths: tuple[str, ...] = ()
-    backlog: bool = setting(FLAG, "Read all backlog queues of the pair, in the secondary.", default=False)
-    sub_queue: SubQueueWord = setting(choice(*get_args(SubQueueWord)), "The sub-queue to read.", default="none")
+    backlog: bool = setting("Read all backlog queues of the pair, in the secondary.", default=False)
+    sub_queue: SubQueueWord = setting("The sub-queue to read.", default="none")
     max_messages: int | None = setting(
-        whole(1), "The largest number of messages per queue, or per fragment of a partitioned queue."
+        "The largest number of messages per queue, or per fragment of a partitioned queue.", kind=whole(1)
     )
-    from_sequence_number: int = setting(whole(0), "Skip messages with a lower sequence number.", default=0)
+    from_sequence_number: int = setting("Skip messages with a lower sequence number.", kind=whole(0), default=0)
     ending_time: datetime | None = setting(
-        TIMESTAMP, "Skip messages that were enqueued at or after this time; None = the start of the read."
+        "Skip messages that were enqueued at or after this time; None = the start of the read.", kind=TIMESTAMP
     )
-    body_type: BodyType = setting(
-        choice(*get_args(BodyType)), "The type of the column `body`; `string` decodes UTF-8.", default="binary"
-    )
+    body_type: BodyType = setting("The type of the column `body`; `string` decodes UTF-8.", default="binary")
     min_partitions: int | None = setting(
-        whole(1, 10_000), "The number of tasks to split sequence numbers into; None = one per queue or fragment."
+        "The number of tasks to split sequence numbers into; None = one per queue or fragment.", kind=whole(1, 10_000)
     )
     mode: Mode = setting(
-        choice(*get_args(Mode)),
         "`peek` takes nothing; `receive` takes the messages of a stream and completes them when Spark has processed "
         "them.",
         default="peek",
     )
     max_messages_per_trigger: int | None = setting(
-        whole(1), "The largest number of messages of a micro-batch; None = all, or 10,000 with `mode` receive."
+        "The largest number of messages of a micro-batch; None = all, or 10,000 with `mode` receive.", kind=whole(1)
     )
     starting_sequence_number: int = setting(
-        START, "Where a new stream starts: a sequence number, `earliest` or `latest`.", default=EARLIEST
+        "Where a new stream starts: a sequence number, `earliest` or `latest`.", kind=START, default=EARLIEST
     )
     fail_on_data_loss: bool = setting(
-        FLAG, "Fail a stream if messages left the queue before it read them; otherwise log a warning.", default=True
+        "Fail a stream if messages left the queue before it read them; otherwise log a warning.", default=True
     )
     orphans: Orphans = setting(
-        choice(*get_args(Orphans)),
         "With `mode` receive, deferred messages that no micro-batch names: `leave` them, or `take` them at the start.",
         default="leave",
     )
@@ -102,7 +97,7 @@ class ReadOptions:
 
 READ_TABLE: Final = table_of(
     ReadOptions,
-    CONNECTION_KINDS | dict.fromkeys(("queue", "entity", "topic", "subscription", "path"), TEXT) | {"queues": NAMES},
+    dict.fromkeys(("queue", "entity", "topic", "subscription", "path"), TEXT) | {"queues": NAMES},
 )
 """Every option of a read, by name."""
 

@@ -12,18 +12,14 @@ from sbclient.message import MAX_ID_LENGTH
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.entity_path import check_entity_path
 from sbclient.settings.table import (
-    FLAG,
-    NAMES,
     RATE,
     TEXT,
     Kind,
-    choice,
     duration,
     setting,
     whole,
 )
 from sbclient_spark.options import (
-    CONNECTION_KINDS,
     ConnectionOptions,
     EntityWord,
     checked_values,
@@ -73,75 +69,66 @@ class WriteOptions:
     entity: EntityWord | None = None
     entity_path: str | None = None
     body_format: BodyFormat = setting(
-        choice(*get_args(BodyFormat)),
-        "`raw` sends the column `body`; `json` sends an object of all columns that are not reserved.",
-        default="raw",
+        "`raw` sends the column `body`; `json` sends an object of all columns that are not reserved.", default="raw"
     )
     unknown_columns: UnknownColumns = setting(
-        choice(*get_args(UnknownColumns)),
-        "Other columns are an `error`, are left out, or each become an application property.",
-        default="error",
+        "Other columns are an `error`, are left out, or each become an application property.", default="error"
     )
-    message_id_mode: MessageIdMode = setting(
-        choice(*get_args(MessageIdMode)), "How message ids are made; see `message_ids`.", default="auto"
-    )
-    message_id_columns: tuple[str, ...] = setting(NAMES, "The key columns of the mode `keys`.", default=())
-    message_id_prefix: str = setting(TEXT, "Prefix of every message id.", default="")
-    txn_app_id: str | None = setting(TEXT, "The name of a batch job, for the mode `position`.")
-    txn_version: int | None = setting(whole(0), "The number of a run of the batch job.")
+    message_id_mode: MessageIdMode = setting("How message ids are made; see `message_ids`.", default="auto")
+    message_id_columns: tuple[str, ...] = setting("The key columns of the mode `keys`.", default=())
+    message_id_prefix: str = setting("Prefix of every message id.", default="")
+    txn_app_id: str | None = setting("The name of a batch job, for the mode `position`.")
+    txn_version: int | None = setting("The number of a run of the batch job.", kind=whole(0))
     require_duplicate_detection: Requirement = setting(
-        choice(*get_args(Requirement)),
-        "A destination without duplicate detection is an `error`, a warning, or not checked.",
-        default="warn",
+        "A destination without duplicate detection is an `error`, a warning, or not checked.", default="warn"
     )
     duplicate_detection_window_s: float = setting(
-        duration(),
         "The shortest accepted window: longer than an outage, the syphon's delay and the job's retries together.",
+        kind=duration(),
         default=3600.0,
     )
-    max_batch_bytes: int | None = setting(whole(1), "Bytes of one transfer; None = the limit of the entity.")
+    max_batch_bytes: int | None = setting("Bytes of one transfer; None = the limit of the entity.", kind=whole(1))
     max_batch_messages: int = setting(
-        whole(1, 4500), "Messages of one transfer; 4500 is the limit of the service.", default=2000
+        "Messages of one transfer; 4500 is the limit of the service.", kind=whole(1, 4500), default=2000
     )
-    max_in_flight_batches: int = setting(whole(1, 64), "Transfers of a task in flight at the same time.", default=4)
+    max_in_flight_batches: int = setting(
+        "Transfers of a task in flight at the same time.", kind=whole(1, 64), default=4
+    )
     linger_s: float = setting(
-        MILLISECONDS, "How long a transfer that is not full waits for more rows.", default=0.0, name="lingerMs"
+        "How long a transfer that is not full waits for more rows.", kind=MILLISECONDS, default=0.0, name="lingerMs"
     )
-    max_messages_per_second: float | None = setting(RATE, "Rate limit of one task.")
-    max_bytes_per_second: float | None = setting(RATE, "Rate limit of one task.")
+    max_messages_per_second: float | None = setting("Rate limit of one task.", kind=RATE)
+    max_bytes_per_second: float | None = setting("Rate limit of one task.", kind=RATE)
     max_retries: int = setting(
-        whole(0),
         "How often a task repeats a failed transfer, after the client's retries. With a secondary, an outage is "
         "retried until the failover interval is over.",
+        kind=whole(0),
         default=5,
     )
-    retry_backoff_s: float = setting(duration(), "The first pause between two attempts.", default=0.8)
-    retry_max_backoff_s: float = setting(duration(), "The longest pause between two attempts.", default=30.0)
-    task_deadline_s: float | None = setting(duration(), "A task fails after this time; None = never.")
+    retry_backoff_s: float = setting("The first pause between two attempts.", kind=duration(), default=0.8)
+    retry_max_backoff_s: float = setting("The longest pause between two attempts.", kind=duration(), default=30.0)
+    task_deadline_s: float | None = setting("A task fails after this time; None = never.", kind=duration())
     on_row_error: OnRowError = setting(
-        choice(*get_args(OnRowError)),
-        "An invalid row fails the job, is skipped, or is written to `badRecordsPath`.",
-        default="fail",
+        "An invalid row fails the job, is skipped, or is written to `badRecordsPath`.", default="fail"
     )
-    max_row_errors: int | None = setting(whole(0), "A task with more invalid rows fails; None = no limit.")
-    bad_records_path: str | None = setting(LOCAL_PATH, "A directory that all workers can write to.")
+    max_row_errors: int | None = setting("A task with more invalid rows fails; None = no limit.", kind=whole(0))
+    bad_records_path: str | None = setting("A directory that all workers can write to.", kind=LOCAL_PATH)
     on_send_error: OnSendError = setting(
-        choice(*get_args(OnSendError)),
         "A row that could not be sent after all retries fails the job, or is written to `badRecordsPath`.",
         default="fail",
     )
     dry_run: DryRun = setting(
-        choice(*get_args(DryRun)),
         "Send nothing: `schema` checks the plan, `sample` encodes the first rows of each task, `encode` all rows.",
         default="off",
     )
     ordering: Ordering = setting(
-        choice(*get_args(Ordering)),
         "`session` keeps the order in each session across a failover; all rows of a session must be in one task.",
         default="none",
     )
-    metrics_path: str | None = setting(LOCAL_PATH, "A file of the driver; each commit or abort appends a JSON line.")
-    metrics_log: bool = setting(FLAG, "Log the counts of tasks and commits.", default=True)
+    metrics_path: str | None = setting(
+        "A file of the driver; each commit or abort appends a JSON line.", kind=LOCAL_PATH
+    )
+    metrics_log: bool = setting("Log the counts of tasks and commits.", default=True)
 
     @property
     def destination(self) -> str:
@@ -149,7 +136,7 @@ class WriteOptions:
         return self.entity_path or "the queues and topics that the rows name"
 
 
-WRITE_TABLE: Final = table_of(WriteOptions, CONNECTION_KINDS | dict.fromkeys(("queue", "topic", "path"), TEXT))
+WRITE_TABLE: Final = table_of(WriteOptions, dict.fromkeys(("queue", "topic", "path"), TEXT))
 """Every option of a write, by name."""
 
 

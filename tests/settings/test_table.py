@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 
 from sbclient.errors import InvalidOperationError
-from sbclient.settings.table import FLAG, SIZE, TEXT, duration, read_texts, setting, settings_of, suggestion, whole
+from sbclient.settings.table import SIZE, duration, kind_of, read_texts, setting, settings_of, suggestion, whole
 from sbclient.settings.values import size_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    batch_bytes: int = setting(SIZE, "The largest batch.", "Limits", default=2**20, unit="bytes")
-    wait: float | None = setting(duration(1, 60), "How long to wait.", unit="seconds")
-    key: str = setting(TEXT, "The key.", default="", variable="THE_KEY", is_secret=True)
-    is_dry: bool = setting(FLAG, "Send nothing.", name="dryRun", default=False)
+    batch_bytes: int = setting("The largest batch.", "Limits", kind=SIZE, default=2**20, unit="bytes")
+    wait: float | None = setting("How long to wait.", kind=duration(1, 60), unit="seconds")
+    key: str = setting("The key.", default="", variable="THE_KEY", is_secret=True)
+    is_dry: bool = setting("Send nothing.", name="dryRun", default=False)
     undeclared: int = 0
 
 
@@ -71,3 +72,21 @@ def test_kind_describes_its_range() -> None:
 def test_size_text_is_readable(size: int, text: str) -> None:
     assert size_text(size) == text
     assert SIZE.parse("size", text) == size
+
+
+def test_kind_follows_from_the_type_of_the_field() -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Inferred:
+        mode: Literal["peek", "receive"] | None = setting("The mode.")
+        names: tuple[str, ...] = setting("Names.", default=())
+
+    table = settings_of(Inferred)
+    assert read_texts({"mode": "PEEK", "names": "a, b"}, table, "option") == {"mode": "peek", "names": ("a", "b")}
+    with pytest.raises(InvalidOperationError, match="it must be one of peek, receive"):
+        read_texts({"mode": "take"}, table, "option")
+
+
+@pytest.mark.parametrize("hint", [int, float | None, str | bool, list[str]])
+def test_type_that_allows_too_much_requires_a_kind(hint: Any) -> None:
+    with pytest.raises(TypeError, match="kind="):
+        kind_of(hint)
