@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 from sbclient.broker.directory import Entity, path_of
 from sbclient.broker.entry import utc_datetime
@@ -29,13 +28,6 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.rules.entity_path import canonical, check_entity_path
-
-
-class _Change(NamedTuple):
-    """A change to the rules of a subscription, with the check that precedes it."""
-
-    check: Callable[[float], object]
-    apply: Callable[[float], object]
 
 
 class Rulebook:
@@ -78,12 +70,7 @@ class Rulebook:
                 )
             self._check_count(self._topic_of(address), rule)
 
-        self._change(
-            call,
-            address,
-            _Change(check, lambda _: self._set(address, canonical(name), rule)),
-            transaction,
-        )
+        self._change(call, address, check, lambda _: self._set(address, canonical(name), rule), transaction)
         return replace(rule.properties)
 
     def update(self, address: EntityAddress, properties: RuleProperties) -> RuleProperties:
@@ -100,8 +87,7 @@ class Rulebook:
     def delete(self, call: Call, address: EntityAddress, transaction: Transaction | None) -> None:
         """Remove a rule, now or when a transaction is committed."""
         key = canonical(address.names[2])
-        change = _Change(lambda _: self.at(address), lambda _: self._set(address, key, None))
-        self._change(call, address, change, transaction)
+        self._change(call, address, lambda _: self.at(address), lambda _: self._set(address, key, None), transaction)
 
     def at(self, address: EntityAddress) -> Rule:
         """
@@ -134,11 +120,18 @@ class Rulebook:
         if self._gate.changes is not None:
             self._gate.changes.change_rule(subscription.queue.key, key)
 
-    def _change(self, call: Call, address: EntityAddress, change: _Change, transaction: Transaction | None) -> None:
-        change.check(call.now)
+    def _change(
+        self,
+        call: Call,
+        address: EntityAddress,
+        check: Callable[[float], object],
+        apply: Callable[[float], object],
+        transaction: Transaction | None,
+    ) -> None:
+        check(call.now)
         topic = self._topic_of(address)
         if transaction is None:
-            change.apply(call.now)
+            apply(call.now)
             touch(self._directory.at(EntityAddress(EntityKind.SUBSCRIPTION, address.names[:2])), call.now)
             return
         if topic.is_partitioned:
@@ -148,7 +141,7 @@ class Rulebook:
         scope = Scope(topic.path, 0)
         transaction.check_open(call.now)
         transaction.check_scope(scope, 1)
-        transaction.add(Step(change.check, change.apply, topic.body.fragments[0]), scope, call.now)
+        transaction.add(Step(check, apply, topic.body.fragments[0]), scope, call.now)
 
     def _topic_of(self, address: EntityAddress) -> Entity:
         return self._directory.at(EntityAddress(EntityKind.TOPIC, address.names[:1]))
