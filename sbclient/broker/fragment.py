@@ -215,7 +215,7 @@ class Fragment(Storage):
         """Take the next ready message, and lock it or delete it; None if there is none."""
         entry = self._pop_ready(now, lock)
         if entry is not None:
-            self._hand_out(entry, now, delete=delete)
+            self.hand_out(entry, now, delete=delete)
         return entry
 
     def take_for_cache(self, now: float) -> Entry | None:
@@ -256,11 +256,8 @@ class Fragment(Storage):
             "locked by another receiver"
         )
 
-    def take_deferred(self, entry: Entry, now: float, *, delete: bool) -> None:
-        """Lock or delete a message from `check_deferred`."""
-        self._hand_out(entry, now, delete=delete)
-
-    def _hand_out(self, entry: Entry, now: float, *, delete: bool) -> None:
+    def hand_out(self, entry: Entry, now: float, *, delete: bool) -> None:
+        """Lock or delete a message that is ready, or that `check_deferred` has returned."""
         if delete:
             self._remove(entry)
         else:

@@ -359,7 +359,7 @@ class Namespace:
         found = [(fragment, fragment.check_deferred(number, call.now, lock)) for fragment, number in keepers]
         deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
         for fragment, entry in found:
-            fragment.take_deferred(entry, call.now, delete=deletes)
+            fragment.hand_out(entry, call.now, delete=deletes)
         return [entry for _, entry in found]
 
     def release(self, call: Call, path: str, tokens: Sequence[UUID]) -> None:
