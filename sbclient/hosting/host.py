@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import Entry
@@ -44,15 +44,12 @@ LEAST_WAIT_S: Final = 1e-6
 """A shorter wait can be lost in the rounding of a float of seconds: it would end at once, again and again."""
 
 
-class _Timer:
+class _Timer(NamedTuple):
     """The timer of one entity, on one loop."""
 
-    __slots__ = ("at", "handle", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, handle: asyncio.TimerHandle, at: float) -> None:
-        self.loop = loop
-        self.handle = handle
-        self.at = at
+    loop: asyncio.AbstractEventLoop
+    handle: asyncio.TimerHandle
+    at: float
 
 
 class Performed(Generic[T]):
