@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -93,3 +94,28 @@ class AmqpAnnotatedMessage:
         if self.body_type is not AmqpMessageBodyType.DATA:
             return self.content
         return iter((self.content,) if isinstance(self.content, bytes) else self.content)
+
+
+class ApplicationProperties(dict[str, Any]):
+    """The application properties of a message. A lookup by `bytes`, the names in azure-servicebus, warns."""
+
+    __slots__ = ()
+
+    def __missing__(self, name: object) -> Any:
+        _warn_of_bytes(name)
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        _warn_of_bytes(name)
+        return super().__contains__(name)
+
+    def get(self, name: Any, default: Any = None) -> Any:
+        """Return the value of a property; the default if there is none."""
+        _warn_of_bytes(name)
+        return super().get(name, default)
+
+
+def _warn_of_bytes(name: object) -> None:
+    if isinstance(name, bytes):
+        text = name.decode(errors="replace")
+        warnings.warn(f"{name!r} is not found: look up {text!r}, names are of type str", UserWarning, stacklevel=3)

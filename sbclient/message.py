@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from enum import IntEnum
+from enum import Enum
 from typing import Any, Self, TypeAlias
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from sbclient.annotated_message import (
     AmqpAnnotatedMessage,
     AmqpMessageHeader,
     AmqpMessageProperties,
+    ApplicationProperties,
 )
 from sbclient.annotated_message import AmqpMessageBodyType as AmqpMessageBodyType
 from sbclient.errors import InvalidOperationError, ServiceBusError
@@ -34,7 +35,7 @@ _IDS = frozenset({"message_id", "correlation_id"})
 """The attributes that AMQP and azure-servicebus also allow to be a number or a UUID."""
 
 
-class ServiceBusMessageState(IntEnum):
+class ServiceBusMessageState(int, Enum):
     """The state of a message in its queue. The numbers are those of the `x-opt-message-state` annotation."""
 
     ACTIVE = 0
@@ -294,9 +295,10 @@ class ServiceBusMessage:
     @property
     def application_properties(self) -> dict[str, PropertyValue]:
         """The properties of the application: change the dict in place or assign a new one."""
-        if self._application_properties is None:
-            self._application_properties = {}
-        return self._application_properties
+        properties = self._application_properties
+        if type(properties) is not ApplicationProperties:
+            properties = self._application_properties = ApplicationProperties(properties or {})
+        return properties
 
     @application_properties.setter
     def application_properties(self, value: Mapping[Any, Any] | None) -> None:

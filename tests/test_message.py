@@ -339,3 +339,34 @@ class Level(IntEnum):
 
 def test_an_integer_of_a_class_of_its_own_is_a_property_like_any_other_and_checked_at_once() -> None:
     assert ServiceBusMessage(None, application_properties={"level": Level.HIGH}).application_properties == {"level": 3}
+
+
+def test_lookup_of_a_property_by_bytes_warns() -> None:
+    properties = ServiceBusMessage("x", application_properties={"name": 1}).application_properties
+    name: Any = b"name"  # what a migrated program looks up
+    with pytest.warns(UserWarning, match="look up 'name'") as caught:
+        assert properties.get(name) is None
+        assert name not in properties
+    assert [warning.filename for warning in caught] == [__file__] * 2
+    with pytest.warns(UserWarning, match="look up 'name'"), pytest.raises(KeyError):
+        _ = properties[name]
+    assert (properties["name"], properties.get("name"), properties.get("other", 2)) == (1, 1, 2)
+    assert "name" in properties
+    assert "other" not in properties
+
+
+def test_state_prints_as_in_azure_servicebus() -> None:
+    assert (
+        f"{ServiceBusMessageState.DEFERRED}"
+        == str(ServiceBusMessageState.DEFERRED)
+        == "ServiceBusMessageState.DEFERRED"
+    )
+    assert int(ServiceBusMessageState.DEFERRED) == 1
+
+
+def test_classes_of_the_amqp_module_are_in_ours() -> None:
+    from azure.servicebus import amqp as theirs
+
+    from sbclient import amqp as ours
+
+    assert all(hasattr(ours, name) for name in theirs.__all__)

@@ -31,6 +31,8 @@ All events are in `amqp.events`.
 Messages: `Sections` finds the sections of a message without decoding them, `WireMessage` decodes a message,
 `encode_message` encodes one, `encode_delivery` adds the broker's annotations to a stored message, and `encode_sections`
 builds requests and replies.
+
+The classes of `azure.servicebus.amqp` are here too, so that a search-and-replace of its name is enough.
 """
 
 from sbclient.amqp.batch import EncodedBatch, encode_section, join_batch, split_batch
@@ -61,13 +63,23 @@ from sbclient.amqp.states import (
     Released,
     TransactionalState,
 )
+from sbclient.annotated_message import (
+    AmqpAnnotatedMessage,
+    AmqpMessageBodyType,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
+)
 
 __all__ = [
     "ACCEPTED",
     "BATCH_FORMAT",
     "RELEASED",
     "Accepted",
+    "AmqpAnnotatedMessage",
     "AmqpError",
+    "AmqpMessageBodyType",
+    "AmqpMessageHeader",
+    "AmqpMessageProperties",
     "Attach",
     "AttachRequested",
     "BrokerAnnotations",
