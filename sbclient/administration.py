@@ -37,6 +37,7 @@ from sbclient.entities import (
 )
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import read_duration
+from sbclient.options import used_by, without_ignored
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.transport.base import TransactionLink, Transport
 from sbclient.transport.choice import open_transport
@@ -104,7 +105,7 @@ def _open(
         clock=Clock(),
         random=SystemRandom(),
         transport="sdk",
-        **sdk_options,
+        **without_ignored(sdk_options, used_by("sdk"), stacklevel=3),
     )
 
 
@@ -179,14 +180,14 @@ class ServiceBusAdministrationClient:
         queue_name: str,
         *,
         authorization_rules: list[AuthorizationRule] | None = None,
-        auto_delete_on_idle: timedelta | None = None,
+        auto_delete_on_idle: timedelta | str | None = None,
         dead_lettering_on_message_expiration: bool | None = None,
-        default_message_time_to_live: timedelta | None = None,
-        duplicate_detection_history_time_window: timedelta | None = None,
+        default_message_time_to_live: timedelta | str | None = None,
+        duplicate_detection_history_time_window: timedelta | str | None = None,
         enable_batched_operations: bool | None = None,
         enable_express: bool | None = None,
         enable_partitioning: bool | None = None,
-        lock_duration: timedelta | None = None,
+        lock_duration: timedelta | str | None = None,
         max_delivery_count: int | None = None,
         max_size_in_megabytes: int | None = None,
         requires_duplicate_detection: bool | None = None,
@@ -236,16 +237,16 @@ class ServiceBusAdministrationClient:
         self,
         topic_name: str,
         *,
-        default_message_time_to_live: timedelta | None = None,
+        default_message_time_to_live: timedelta | str | None = None,
         max_size_in_megabytes: int | None = None,
         requires_duplicate_detection: bool | None = None,
-        duplicate_detection_history_time_window: timedelta | None = None,
+        duplicate_detection_history_time_window: timedelta | str | None = None,
         enable_batched_operations: bool | None = None,
         size_in_bytes: int | None = None,
         filtering_messages_before_publishing: bool | None = None,
         authorization_rules: list[AuthorizationRule] | None = None,
         support_ordering: bool | None = None,
-        auto_delete_on_idle: timedelta | None = None,
+        auto_delete_on_idle: timedelta | str | None = None,
         enable_partitioning: bool | None = None,
         enable_express: bool | None = None,
         user_metadata: str | None = None,
@@ -287,9 +288,9 @@ class ServiceBusAdministrationClient:
         topic_name: str,
         subscription_name: str,
         *,
-        lock_duration: timedelta | None = None,
+        lock_duration: timedelta | str | None = None,
         requires_session: bool | None = None,
-        default_message_time_to_live: timedelta | None = None,
+        default_message_time_to_live: timedelta | str | None = None,
         dead_lettering_on_message_expiration: bool | None = None,
         dead_lettering_on_filter_evaluation_exceptions: bool | None = None,
         max_delivery_count: int | None = None,
@@ -297,7 +298,7 @@ class ServiceBusAdministrationClient:
         forward_to: str | None = None,
         user_metadata: str | None = None,
         forward_dead_lettered_messages_to: str | None = None,
-        auto_delete_on_idle: timedelta | None = None,
+        auto_delete_on_idle: timedelta | str | None = None,
     ) -> SubscriptionProperties:
         """Create a subscription with the rule `$Default`, which matches every message."""
         return await self._create(SubscriptionProperties, (topic_name, subscription_name), locals())

@@ -8,11 +8,12 @@ Sources: "documented" means the page on paired namespaces of the retired .NET cl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Final, Literal, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_type_hints
 
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
@@ -213,20 +214,49 @@ def _check_seconds(name: str, seconds: float) -> None:
         raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, more than 0 and finite")
 
 
-_REPLACEMENTS: Final = {
+_LINKS_ARE_SHARED: Final = "links are shared and replaced"
+
+IGNORED: Final = {
+    "amqp_transport": "this client has its own AMQP engine",
+    "auth_timeout": "the timeout of a call limits its time",
+    "client_identifier": _LINKS_ARE_SHARED,
+    "keep_alive": "connections are kept alive",
     "logging_enable": "set the level of the logger 'sbclient' instead",
-    "retry_mode": "remove it; retries always use exponential back-off",
-    "socket_timeout": "remove it; the timeout of a call limits its time",
-    "uamqp_transport": "remove it; this client has its own AMQP engine",
+    "retry_mode": "retries always use exponential back-off",
+    "socket_timeout": "the timeout of a call limits its time",
+    "uamqp_transport": "this client has its own AMQP engine",
 }
-"""Options of azure-servicebus that this client lacks, with what to do instead."""
+"""Options of azure-servicebus that have no effect in this client, with the reason or the replacement."""
+
+OF_LINKS: Final = frozenset({"auth_timeout", "client_identifier", "keep_alive", "socket_timeout"})
+"""Those that azure-servicebus accepts for a sender or receiver."""
+
+
+def without_ignored(options: Mapping[str, Any], used: Container[str] = (), *, stacklevel: int) -> dict[str, Any]:
+    """Return options without those that have no effect. One `UserWarning` names them, unless they are off.
+
+    Args:
+        options: the options by name.
+        used: names of `IGNORED` that have an effect nevertheless.
+        stacklevel: as of `warnings.warn`; 1 = the caller of this function.
+    """
+    ignored = {name: reason for name, reason in IGNORED.items() if name in options and name not in used}
+    reasons = [f"{name} ({reason})" for name, reason in ignored.items() if options[name] not in (None, False)]
+    if reasons:
+        text = f"options of azure-servicebus that have no effect here: {', '.join(reasons)}; remove them"
+        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
+    return {name: value for name, value in options.items() if name not in ignored}
+
+
+def used_by(transport: object) -> Container[str]:
+    """Return the names of `IGNORED` that have an effect on a transport: `"sdk"` passes most to azure-servicebus."""
+    return IGNORED.keys() - {"retry_mode", "uamqp_transport"} if transport == "sdk" else {"client_identifier"}
 
 
 def unknown_option(name: str, known: Iterable[str]) -> InvalidOperationError:
-    """Return the error for an option that a client does not have, with a replacement or the most similar name."""
+    """Return the error for an option that a client does not have, with the most similar name."""
     near = get_close_matches(name, [*known, *_CLIENT_OPTIONS], n=1)
-    similar = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
-    advice = _REPLACEMENTS.get(name, similar)
+    advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
     return InvalidOperationError(f"{name!r} is not an option of a client: {advice}")
 
 

@@ -52,8 +52,6 @@ CLASSES: Final = [
 
 REASONS: Final = {
     "*.client_identifier is missing": "names one AMQP link; links are shared and replaced here",
-    "*(client_identifier=) is missing": "names one AMQP link; links are shared and replaced here",
-    "*(socket_timeout=) is missing": "one AMQP link has no socket of its own; `timeout` of a call limits it",
     "*.message is missing": "deprecated in azure-servicebus",
     "ServiceBusMessage(partition_key='a', session_id='b') *": "the send raises it, since both can be set later",
     "ServiceBusMessage.raw_amqp_message is missing": "received messages have it; `AmqpAnnotatedMessage` can be sent",

@@ -15,6 +15,8 @@ from sbclient.options import (
     RetryOptions,
     SyphonLimits,
     unknown_option,
+    used_by,
+    without_ignored,
 )
 
 
@@ -152,8 +154,6 @@ def test_limits_of_a_syphon_keep_their_ranges(name: str, wrong: list[Any]) -> No
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("logging_enable", "the logger 'sbclient'"),
-        ("retry_mode", "always use exponential back-off"),
         ("retry_totl", "'retry_total'"),
         ("colour", "use one of user_agent"),
     ],
@@ -162,3 +162,18 @@ def test_unknown_option_has_advice(name: str, advice: str) -> None:
     error = unknown_option(name, ["user_agent"])
     assert advice in str(error)
     assert not error.is_outage
+
+
+def test_options_without_an_effect_are_dropped_with_one_warning() -> None:
+    given = {"retry_mode": "fixed", "logging_enable": True, "uamqp_transport": False, "user_agent": "mine"}
+    with pytest.warns(UserWarning, match="logging_enable .* 'sbclient'.*retry_mode") as caught:
+        assert without_ignored(given, stacklevel=1) == {"user_agent": "mine"}
+    assert len(caught) == 1
+    assert "uamqp_transport" not in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(("transport", "kept"), [("sdk", {"socket_timeout": 5}), ("amqp", {}), (None, {})])
+def test_option_that_a_transport_passes_on_is_kept(transport: str | None, kept: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match="retry_mode"):
+        assert without_ignored({"socket_timeout": 5, "retry_mode": "fixed"}, used_by(transport), stacklevel=1) == kept

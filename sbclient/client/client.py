@@ -19,7 +19,15 @@ from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSubQueue, SessionChoice
 from sbclient.entities import EntityKind
 from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusConnectionError
-from sbclient.options import PARTNER_CLOSE_GRACE, PairedNamespaceOptions, RetryOptions, SyphonLimits
+from sbclient.options import (
+    OF_LINKS,
+    PARTNER_CLOSE_GRACE,
+    PairedNamespaceOptions,
+    RetryOptions,
+    SyphonLimits,
+    used_by,
+    without_ignored,
+)
 from sbclient.pairing.pair import Pair
 from sbclient.pairing.pinger import Pinger
 from sbclient.pairing.state import PairState
@@ -52,7 +60,8 @@ class ServiceBusClient:
     Use it with `async with`, or call `close` at the end.
 
     Args:
-        fully_qualified_namespace: `contoso.servicebus.windows.net`, with `credential`; or a parsed connection string.
+        fully_qualified_namespace: `contoso.servicebus.windows.net` or its URL, with `credential`; or a parsed
+            connection string.
         credential: an azure-identity credential.
         transport: the transport to the service: `"amqp"`, the own AMQP engine, or `"sdk"`, azure-servicebus; it applies
             to `secondary` too. Or an implementation of `transport.base.Transport`, instead of namespace and credential.
@@ -64,7 +73,8 @@ class ServiceBusClient:
             topic that the client uses is then the only one that it can receive from; use a client for this alone.
         retry_total, retry_backoff_factor, retry_backoff_max, timeout: see `RetryOptions`.
         clock, random: for tests and simulations; None = the real ones.
-        sdk_options: passed to azure-servicebus, see `transport.choice.open_transport`.
+        sdk_options: further options of azure-servicebus, see `transport.choice.open_transport`. Those without an effect
+            here, such as `retry_mode`, cause a `UserWarning`.
 
     Raises:
         InvalidOperationError: an argument is invalid, primary and secondary are the same namespace, or the client
@@ -98,7 +108,7 @@ class ServiceBusClient:
         self._clock = clock or Clock()
         # The system's generator: processes forked from one another must never draw the same message ids.
         self._random = random or SystemRandom()
-        self._sdk_options = sdk_options
+        self._sdk_options = without_ignored(sdk_options, used_by(transport), stacklevel=2)
         self._is_cross_entity = enable_cross_entity_transactions
         self._transport_name = transport if isinstance(transport, str) else None
         self._lender = secondary if isinstance(secondary, ServiceBusClient) else None
@@ -156,6 +166,7 @@ class ServiceBusClient:
             InvalidOperationError: the connection string is invalid; the text never repeats a key.
         """
         connection = parse_connection_string(conn_str)
+        kwargs = without_ignored(kwargs, used_by(kwargs.get("transport")), stacklevel=2)
         client = cls(connection, secondary=secondary, options=options, **kwargs)
         client._entity_path = connection.entity_path
         return client
@@ -293,20 +304,29 @@ class ServiceBusClient:
         administration._answered = self._core.primary_answered
         return administration
 
-    def get_queue_sender(self, queue_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
+    def get_queue_sender(
+        self, queue_name: str, *, partitioned: bool | None = None, **link_options: Any
+    ) -> ServiceBusSender:
         """Create a sender for a queue.
 
         Args:
             partitioned: whether the queue is partitioned, for the early check of keys in transactions. None = the
                 client looks it up; without the right to do so the queue counts as partitioned.
+            link_options: `client_identifier`, `socket_timeout` and other options that azure-servicebus has for one AMQP
+                link; they have no effect and cause a `UserWarning`.
 
         Raises:
             InvalidOperationError: the name is invalid, or not that of the connection string.
+            TypeError: there is no such option.
         """
+        _check_link_options(link_options)
         return self._sender(queue_name, EntityKind.QUEUE, partitioned)
 
-    def get_topic_sender(self, topic_name: str, *, partitioned: bool | None = None) -> ServiceBusSender:
+    def get_topic_sender(
+        self, topic_name: str, *, partitioned: bool | None = None, **link_options: Any
+    ) -> ServiceBusSender:
         """Create a sender for a topic; see `get_queue_sender`."""
+        _check_link_options(link_options)
         return self._sender(topic_name, EntityKind.TOPIC, partitioned)
 
     def _sender(self, name: str, kind: EntityKind, partitioned: bool | None) -> ServiceBusSender:
@@ -325,6 +345,7 @@ class ServiceBusClient:
         max_wait_time: float | None = None,
         auto_lock_renewer: AutoLockRenewer | None = None,
         prefetch_count: int = 0,
+        **link_options: Any,
     ) -> ServiceBusReceiver:
         """Create a receiver for a queue.
 
@@ -337,7 +358,9 @@ class ServiceBusClient:
                 `NEXT_AVAILABLE_SESSION` also the longest wait for a session. None = 60 s, and iteration never ends.
             auto_lock_renewer: renews the locks of received messages.
             prefetch_count: the number of messages that may be fetched, and locked, in advance. 0 to 50,000.
+            link_options: see `get_queue_sender`.
         """
+        _check_link_options(link_options)
         queue_name, sub_queue = _split(queue_name, sub_queue)
         return self._receiver(
             self._checked(queue_name, EntityKind.QUEUE),
@@ -360,8 +383,10 @@ class ServiceBusClient:
         max_wait_time: float | None = None,
         auto_lock_renewer: AutoLockRenewer | None = None,
         prefetch_count: int = 0,
+        **link_options: Any,
     ) -> ServiceBusReceiver:
         """Create a receiver for a subscription; see `get_queue_receiver`."""
+        _check_link_options(link_options)
         subscription_name, sub_queue = _split(subscription_name, sub_queue)
         return self._receiver(
             self._subscription(topic_name, subscription_name),
@@ -507,3 +532,14 @@ def _sub_queue_path(path: str, sub_queue: ServiceBusSubQueue | str | None) -> st
             f"sub_queue is {sub_queue!r}: it must be 'deadletter' or 'transferdeadletter'"
         ) from error
     return dead_letter_path(path) if which is ServiceBusSubQueue.DEAD_LETTER else transfer_dead_letter_path(path)
+
+
+def _check_link_options(options: dict[str, Any]) -> None:
+    """Warn of options of one AMQP link.
+
+    Raises:
+        TypeError: an option is not one of a link.
+    """
+    for name in options.keys() - OF_LINKS:
+        raise TypeError(f"{name!r} is not an option of a sender or receiver: use the options that the method documents")
+    without_ignored(options, stacklevel=3)

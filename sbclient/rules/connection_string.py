@@ -135,6 +135,20 @@ def parse_connection_string(conn_str: str) -> ConnectionString:
     )
 
 
+def namespace_name(name: str) -> str:
+    """Return the name of a namespace without a scheme and a slash at its end: `https://contoso.example/` is allowed.
+
+    Raises:
+        InvalidOperationError: it contains a path.
+    """
+    host = name.strip().partition("://")[2] or name.strip()
+    host = host.removesuffix("/")
+    if not host or "/" in host:
+        # The value is not shown: it may be a connection string.
+        raise InvalidOperationError("the namespace is not the name of a host: give contoso.servicebus.windows.net")
+    return host
+
+
 def _memory(name: str) -> ConnectionString:
     name = name.rstrip("/").lower()
     if _MEMORY_NAME.fullmatch(name) is None:

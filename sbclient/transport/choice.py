@@ -9,15 +9,12 @@ from typing import Any, Final
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.options import unknown_option
-from sbclient.rules.connection_string import ConnectionString
+from sbclient.rules.connection_string import ConnectionString, namespace_name
 from sbclient.transport.base import Transport
 
 NAMES: Final = ("amqp", "sdk")
 DEFAULT: Final = "amqp"
 """The default transport for a namespace on the network."""
-
-_OFF_BY_DEFAULT: Final = ("logging_enable", "uamqp_transport")
-"""Options of azure-servicebus that are refused, but whose default may be given."""
 
 _OF_TLS: Final = ("connection_verify", "ssl_context")
 """Options without an effect on a namespace in this process, so that a program can be tested there unchanged."""
@@ -37,6 +34,7 @@ def open_transport(
     """Return a transport for a connection string, or for a namespace and a credential.
 
     Args:
+        fully_qualified_namespace: `contoso.servicebus.windows.net`, also as `https://…/` or `sb://…/`.
         transport: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus; None = the default. Ignored for a namespace
             in this process.
         enable_cross_entity_transactions: whether transactions may span entities.
@@ -50,9 +48,8 @@ def open_transport(
     """
     if transport not in (None, *NAMES):
         raise InvalidOperationError(f"transport is {transport!r:.80}: give 'amqp', 'sdk', or an object with the port")
-    for name in _OFF_BY_DEFAULT:
-        if sdk_options.get(name) is False:
-            del sdk_options[name]
+    if fully_qualified_namespace is not None:
+        fully_qualified_namespace = namespace_name(fully_qualified_namespace)
     if connection is not None and connection.is_memory:
         for name in _OF_TLS:
             sdk_options.pop(name, None)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.core.credentials import AzureSasCredential
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
@@ -165,9 +166,34 @@ def test_options_of_azure_servicebus_without_an_effect_are_ignored() -> None:
     given: dict[str, Any]
     for given in ({"logging_enable": False, "uamqp_transport": False}, {"connection_verify": "ca.pem"}):
         ServiceBusClient.from_connection_string("memory://one", **given)
-    with pytest.raises(InvalidOperationError, match="logging_enable"):
-        ServiceBusClient.from_connection_string("memory://one", logging_enable=True)
+    with pytest.warns(UserWarning, match="logging_enable.*retry_mode") as caught:
+        client = ServiceBusClient.from_connection_string("memory://one", logging_enable=True, retry_mode="fixed")
+    for name in ("client_identifier", "socket_timeout"):
+        options: dict[str, Any] = {name: "5"}
+        for get in (client.get_queue_sender, client.get_topic_sender, client.get_queue_receiver):
+            with pytest.warns(UserWarning, match=name) as more:
+                get(QUEUE, **options)
+            caught.list.extend(more)
+        with pytest.warns(UserWarning, match=name):
+            client.get_subscription_receiver("prices", "eu", **options)
+    assert {warning.filename for warning in caught} == {__file__}
+    with pytest.raises(TypeError, match="prefetch"):
+        client.get_queue_receiver(QUEUE, prefetch=5)
     drop_memory_host("one")
+
+
+@pytest.mark.parametrize(
+    "name", ["contoso.example", "https://contoso.example/", "sb://contoso.example", " contoso.example/"]
+)
+def test_namespace_may_be_a_url(name: str) -> None:
+    client = ServiceBusClient(name, AzureSasCredential("SharedAccessSignature sr=x"))
+    assert client.fully_qualified_namespace == "contoso.example"
+
+
+def test_namespace_with_a_path_is_rejected_without_its_text() -> None:
+    with pytest.raises(InvalidOperationError, match="not the name of a host") as caught:
+        ServiceBusClient("https://contoso.example/secret", AzureSasCredential("SharedAccessSignature sr=x"))
+    assert "secret" not in str(caught.value)
 
 
 async def test_sub_queues_can_be_received_from(pair: MemoryPair, client: ServiceBusClient) -> None:
