@@ -16,6 +16,7 @@ from sbclient.amqp.decode import skip_value
 from sbclient.amqp.encode import (
     encode_string,
     encode_symbol,
+    encode_timestamp,
     encode_uint,
     list_of,
     sized_list,
@@ -75,13 +76,14 @@ class BrokerAnnotations(NamedTuple):
         enqueued_at_ms: the time at which it was stored.
         delivery_count: failed deliveries so far, 0 at first.
         ttl_ms: the time to live, None for no limit.
-        locked_until_ms: None for a peeked, deleted or session message.
+        locked_until_ms: the end of its lock or of that of its session; None for a peeked or deleted message.
         lock_token: None for a peeked or deleted message.
         enqueued_sequence_number: the number in the entity where it was first stored, None if it was not moved.
         state: active, deferred or scheduled.
         dead_letter_source: the entity from which it was dead-lettered.
         added_properties: application properties that the broker adds, such as a dead-letter reason.
         message_id: the id that the message gets if its sender gave none.
+        is_ttl_cut: whether `ttl_ms` is less than what the sender wrote, also into the absolute expiry.
     """
 
     sequence_number: int
@@ -95,6 +97,7 @@ class BrokerAnnotations(NamedTuple):
     dead_letter_source: str | None = None
     added_properties: Mapping[str, PropertyValue] | None = None
     message_id: str | None = None
+    is_ttl_cut: bool = False
 
 
 class _Shared(NamedTuple):
@@ -168,7 +171,7 @@ def encode_delivery(sections: Sections, broker: BrokerAnnotations, *, without_bo
     if broker.dead_letter_source is not None:
         annotations += _SOURCE + encode_string(broker.dead_letter_source)
         count += 2
-    bare = None if without_body or broker.added_properties else shared.bare
+    bare = None if without_body or broker.added_properties or broker.is_ttl_cut else shared.bare
     return b"".join(
         (
             b"\x00\x53\x70",
@@ -215,6 +218,11 @@ def _shared_parts(sections: Sections, message_id: str | None) -> _Shared:
 
 
 _NULLS: Final = [b"\x40"] * 4
+_EXPIRES: Final = 8
+_CREATED: Final = 9
+"""The places of absolute-expiry-time and creation-time among the properties."""
+
+_TIMESTAMP: Final = 0x83
 _DECIMAL128: Final = b"\x94"
 
 
@@ -250,7 +258,21 @@ def _joined_sections(sections: Sections, shared: _Shared, broker: BrokerAnnotati
         properties = rewritten_map(properties, added.__contains__, encoded, count)
     described = b"\x00\x53\x74" + properties if properties else b""
     body = b"" if without_body else sections.raw_body
-    return b"".join((shared.properties, described, body, sections.raw(FOOTER)))
+    fields = _with_expiry(shared.properties, broker.ttl_ms or 0) if broker.is_ttl_cut else shared.properties
+    return b"".join((fields, described, body, sections.raw(FOOTER)))
+
+
+def _with_expiry(properties: bytes, ttl_ms: int) -> bytes:
+    """The section of properties with an absolute expiry that long after the creation, if it has both.
+
+    Clients for .NET read the time to live from these two.
+    """
+    fields = list_fields(properties[3:]) if properties[:3] == b"\x00\x53\x73" else []
+    if len(fields) <= _CREATED or not (fields[_EXPIRES][0] == fields[_CREATED][0] == _TIMESTAMP):
+        return properties
+    created_at_ms = int.from_bytes(fields[_CREATED][1:], "big", signed=True)
+    fields[_EXPIRES] = encode_timestamp(created_at_ms + ttl_ms)
+    return properties[:3] + list_of(fields)
 
 
 def encode_received(message: ServiceBusReceivedMessage) -> bytes:

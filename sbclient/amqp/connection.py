@@ -273,7 +273,12 @@ class Connection:
             awaited = str(self._handshake) if self._phase is _Phase.HANDSHAKE else "an open or close"
             self._fail(AmqpError(RESOURCE_LIMIT, f"{awaited} did not arrive in {self.options.handshake_timeout_s} s"))
         elif self._silent_at is not None and now >= self._silent_at:
-            self._fail(AmqpError(RESOURCE_LIMIT, f"nothing was received for {now - self._heard_at:.0f} s"))
+            timeout_ms = int((self.options.idle_timeout_s or 0.0) * 1000)
+            description = (
+                f"The connection was inactive for more than the allowed {timeout_ms} milliseconds and is closed by "
+                f"container '{self.options.container_id}'."
+            )
+            self._fail(AmqpError(CONNECTION_FORCED, description))
         elif self._beat_at is not None and now >= self._beat_at:
             if not self.has_output:  # what waits for the socket serves as well
                 self.write_bytes(EMPTY_FRAME)
@@ -509,10 +514,13 @@ class Connection:
         options = self.options
         idle_ms = None if options.idle_timeout_s is None else int(options.idle_timeout_s * 1000)
         self._has_opened = True
+        frame_size = options.max_frame_size
+        if self._is_server and self.remote is not None:  # the service answers with the smaller one
+            frame_size = min(frame_size, self.remote.max_frame_size)
         performative = Open(
             options.container_id,
             options.hostname,
-            options.max_frame_size,
+            frame_size,
             options.channel_max,
             idle_ms,
             properties=options.properties,
@@ -550,9 +558,14 @@ class Connection:
 
     @property
     def _silent_at(self) -> float | None:
-        """The time at which the peer was silent for twice the idle timeout that was announced to it."""
+        """The time at which the peer was silent for too long: once the idle timeout that was announced to it.
+
+        Source: the service, seen. A client waits for twice that time, because the service's clock may run behind.
+        """
         timeout_s = self.options.idle_timeout_s
-        return None if timeout_s is None or self.remote is None else self._heard_at + 2 * timeout_s
+        if timeout_s is None or self.remote is None:
+            return None
+        return self._heard_at + (timeout_s if self._is_server else 2 * timeout_s)
 
     @property
     def _beat_at(self) -> float | None:

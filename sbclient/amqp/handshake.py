@@ -100,7 +100,7 @@ class Handshake:
         Raises:
             WireError: the client is rejected.
         """
-        self._write(SaslOutcome(sasl.OUTCOME_OK if is_admitted else sasl.OUTCOME_REFUSED))
+        self._write(SaslOutcome(sasl.OUTCOME_OK, b"Welcome!") if is_admitted else SaslOutcome(sasl.OUTCOME_REFUSED))
         if not is_admitted:
             raise WireError(UNAUTHORIZED, f"authentication by {self.mechanism!r:.40} failed")
         self._step = _Step.SECOND_HEADER

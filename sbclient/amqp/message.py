@@ -8,7 +8,7 @@ application properties at their first use. Parts that it does not decode are sti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import MAXYEAR, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
@@ -327,9 +327,10 @@ def read_content(message: ServiceBusMessage, sections: Sections, annotations: Ma
         message.reply_to_session_id = reply_to_session_id
     ttl_ms = sections.ttl_ms
     message._time_to_live = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
-    if ttl_ms == MAX_TTL_MS and isinstance(created, datetime) and isinstance(expires, datetime):
-        # .NET and Java write a time to live that exceeds the header field into these two properties
-        message._time_to_live = max(expires - created, message._time_to_live or timedelta(0))
+    if ttl_ms is not None and isinstance(created, datetime) and isinstance(expires, datetime):
+        lasting = expires - created
+        if lasting > LONGEST_HEADER_TTL and _exceeds_header(ttl_ms, lasting, expires):
+            message._time_to_live = lasting
     message._partition_key = message._scheduled_enqueue_time_utc = None
     if not annotations:
         return
@@ -386,3 +387,12 @@ def body_of(sections: Sections) -> Any:
         pieces = sections.data()
         return pieces[0] if len(pieces) == 1 else tuple(pieces) or b""
     return sections.sequences() if sections.body_code == SEQUENCE else sections.value(typed=True)
+
+
+def _exceeds_header(ttl_ms: int, lasting: timedelta, expires: datetime) -> bool:
+    """Whether the time to live exceeds the header field, so that creation and absolute expiry have it.
+
+    Java writes the largest value of the field, .NET that or the lowest 32 bits. The largest time to live of .NET ends
+    with the year 9999.
+    """
+    return ttl_ms in (MAX_TTL_MS, lasting // _MILLISECOND & MAX_TTL_MS) or expires.year == MAXYEAR

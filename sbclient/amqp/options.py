@@ -54,7 +54,7 @@ class ConnectionOptions:
     max_output_bytes: int | None = None
     idle_timeout_s: float | None = 240.0
     handshake_timeout_s: float = 30.0
-    mechanisms: tuple[str, ...] = ("MSSBCBS", "PLAIN", "ANONYMOUS")
+    mechanisms: tuple[str, ...] = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
     requires_sasl: bool = False
     properties: Mapping[str, Any] | None = None
 

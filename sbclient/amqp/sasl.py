@@ -1,6 +1,7 @@
 """The SASL mechanisms of Service Bus. Tokens sent to `$cbs` grant rights, so only PLAIN carries credentials.
 
-MSSBCBS is Service Bus' name for ANONYMOUS followed by a token (claims-based security).
+MSSBCBS is Service Bus' name for ANONYMOUS followed by a token (claims-based security). So is EXTERNAL here: a client
+certificate grants nothing.
 
 Source: AMQP 1.0 part 5 section 5.3; RFC 4616 for PLAIN.
 """

@@ -14,7 +14,6 @@ from sbclient.amqp import serial
 from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived, IncomingDelivery, OutgoingDelivery
 from sbclient.amqp.errors import (
     FRAME_SIZE_TOO_SMALL,
-    FRAMING_ERROR,
     HANDLE_IN_USE,
     INVALID_FIELD,
     NOT_ALLOWED,
@@ -470,7 +469,14 @@ class Session:
 
     def _on_attach(self, attach: Attach) -> None:
         if attach.handle > self._options.handle_max:
-            raise WireError(FRAMING_ERROR, f"handle {attach.handle} is above {self._options.handle_max}")
+            self.fail(  # the service ends the session, with this text
+                AmqpError(
+                    RESOURCE_LIMIT,
+                    "Cannot allocate more handles to the current session or connection. The maximum number of handles "
+                    f"allowed is {self._options.handle_max}. Please free up resources and try again.",
+                )
+            )
+            return
         if attach.handle in self._links_by_remote:
             self.fail(AmqpError(HANDLE_IN_USE, f"handle {attach.handle} has a link already"))
             return

@@ -33,13 +33,15 @@ class Transfer:
 
     Attributes:
         key: selects the fragment for all messages; None = any fragment.
-        entries: the messages, including pings, which are not stored.
-        size_bytes: of the messages to store.
+        entries: the messages, including pings, which are checked like others, but not stored.
+        size_bytes: of all messages.
+        is_ping: whether no message is stored.
     """
 
     key: str | None
     entries: list[Entry]
     size_bytes: int
+    is_ping: bool
 
 
 def admit(
@@ -65,11 +67,12 @@ def admit(
     requires_session = target.requires_session
     sizes = [encoded_size(message) for message in messages]
     for message, size_bytes in zip(messages, sizes, strict=True):
-        if message._partition_key is not None:  # a call costs as much as the check
-            check_keys(message)
+        if message._partition_key is not None and (is_partitioned or message.session_id):
+            check_keys(message)  # an empty session id beside a key is accepted without partitions (seen)
         if requires_session and message.session_id is None:
             raise InvalidOperationError(
-                f"{target.path} requires sessions: set session_id on message {message.message_id!r}"
+                f"The SessionId was not set on a message, and it cannot be sent to the entity. {target.path} requires "
+                f"sessions: set session_id on message {message.message_id!r}"
             )
         if size_bytes > policy.max_message_size_bytes:
             raise MessageSizeExceededError(
@@ -86,7 +89,7 @@ def admit(
         if message.message_id is None:
             message.message_id = f"{random.getrandbits(128):032x}"
     entries = [Entry(message, size_bytes) for message, size_bytes in zip(messages, sizes, strict=True)]
-    return Transfer(key, entries, sum([entry.size_bytes for entry in entries if not is_ping(entry.content)]))
+    return Transfer(key, entries, sum(sizes), all(map(is_ping, messages)))
 
 
 def store(

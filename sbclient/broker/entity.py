@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 from sbclient.broker.entry import Entry
@@ -117,7 +117,7 @@ class Queue:
         for fragment in self.fragments:
             fragment.advance(now)
 
-    # ------------------------------------------------------------------ receive and peek
+    # ------------------------------------------------------------------ receive
 
     def receive(
         self, call: Call, max_message_count: int, mode: ServiceBusReceiveMode, lock: SessionLock | None
@@ -170,41 +170,6 @@ class Queue:
                     still_yielding.append(fragment)
             yielding = still_yielding
         return taken
-
-    def peek(
-        self, call: Call, cursor: PeekCursor, max_message_count: int, from_number: int, session_id: str | None
-    ) -> list[Entry]:
-        """The oldest messages of one fragment, from a sequence number on."""
-        if session_id is not None:
-            fragments = [self.placement.reached(call, self.placement.fragment_for(session_id).index)]
-        elif len(self.fragments) == 1:
-            fragments = [self.placement.reached(call, 0)]
-        else:
-            reachable = [
-                fragment.index
-                for fragment in self.fragments
-                if self._faults.stopping(call, self.path, fragment.index) is None
-            ]
-            fragments = [self.fragments[index] for index in cursor.order(from_number, reachable, self._random)]
-        for fragment in fragments:
-            start = from_number if from_number >> COUNTER_BITS == fragment.index else 0
-            found = self._browsed(fragment, call.now, max_message_count, start, session_id)
-            if found:
-                cursor.stopped_at(found[-1].number)
-                return found
-        return []
-
-    def _browsed(
-        self, fragment: Fragment, now: float, max_message_count: int, from_number: int, session_id: str | None
-    ) -> list[Entry]:
-        found: list[Entry] = []
-        size_bytes = 0
-        for entry in fragment.browse(now, from_number, session_id):
-            size_bytes += entry.size_bytes
-            if found and (size_bytes > PEEK_LIMIT_BYTES or len(found) == max_message_count):
-                break
-            found.append(entry)
-        return found
 
     def settle_each(
         self, call: Call, tokens: Sequence[UUID], settlement: Settlement, lock: SessionLock | None
@@ -274,6 +239,64 @@ class Queue:
                 "A sessionful message receiver cannot be created on an entity that does not require sessions. "
                 f"For {self.path}, open the receiver without session_id"
             )
+
+
+class Peekable(Protocol):
+    """A queue or a topic."""
+
+    @property
+    def path(self) -> str:
+        """As it was created."""
+
+    @property
+    def fragments(self) -> list[Fragment]:
+        """In the order of their indexes."""
+
+    @property
+    def placement(self) -> Placement:
+        """Selects a fragment."""
+
+
+def peek(
+    body: Peekable,
+    faults: Faults,
+    random: Random,
+    call: Call,
+    cursor: PeekCursor,
+    max_message_count: int,
+    from_number: int,
+    session_id: str | None,
+) -> list[Entry]:
+    """The oldest messages of one fragment, from a sequence number on."""
+    if session_id is not None:
+        fragments = [body.placement.reached(call, body.placement.fragment_for(session_id).index)]
+    elif len(body.fragments) == 1:
+        fragments = [body.placement.reached(call, 0)]
+    else:
+        reachable = [
+            fragment.index for fragment in body.fragments if faults.stopping(call, body.path, fragment.index) is None
+        ]
+        fragments = [body.fragments[index] for index in cursor.order(from_number, reachable, random)]
+    for fragment in fragments:
+        start = from_number if from_number >> COUNTER_BITS == fragment.index else 0
+        found = _browsed(fragment, call.now, max_message_count, start, session_id)
+        if found:
+            cursor.stopped_at(found[-1].number)
+            return found
+    return []
+
+
+def _browsed(
+    fragment: Fragment, now: float, max_message_count: int, from_number: int, session_id: str | None
+) -> list[Entry]:
+    found: list[Entry] = []
+    size_bytes = 0
+    for entry in fragment.browse(now, from_number, session_id):
+        size_bytes += entry.size_bytes
+        if found and (size_bytes > PEEK_LIMIT_BYTES or len(found) == max_message_count):
+            break
+        found.append(entry)
+    return found
 
 
 MAX_SHARED_POSITIONS: Final = 1_000

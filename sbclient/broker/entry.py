@@ -130,7 +130,7 @@ class Entry:
         received = ServiceBusReceivedMessage.of(
             self.content,
             sequence_number=self.number,
-            enqueued_sequence_number=self.original_number,
+            enqueued_sequence_number=self.number if self.original_number is None else self.original_number,
             enqueued_time_utc=utc_datetime(self.enqueued_at),
             expires_at_utc=None if self.expires_at > _LAST_TIME else utc_datetime(self.expires_at),
             locked_until_utc=utc_datetime(self.locked_until) if self.locked_until < math.inf else None,

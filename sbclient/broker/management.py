@@ -60,6 +60,7 @@ class Management:
         gate: the checks of the namespace.
         random: of the namespace.
         on_ready: called when a message becomes ready.
+        on_updated: called with the path of each updated queue, topic or subscription.
         front_end_count: of the namespace.
     """
 
@@ -70,6 +71,7 @@ class Management:
         gate: RequestGate,
         random: Random,
         on_ready: OnQueueReady,
+        on_updated: Callable[[str], None],
         front_end_count: int,
     ) -> None:
         self._name = name
@@ -79,6 +81,7 @@ class Management:
         self._faults = gate.faults
         self._random = random
         self._on_ready = on_ready
+        self._on_updated = on_updated
         self._front_end_count = front_end_count
         self._rulebook = Rulebook(profile, gate)
         self._created_at: float | None = None
@@ -357,6 +360,7 @@ class Management:
         note_activity(entity, call.now)
         self._direct(entity)
         self._gate.watch_idle(entity)
+        self._on_updated(entity.path)
         return self._described(entity, call.now)
 
     def _apply(self, entity: Entity, description: Description) -> None:

@@ -15,14 +15,15 @@ from uuid import UUID
 
 from sbclient.broker.admission import Transfer, admit, store
 from sbclient.broker.changes import Changes
-from sbclient.broker.directory import Directory, Entity
-from sbclient.broker.entity import OnQueueReady, PeekCursor, Queue
+from sbclient.broker.directory import NAMED_ENTITY, Directory, Entity
+from sbclient.broker.entity import OnQueueReady, PeekCursor, Queue, peek
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Faults, Operation
 from sbclient.broker.forwarding import Forwarding
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.management import Management
 from sbclient.broker.pings import Pings
+from sbclient.broker.placement import distinct
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.request_gate import RequestGate
 from sbclient.broker.session import SessionLock
@@ -36,7 +37,7 @@ from sbclient.delivery import (
     Settlement,
     SettleMode,
 )
-from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical, split_sub_queue
 from sbclient.rules.ping import is_ping
@@ -52,6 +53,7 @@ class Namespace:
         profile: tier and year.
         on_ready: called when a message becomes ready, during the call that caused it; see `fragment.OnReady`.
         on_removed: called with each deleted queue.
+        on_updated: called with the path of each updated entity.
         is_waited_for: whether a receiver waits for messages of a queue.
         front_end_count: the number of front ends; a `Call` names one.
 
@@ -70,6 +72,7 @@ class Namespace:
         profile: Profile = STD_2021,
         on_ready: OnQueueReady = lambda _queue, _awaited: None,
         on_removed: Callable[[Queue], None] = lambda _queue: None,
+        on_updated: Callable[[str], None] = lambda _path: None,
         is_waited_for: Callable[[Queue], bool] = lambda _queue: False,
         front_end_count: int = 1,
     ) -> None:
@@ -84,7 +87,9 @@ class Namespace:
             self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes, random
         )
         self._gate = RequestGate(self.directory, self.faults, self._forwarding, profile.fragment_count, is_waited_for)
-        self.management = Management(name, profile, self._gate, random, self._on_queue_ready, front_end_count)
+        self.management = Management(
+            name, profile, self._gate, random, self._on_queue_ready, on_updated, front_end_count
+        )
 
     @property
     def operation_count(self) -> int:
@@ -179,7 +184,8 @@ class Namespace:
         Args:
             via: a queue or topic that stores the messages first and then forwards them; None = that of the
                 transaction. A transaction is bound to this entity.
-            via_partition_key: selects the fragment of the `via` entity.
+            via_partition_key: selects the fragment of the `via` entity. Messages that are sent directly, and have no
+                other key, are placed by it too, so that a transaction can later include them (seen).
         """
         if via is None and transaction is not None:
             via = transaction.via_to(path)
@@ -187,21 +193,27 @@ class Namespace:
             self._send_via(call, path, messages, via, via_partition_key, transaction)
         elif messages and is_ping(messages[0]):
             with self.pings.noted(path, call):
-                self._send(call, path, messages, transaction)
+                self._send(call, path, messages, via_partition_key, transaction)
         else:
-            self._send(call, path, messages, transaction)
+            self._send(call, path, messages, via_partition_key, transaction)
 
     def _send(
-        self, call: Call, path: str, messages: Sequence[ServiceBusMessage], transaction: Transaction | None
+        self,
+        call: Call,
+        path: str,
+        messages: Sequence[ServiceBusMessage],
+        via_partition_key: str | None,
+        transaction: Transaction | None,
     ) -> None:
         entity, target = self._gate.check(call, path)
         self._writable(entity, target, path)
         transfer = self._admitted(entity, target, messages)
         if transaction is None:
-            fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
+            key = via_partition_key if transfer.key is None else transfer.key
+            fragment = target.placement.choose(call, key, transfer.size_bytes, is_ping=transfer.is_ping)
             store(fragment, transfer.entries, None, call.now, is_partitioned=entity.is_partitioned)
         else:
-            self._send_later(call, entity, messages, transfer, None, transaction)
+            self._send_later(call, entity, messages, transfer, None, transaction, via_partition_key)
 
     def _send_via(
         self,
@@ -262,13 +274,18 @@ class Namespace:
             return numbers
         return self._send_later(call, entity, messages, transfer, [], transaction)
 
-    def cancel_scheduled(self, call: Call, path: str, numbers: Sequence[int]) -> None:
+    def cancel_scheduled(
+        self, call: Call, path: str, numbers: Sequence[int], *, transaction: Transaction | None = None
+    ) -> None:
         """Remove scheduled messages: all or none."""
         entity, _ = self._gate.check(call, path)
         placement = entity.body.placement
-        keepers = [(placement.keeper_of(call, number), number) for number in _distinct(numbers)]
+        keepers = [(placement.keeper_of(call, number), number) for number in distinct(numbers)]
         for fragment, number in keepers:
             fragment.check_scheduled(number, call.now)
+        if transaction is not None:
+            transaction.add_cancellations(entity.path, keepers, call.now)
+            return
         for fragment, number in keepers:
             fragment.cancel(number)
 
@@ -289,11 +306,15 @@ class Namespace:
         transfer: Transfer,
         numbers: list[int] | None,
         transaction: Transaction,
+        via_partition_key: str | None = None,
     ) -> list[int]:
         """Add a transfer to a transaction, and return the sequence numbers of scheduled messages."""
         transaction.check_open(call.now)
         policy, key = entity.body.policy, None
-        if entity.is_partitioned:
+        if entity.is_partitioned and transfer.key is None and via_partition_key is not None:
+            transaction.check_via_key(entity.path, via_partition_key)
+            key = via_partition_key
+        elif entity.is_partitioned:
             key = transaction_key_of(
                 messages,
                 pinned=transaction.key,
@@ -355,7 +376,7 @@ class Namespace:
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
             queue.placement.reached(call, lock.fragment_index).check_session(lock)
-        keepers = [(queue.placement.keeper_of(call, number), number) for number in _distinct(numbers)]
+        keepers = [(queue.placement.keeper_of(call, number), number) for number in distinct(numbers)]
         found = [(fragment, fragment.check_deferred(number, call.now, lock)) for fragment, number in keepers]
         deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
         for fragment, entry in found:
@@ -378,13 +399,13 @@ class Namespace:
         from_number: int = 0,
         session_id: str | None = None,
     ) -> list[Entry]:
-        """Read messages from a sequence number on without taking them; the entries are as for `receive`.
+        """Read messages from a sequence number on without taking them; of a topic only scheduled ones. See `receive`.
 
         Args:
             cursor: the position of this reader, which the caller keeps between calls.
         """
-        queue = self._entered_queue(call, path)
-        return queue.peek(call, cursor, max_message_count, from_number, session_id)
+        _, target = self._gate.check(call, path)
+        return peek(target, self.faults, self._random, call, cursor, max_message_count, from_number, session_id)
 
     # ------------------------------------------------------------------ settle
 
@@ -404,7 +425,7 @@ class Namespace:
         """
         entity, target = self._gate.check(call, path)
         queue = self._settleable(path, target, settlement)
-        held = _distinct([token.int for token in tokens])
+        held = distinct([token.int for token in tokens])
         fragment = queue.placement.holder_of(call, held)
         for token in held:
             fragment.check_lock(token, call.now, lock)
@@ -412,13 +433,8 @@ class Namespace:
             for token in held:
                 fragment.settle(token, settlement, call.now)
             return
-        transaction.check_open(call.now)
-        scope = Scope((entity.topic or entity).path, fragment.index)
-        transaction.check_scope(scope, len(held))
-        for token in held:
-            transaction.check_settled_once(token)
-        for token in held:
-            transaction.add(_settling(fragment, token, settlement, lock), scope, call.now, token=token)
+        path = (entity.topic or entity).path
+        transaction.add_settlements(Scope(path, fragment.index), fragment, held, settlement, lock, call.now)
 
     def settle_each(
         self, call: Call, path: str, tokens: Sequence[UUID], settlement: Settlement, *, lock: SessionLock | None = None
@@ -533,7 +549,9 @@ class Namespace:
 
     def _readable(self, path: str, target: Queue | Topic) -> Queue:
         if isinstance(target, Topic):
-            raise InvalidOperationError(f"{path} is a topic: receive from one of its subscriptions")
+            raise MessagingEntityNotFoundError(
+                f"{NAMED_ENTITY}{path}' could not be found. It is a topic: receive from one of its subscriptions"
+            )
         return target
 
     def _receivable(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
@@ -553,19 +571,3 @@ class Namespace:
     def _writable(self, entity: Entity, target: Queue | Topic, path: str) -> None:
         if target is not entity.body or entity.topic is not None:
             raise InvalidOperationError(f"{path} cannot be sent to directly: send to {(entity.topic or entity).path}")
-
-
-def _settling(fragment: Fragment, token: int, settlement: Settlement, lock: SessionLock | None) -> Step:
-    return Step(
-        check=lambda now: fragment.check_lock(token, now, lock),
-        apply=lambda now: fragment.settle(token, settlement, now),
-        fragment=fragment,
-    )
-
-
-def _distinct(numbers: Sequence[int]) -> list[int]:
-    """The numbers in their order, each once.
-
-    They are compared as text, because a client chooses them, and so the hashes of the numbers themselves.
-    """
-    return list(numbers) if len(numbers) == 1 else list({str(number): number for number in numbers}.values())

@@ -83,22 +83,23 @@ class Placement:
         self._faults.check_fragment(call, self._path, index)
         return self._fragments[index]
 
-    def choose(self, call: Call, key: str | None, size_bytes: int) -> Fragment:
+    def choose(self, call: Call, key: str | None, size_bytes: int, *, is_ping: bool = False) -> Fragment:
         """Select the fragment for one transfer.
 
         Args:
             size_bytes: of all its messages.
+            is_ping: whether it has only pings.
 
         Raises:
             ServiceBusQuotaExceededError, ServiceBusError, NoAnswer: no possible fragment accepts it.
         """
         if key is not None or len(self._fragments) == 1:
             fragment = self.reached(call, 0 if key is None else self.fragment_for(key).index)
-            fragment.check_room(size_bytes)
+            fragment.check_room(size_bytes, is_ping=is_ping)
             return fragment
-        return self._next(call, size_bytes)
+        return self._next(call, size_bytes, is_ping)
 
-    def _next(self, call: Call, size_bytes: int) -> Fragment:
+    def _next(self, call: Call, size_bytes: int, is_ping: bool) -> Fragment:
         count = len(self._fragments)
         first = self._next_indexes.get(call.front_end)
         if first is None:
@@ -111,10 +112,18 @@ class Placement:
                 first_fault = first_fault or fault
                 if fault.kind is FaultKind.HANG:
                     call.answer_not_before(REPLACING_S)
-            elif fragment.has_room(size_bytes):
+            elif fragment.accepts(size_bytes, is_ping=is_ping):
                 self._next_indexes[call.front_end] = fragment.index + 1
                 self._faults.delay(call, self._path, fragment.index)
                 return fragment
         if first_fault is not None:
             raise first_fault.error_at(f"every fragment of {self._path} that could take the message", call)
-        raise self._fragments[first % count].quota_error(size_bytes)
+        raise [fragment.refusal(size_bytes) for fragment in self._fragments][first % count]
+
+
+def distinct(numbers: Sequence[int]) -> list[int]:
+    """The numbers in their order, each once.
+
+    They are compared as text, because a client chooses them, and so the hashes of the numbers themselves.
+    """
+    return list(numbers) if len(numbers) == 1 else list({str(number): number for number in numbers}.values())

@@ -33,9 +33,15 @@ class Policy:
 
 
 class Usage:
-    """The bytes in one fragment, including its sub-queues."""
+    """The bytes in one fragment, including its sub-queues.
 
-    __slots__ = ("size_bytes",)
+    Attributes:
+        size_bytes: of all messages and session states.
+        refused_bytes: the size of the largest transfer that found no room since the last accepted ping.
+    """
+
+    __slots__ = ("refused_bytes", "size_bytes")
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        self.refused_bytes = 0

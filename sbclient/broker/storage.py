@@ -74,17 +74,31 @@ class Storage(ABC):
     def has_room(self, size_bytes: int) -> bool:
         return self.usage.size_bytes + size_bytes <= self.policy.max_size_bytes
 
-    def check_room(self, size_bytes: int) -> None:
-        """Check that there is room.
+    def accepts(self, size_bytes: int, *, is_ping: bool) -> bool:
+        """Whether there is room for a transfer.
+
+        A ping needs as much room as the transfers that were refused: else it would fit into a gap that is too small for
+        messages, and a full entity would seem to accept them.
+        """
+        if not is_ping:
+            return self.has_room(size_bytes)
+        is_accepted = self.has_room(max(size_bytes, self.usage.refused_bytes))
+        if is_accepted:
+            self.usage.refused_bytes = 0
+        return is_accepted
+
+    def check_room(self, size_bytes: int, *, is_ping: bool = False) -> None:
+        """Check that there is room; see `accepts`.
 
         Raises:
             ServiceBusQuotaExceededError: there is not.
         """
-        if not self.has_room(size_bytes):
-            raise self.quota_error(size_bytes)
+        if not self.accepts(size_bytes, is_ping=is_ping):
+            raise self.refusal(size_bytes)
 
-    def quota_error(self, size_bytes: int) -> ServiceBusQuotaExceededError:
-        """The error for bytes that do not fit."""
+    def refusal(self, size_bytes: int) -> ServiceBusQuotaExceededError:
+        """Return the error for bytes that do not fit, and note their number."""
+        self.usage.refused_bytes = max(self.usage.refused_bytes, size_bytes)
         return ServiceBusQuotaExceededError(
             f"{self.path} holds {self.usage.size_bytes} bytes in fragment {self.index} and {size_bytes} more "
             f"exceed its maximum of {self.policy.max_size_bytes}: receive messages, or make the entity larger"

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from sbclient.broker.fragment import Fragment
+from sbclient.broker.session import SessionLock
+from sbclient.delivery import Settlement
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.entity_path import entity_of
 from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
@@ -186,6 +189,61 @@ class Transaction:
         if token:
             self._tokens.add(token)
 
+    def add_settlements(
+        self,
+        scope: Scope,
+        fragment: Fragment,
+        tokens: Sequence[int],
+        settlement: Settlement,
+        lock: SessionLock | None,
+        now: float,
+    ) -> None:
+        """Store the settlement of messages whose locks were checked.
+
+        Raises:
+            InvalidOperationError: the transaction cannot include it. If that is because of another fragment, the locks
+                are given up (seen with the service).
+        """
+        self.check_open(now)
+        try:
+            self.check_scope(scope, len(tokens))
+        except InvalidOperationError:
+            if self.scope not in (None, scope):
+                for token in tokens:
+                    fragment.release(token, now)
+            raise
+        for token in tokens:
+            self.check_settled_once(token)
+        for token in tokens:
+            step = Step(
+                check=partial(fragment.check_lock, token, lock=lock),
+                apply=partial(fragment.settle, token, settlement),
+                fragment=fragment,
+            )
+            self.add(step, scope, now, token=token)
+
+    def add_cancellations(self, path: str, keepers: Sequence[tuple[Fragment, int]], now: float) -> None:
+        """Store the cancellation of scheduled messages, given by fragment and number, that were checked.
+
+        Raises:
+            InvalidOperationError: the transaction cannot include it.
+        """
+        self.check_open(now)
+        if len({fragment.index for fragment, _ in keepers}) > 1:
+            raise InvalidOperationError(
+                f"the scheduled messages of {path} are in several fragments: a transaction can include those of one"
+            )
+        for fragment, number in keepers:
+            self.check_scope(Scope(path, fragment.index), len(keepers))
+            self.check_settled_once(number)
+        for fragment, number in keepers:
+            step = Step(
+                check=partial(fragment.check_scheduled, number),
+                apply=partial(_cancel, fragment, number),
+                fragment=fragment,
+            )
+            self.add(step, Scope(path, fragment.index), now, token=number)
+
     def commit(self, now: float) -> None:
         """Apply all operations, or raise the first error; the transaction is over in both cases."""
         try:
@@ -202,3 +260,7 @@ class Transaction:
     def rollback(self) -> None:
         """End the transaction without applying anything. Safe to call twice."""
         self._is_over = True
+
+
+def _cancel(fragment: Fragment, number: int, _: float) -> None:
+    fragment.cancel(number)

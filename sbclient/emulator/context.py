@@ -36,7 +36,7 @@ class ServerSettings:
         idle_link_timeout_s: a link to an entity is detached if nothing was transferred or settled on it, nor its credit
             changed, for so long; None = never. The service takes 600.
         channel_max: the highest channel of an AMQP connection. Source: the service.
-        handle_max: the highest handle of an AMQP session. Source: the service, which has stated 255 and 4,999.
+        handle_max: the highest handle of an AMQP session. Source: the service, seen.
         max_amqp_connections: of the namespace at a time, of clients that have presented a token. Source: the quotas of
             the service.
         handshake_timeout_s: how long a client has for TLS, and for its first byte.
@@ -54,7 +54,7 @@ class ServerSettings:
     amqp_idle_timeout_s: float = 240.0
     idle_link_timeout_s: float | None = None
     channel_max: int = 4_999
-    handle_max: int = 4_999
+    handle_max: int = 255
     max_amqp_connections: int = 5_000
     handshake_timeout_s: float = 30.0
     max_header_bytes: int = 65_536

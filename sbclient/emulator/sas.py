@@ -42,6 +42,10 @@ MAX_URI_LENGTH: Final = 1_024
 _FIELDS: Final = ("sr", "sig", "se", "skn")
 
 
+class ExpiryMissingError(ServiceBusAuthenticationError):
+    """A shared access signature has no expiry, which the service does not report as an invalid token."""
+
+
 class AuthorizationMode(StrEnum):
     """How clients authenticate."""
 
@@ -196,7 +200,9 @@ class Authorizer:
 
 
 def _refuse(what: str) -> ServiceBusAuthenticationError:
-    return ServiceBusAuthenticationError(f"the token {what}: sign a new one with a key of the namespace")
+    return ServiceBusAuthenticationError(
+        f"MalformedToken: The token {what}. Sign a new one with a key of the namespace"
+    )
 
 
 def _expired(at: float) -> ServiceBusAuthenticationError:
@@ -216,6 +222,8 @@ def _fields(text: str) -> dict[str, str]:
             raise _refuse("has a part without a name, or one name twice")
         fields[name] = value.strip()
     missing = [name for name in _FIELDS if not fields.get(name)]
+    if missing == ["se"]:
+        raise ExpiryMissingError("the token has no se: give it an expiry")
     if missing:
         raise _refuse(f"has no {' and no '.join(missing)}")
     return fields

@@ -99,6 +99,7 @@ class BrokerHost:
 
     Attributes:
         namespace: the broker itself, for calls that do not wait.
+        update_listeners: called with the path of each updated entity.
         on_received: called by receivers in this process with the messages that they have received, before they return
             them; for tests.
     """
@@ -123,12 +124,18 @@ class BrokerHost:
             profile=profile,
             on_ready=lambda queue, awaited: self._waiting.wake(queue.key, awaited),
             on_removed=lambda queue: self._waiting.wake_all_of(queue.key),
+            on_updated=self._tell_updated,
             is_waited_for=lambda queue: self._waiting.is_waited_for(queue.key),
             front_end_count=front_end_count,
         )
         self._waiting = WaitQueues(profile.max_concurrent_receives)
         self._timers: dict[Entity | None, _Timer] = {}
+        self.update_listeners: dict[Callable[[str], None], None] = {}
         self.on_received: Callable[[list[ServiceBusReceivedMessage]], None] | None = None
+
+    def _tell_updated(self, path: str) -> None:
+        for listener in list(self.update_listeners):
+            listener(path)
 
     def connect(self) -> int:
         """Choose the front end of a new connection."""

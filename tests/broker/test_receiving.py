@@ -8,7 +8,7 @@ import pytest
 
 from sbclient.broker.entity import PeekCursor
 from sbclient.broker.faults import FaultKind, NoAnswer, Operation
-from sbclient.errors import InvalidOperationError, ServiceBusInternalError
+from sbclient.errors import MessagingEntityNotFoundError, ServiceBusInternalError
 from tests.broker.driver import DEFER, DELETE, KEYS, Driver, at, bodies, message
 
 
@@ -287,7 +287,7 @@ def test_peek_removes_nothing_and_shows_every_state(broker: Driver) -> None:
 
 def test_a_topic_cannot_be_received_from(broker: Driver) -> None:
     broker.topic()
-    with pytest.raises(InvalidOperationError):
+    with pytest.raises(MessagingEntityNotFoundError):
         broker.receive("t")
 
 

@@ -48,7 +48,7 @@ def node_of(address: Any) -> Node:
     path = entity_path_of(address)
     if len(path) > MAX_PATH_LENGTH:
         raise WireError(INVALID_FIELD, f"the path of a link has {len(path)} characters, {MAX_PATH_LENGTH} are allowed")
-    if path.casefold() == CBS:
+    if path.partition("/")[0].casefold() == CBS:  # older .NET clients receive replies from $cbs/<id>
         return Node("", CBS)
     base, slash, last = path.rpartition("/")
     if last.casefold() == MANAGEMENT:

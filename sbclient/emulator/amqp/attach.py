@@ -18,8 +18,9 @@ from sbclient.amqp import Coordinator, IncomingLink, Link, OutgoingLink, Source,
 from sbclient.amqp.errors import INVALID_FIELD, NOT_ALLOWED
 from sbclient.amqp.performatives import SETTLE_SETTLED
 from sbclient.amqp.types import Described
+from sbclient.broker.directory import path_of
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
-from sbclient.emulator.amqp.address import CBS, MANAGEMENT, Node, node_of
+from sbclient.emulator.amqp.address import CBS, MANAGEMENT, Node, entity_path_of, node_of
 from sbclient.emulator.amqp.cbs import TokenNode
 from sbclient.emulator.amqp.coordinator import CoordinatorLink
 from sbclient.emulator.amqp.management import ManagementNode
@@ -27,14 +28,23 @@ from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.receiver_link import SESSION_FILTER, ReceiverLink
 from sbclient.emulator.amqp.request_response import ReplyLink, RequestLink, check_management
 from sbclient.emulator.amqp.sender_link import SenderLink
+from sbclient.entities import EntityAddress, EntityKind, kind_of
 from sbclient.errors import MessagingEntityNotFoundError
+from sbclient.rules.entity_path import canonical, split_sub_queue
 
 SESSION_WAIT_S: Final = 65.0
 """The wait for an available session if the client names none. Source: the service."""
 
+UNSETTLED_STATE: Final = 2
+"""The terminus durability of a durable subscriber."""
+
 LONGEST_WAIT_S: Final = 86_400.0
 
 TIMEOUT: Final = "com.microsoft:timeout"
+ENTITY_TYPE: Final = "com.microsoft:entity-type"
+_ENTITY_TYPES: Final = {EntityKind.QUEUE: 0, EntityKind.TOPIC: 1, EntityKind.SUBSCRIPTION: 2}
+"""The kinds of entities as clients number them."""
+
 TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 
 
@@ -59,6 +69,7 @@ def handler_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkHandler:
             raise MessagingEntityNotFoundError("the namespace has no management node: use that of an entity")
         check_management(peer, node.path)
         peer.host.namespace.directory.find(node.path)
+    _check_kind(peer, link, node)
     if isinstance(link, IncomingLink):
         return _sent_to(peer, link, node)
     return _received_from(peer, link, node, terminus)
@@ -66,7 +77,7 @@ def handler_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkHandler:
 
 def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkHandler:
     if node.kind == CBS:
-        _check_only(peer, RequestLink)
+        _check_first(peer, RequestLink)
         return RequestLink(peer, link, CBS, TokenNode(peer).on_request)
     if node.kind == MANAGEMENT:
         return RequestLink(
@@ -84,29 +95,62 @@ def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkHandler:
 
 def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source | Target) -> LinkHandler:
     if node.kind == CBS:
-        _check_only(peer, ReplyLink)
+        if entity_path_of(terminus.address).casefold() == CBS:
+            _check_first(peer, ReplyLink)
         return ReplyLink(peer, link, CBS)
     if node.kind == MANAGEMENT:
         return ReplyLink(peer, link, f"{node.path}/{MANAGEMENT}", node.path)
+    path = node.path
+    if isinstance(terminus, Source) and terminus.durable == UNSETTLED_STATE:
+        path = _durable_subscription(peer, link, path)
     is_deleting = link.remote is not None and link.remote.snd_settle_mode == SETTLE_SETTLED
     return ReceiverLink(
         peer,
         link,
-        node.path,
+        path,
         session=_session_of(terminus),
         mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE if is_deleting else ServiceBusReceiveMode.PEEK_LOCK,
         timeout_s=_timeout_s(link, SESSION_WAIT_S),
     )
 
 
-def _check_only(peer: Peer, kind: type[RequestLink | ReplyLink]) -> None:
-    """Check that a connection has no other link with `$cbs` in that direction, as the service demands.
+def _durable_subscription(peer: Peer, link: Link, path: str) -> str:
+    """The subscription that a durable subscriber of JMS names by its link, if the path is that of a topic."""
+    entity = peer.host.namespace.directory.get(path)
+    if entity is None or kind_of(entity.description) is not EntityKind.TOPIC:
+        return path
+    return path_of(EntityAddress(EntityKind.SUBSCRIPTION, (path, link.name)))
+
+
+def _check_kind(peer: Peer, link: Link, node: Node) -> None:
+    """Check that an entity is of the kind that the client expects.
+
+    Raises:
+        WireError: it is of another kind.
+    """
+    expected = _properties(link).get(ENTITY_TYPE)
+    entity = peer.host.namespace.directory.get(split_sub_queue(node.path)[0])
+    if entity is None or not isinstance(expected, int):
+        return
+    kind = kind_of(entity.description)
+    if expected in _ENTITY_TYPES.values() and expected != _ENTITY_TYPES[kind]:
+        raise WireError(NOT_ALLOWED, f"{node.path} is a {kind}, and not of the entity type {expected} of the link")
+
+
+def _check_first(peer: Peer, kind: type[RequestLink | ReplyLink]) -> None:
+    """Check that a connection that receives from `$cbs` has no other link with it in that direction.
+
+    Clients whose replies come from `$cbs/<id>` have as many pairs as they like. Source: the service, and the original
+    client.
 
     Raises:
         WireError: it has one.
     """
-    if any(isinstance(handler, kind) and handler.address == CBS for handler in peer.handlers.values()):
-        raise WireError(NOT_ALLOWED, f"this connection has a link with {CBS} already: close that, or use it")
+    links = [handler for handler in peer.handlers.values() if isinstance(handler, RequestLink | ReplyLink)]
+    receives = any(isinstance(handler, ReplyLink) and canonical(handler.source) == CBS for handler in links)
+    if receives and any(isinstance(handler, kind) and handler.address == CBS for handler in links):
+        container = peer.engine.options.container_id
+        raise WireError(NOT_ALLOWED, f"A link to connection '{container}' {CBS} node has already been opened.")
 
 
 def _properties(link: Link) -> Mapping[str, Any]:

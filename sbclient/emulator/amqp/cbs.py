@@ -17,6 +17,7 @@ from sbclient.emulator.amqp.address import node_of
 from sbclient.emulator.amqp.conditions import (
     ACCEPTED,
     BAD_REQUEST,
+    INTERNAL,
     UNAUTHORIZED,
     amqp_error_of,
     ends_connection,
@@ -24,6 +25,7 @@ from sbclient.emulator.amqp.conditions import (
 )
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, Peer
 from sbclient.emulator.amqp.request_response import Replies, Request
+from sbclient.emulator.sas import ExpiryMissingError
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusError
 
 
@@ -55,6 +57,9 @@ class TokenNode:
             self._put(request)
         except MessagingEntityNotFoundError:
             raise
+        except ExpiryMissingError as error:  # seen with the service
+            text = "The service was unable to process the request; please retry the operation."
+            return INTERNAL, f"{text} The cause: {error.message}"
         except ServiceBusAuthenticationError as error:
             return UNAUTHORIZED, error.message
         except ServiceBusError as error:
@@ -92,7 +97,8 @@ class TokenNode:
         path = _audience_path(audience)
         if not grant.covers(path):
             raise ServiceBusAuthenticationError(
-                f"the token is for {grant.path!r} and does not cover its audience {path!r}: sign one for that"
+                "InvalidAudience: The authorization header contains a token with a wrong audience. It is for "
+                f"{grant.path!r} and does not cover {path!r}: sign one for that"
             )
         if audience.path:
             peer.host.namespace.directory.find(audience.path)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Final
 
 from sbclient.amqp import (
@@ -33,22 +34,29 @@ from sbclient.amqp import (
     LinkDetached,
     OutgoingLink,
 )
-from sbclient.amqp.errors import UNAUTHORIZED
+from sbclient.amqp.errors import NOT_IMPLEMENTED, UNAUTHORIZED
 from sbclient.amqp.link import Link
 from sbclient.emulator.amqp.attach import handler_of
 from sbclient.emulator.amqp.conditions import amqp_error_of
-from sbclient.emulator.amqp.peer import Peer
+from sbclient.emulator.amqp.peer import DETACH_FORCED, Peer
+from sbclient.emulator.amqp.receiver_link import ReceiverLink
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import start_newcomer
 from sbclient.emulator.sas import EVERYTHING
+from sbclient.entities import MessagingSku
 from sbclient.errors import (
     ServiceBusAuthenticationError,
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
+from sbclient.rules.entity_path import canonical, split_sub_queue
 
-DETACH_FORCED: Final = "amqp:link:detach-forced"
+JMS_CLIENT: Final = "com.microsoft:is-client-provider"
+"""The property by which the connection factory of azure-servicebus-jms asks for JMS 2.0."""
+
+JMS_ON_STANDARD: Final = "Full JMS 2.0 parity over AMQP is a feature supported only by a Premium Messaging namespace."
+
 MAX_LINKS: Final = 10_000
 MAX_RETAINED_BYTES: Final = 2**25
 
@@ -119,11 +127,14 @@ class _Connection:
     async def serve(self, first: bytes) -> None:
         peer = self._peer
         forget = self._context.wire_faults.listen(self._apply_detach_faults)
+        listeners = self._context.host.update_listeners
+        listeners[self._detach_receivers] = None
         peer.tasks.start(self._watch_deadlines(), name="amqp time")
         try:
             await self._read(first)
         finally:
             forget()
+            del listeners[self._detach_receivers]
             if not peer.grants.has_begun:
                 await start_newcomer(self._context.newcomers, self._clock)
             self._engine.receive_eof()
@@ -212,7 +223,11 @@ class _Connection:
             known, since = before.get(link, (None, now))
             self._uses[link] = use, since if known == use else now
             if known == use and now - since >= idle_s:
-                text = f"the link was idle for {idle_s:g} s: attach again"
+                end = "publisher" if isinstance(link, IncomingLink) else "consumer"
+                text = (
+                    f"The link '{link.name}' is force detached. Code: {end}({link.name}). Details: "
+                    f"AmqpMessage{end.capitalize()}.IdleTimerExpired: Idle timeout: {timedelta(seconds=idle_s)}."
+                )
                 self._peer.end(link, AmqpError(DETACH_FORCED, text))
 
     # ------------------------------------------------------------------ events
@@ -268,6 +283,9 @@ class _Connection:
             self._admit(event)
         elif kind is ConnectionOpened:
             self._peer.has_new_deadline.set()  # the client has announced its idle timeout
+            is_premium = self._context.host.namespace.profile.sku is MessagingSku.PREMIUM
+            if not is_premium and (event.open.properties or {}).get(JMS_CLIENT) is True:
+                self._peer.close(AmqpError(NOT_IMPLEMENTED, JMS_ON_STANDARD))
             if self._peer.grants.has_begun:
                 try:
                     self._context.check_connections(0)
@@ -294,6 +312,17 @@ class _Connection:
         except ServiceBusError as error:
             self._peer.refuse(link, error)
 
+    def _detach_receivers(self, path: str) -> None:
+        """End the links that receive from an entity that was updated, perhaps disabled. Source: the service, seen."""
+        updated = canonical(path)
+        for link, handler in list(self._peer.handlers.items()):
+            if isinstance(handler, ReceiverLink) and _owner(handler.entity_path or "") == updated:
+                text = (
+                    f"The link '{link.name}' is force detached. Code: consumer({link.name}). Details: "
+                    "InnerMessageReceiver was closed."
+                )
+                self._peer.end(link, AmqpError(DETACH_FORCED, text))
+
     def _apply_detach_faults(self) -> None:
         """End the links that an injected fault detaches."""
         now = self._peer.now()
@@ -302,3 +331,8 @@ class _Connection:
             fault = None if path is None else self._context.wire_faults.detaching(path, now)
             if fault is not None:
                 self._peer.end(link, AmqpError(fault.condition, fault.description))
+
+
+def _owner(path: str) -> str:
+    """The queue or subscription of a path, without its sub-queue."""
+    return canonical(split_sub_queue(path)[0])

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from sbclient.amqp import BrokerAnnotations, Sections, WireMessage, encode_delivery, encode_message
 from sbclient.broker.entry import Entry
+from sbclient.broker.session import SessionLock
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -33,10 +34,13 @@ class EncodedDelivery(NamedTuple):
         return f"EncodedDelivery({len(self.payload)} bytes, token={self.token!r})"
 
 
-def encode_entry(entry: Entry, *, is_peeked: bool = False, without_body: bool = False) -> EncodedDelivery:
+def encode_entry(
+    entry: Entry, *, lock: SessionLock | None = None, is_peeked: bool = False, without_body: bool = False
+) -> EncodedDelivery:
     """Encode an entry.
 
     Args:
+        lock: of the session that it was received from.
         is_peeked: leave out the lock that a receiver may have.
         without_body: leave out the body.
     """
@@ -48,20 +52,23 @@ def encode_entry(entry: Entry, *, is_peeked: bool = False, without_body: bool = 
         sections = Sections(encode_message(content, created_at_ms=enqueued_at_ms))
     token = UUID(int=entry.token) if entry.token and not is_peeked else None
     locked_until_ms = None
-    if token is not None and entry.locked_until < math.inf:
-        locked_until_ms = _milliseconds(entry.locked_until)
+    if token is not None:
+        locked_until = entry.locked_until if lock is None else lock.locked_until
+        locked_until_ms = None if locked_until == math.inf else _milliseconds(locked_until)
+    ttl_ms, is_ttl_cut = _time_to_live_ms(entry, sections)
     annotations = BrokerAnnotations(
         entry.number,
         enqueued_at_ms,
         entry.delivery_count,
-        _time_to_live_ms(entry),
+        ttl_ms,
         locked_until_ms,
         token,
-        entry.original_number,
+        entry.number if entry.original_number is None else entry.original_number,
         entry.shown_state,
         entry.dead_letter_source,
         entry.added_properties,
         content.message_id,
+        is_ttl_cut,
     )
     return EncodedDelivery(encode_delivery(sections, annotations, without_body=without_body), token)
 
@@ -71,11 +78,12 @@ def _milliseconds(at: float) -> int:
     return math.floor(at * 1000 + 1e-4)
 
 
-def _time_to_live_ms(entry: Entry) -> int | None:
-    """The time to live of the sender, limited by the entity."""
-    requested = entry.content.time_to_live
-    requested_ms = None if requested is None else requested // _MILLISECOND
+def _time_to_live_ms(entry: Entry, sections: Sections) -> tuple[int | None, bool]:
+    """The time to live for the header, as sent unless the entity limits it; and whether it does."""
     if entry.expires_at == math.inf:
-        return requested_ms
+        return sections.ttl_ms, False
     left_ms = round((entry.expires_at - entry.enqueued_at) * 1000)
-    return left_ms if requested_ms is None else min(requested_ms, left_ms)
+    requested = entry.content.time_to_live
+    if requested is not None and requested // _MILLISECOND <= left_ms:
+        return sections.ttl_ms, False
+    return left_ms, True

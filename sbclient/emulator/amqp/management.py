@@ -15,7 +15,7 @@ from uuid import UUID
 
 from sbclient.amqp import WireMessage
 from sbclient.amqp.errors import NOT_IMPLEMENTED
-from sbclient.amqp.types import Array, Int, longs, timestamps
+from sbclient.amqp.types import Array, Int, Symbol, longs, timestamps
 from sbclient.broker.entity import PeekCursor, SharedPeekCursor
 from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
@@ -112,7 +112,7 @@ class ManagementNode:
             "peek-message": _Operation(Operation.PEEK, listen, self._peek),
             "receive-by-sequence-number": _Operation(Operation.RECEIVE_DEFERRED, listen, self._receive_deferred),
             "schedule-message": _Operation(Operation.SCHEDULE, send, self._schedule, is_transactional=True),
-            "cancel-scheduled-message": _Operation(Operation.CANCEL, send, self._cancel),
+            "cancel-scheduled-message": _Operation(Operation.CANCEL, send, self._cancel, is_transactional=True),
             "renew-lock": _Operation(Operation.RENEW, listen, self._renew_locks),
             "renew-session-lock": _Operation(Operation.RENEW, listen, self._renew_session),
             "get-session-state": _Operation(Operation.SESSION, listen, self._get_state),
@@ -209,12 +209,13 @@ class ManagementNode:
         mode = _MODES.get(request.arguments.number("receiver-settle-mode", 1))
         if mode is None:
             raise ArgumentError("receiver-settle-mode is neither 0, delete, nor 1, lock: give one of them")
+        lock = self._lock(request)
         taken = self._namespace.receive_deferred(
-            request.call, self._path, request.arguments.numbers("sequence-numbers"), mode=mode, lock=self._lock(request)
+            request.call, self._path, request.arguments.numbers("sequence-numbers"), mode=mode, lock=lock
         )
         messages = []
         for entry in taken:
-            payload, token = encode_entry(entry)
+            payload, token = encode_entry(entry, lock=lock)
             messages.append({"message": payload} if token is None else {"message": payload, "lock-token": token})
         return {"messages": messages}
 
@@ -229,7 +230,8 @@ class ManagementNode:
         return {"sequence-numbers": longs(numbers)}
 
     def _cancel(self, request: _Call) -> Body:
-        self._namespace.cancel_scheduled(request.call, self._path, request.arguments.numbers("sequence-numbers"))
+        numbers = request.arguments.numbers("sequence-numbers")
+        self._namespace.cancel_scheduled(request.call, self._path, numbers, transaction=request.transaction)
         return {}
 
     def _renew_locks(self, request: _Call) -> Body:
@@ -349,7 +351,7 @@ class ManagementNode:
 def _status(code: int, description: str, condition: str | None = None) -> dict[str, Any]:
     arguments: dict[str, Any] = {"statusCode": code, "statusDescription": description}
     if condition is not None:
-        arguments["errorCondition"] = condition
+        arguments["errorCondition"] = Symbol(condition)  # clients for .NET and older ones for Java accept no string
     return arguments
 
 

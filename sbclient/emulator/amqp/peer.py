@@ -44,6 +44,8 @@ from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
 
+DETACH_FORCED: Final = "amqp:link:detach-forced"
+
 _MAX_HOST_LENGTH: Final = 255
 
 T = TypeVar("T")
@@ -367,12 +369,19 @@ class Peer:
             self.context.amqp_connection_count -= 1
 
     def tokens_changed(self) -> None:
-        """Detach the links that the tokens of this connection no longer allow."""
+        """Detach the links that the tokens of this connection no longer allow. Clients attach again, as seen with the
+        service, and meet a missing right then.
+        """
         for link, handler in list(self.handlers.items()):
             try:
                 handler.check_rights()
             except ServiceBusError as error:
-                self.detach(link, error)
+                self.expire(link, error)
+
+    def expire(self, link: Link, error: ServiceBusError) -> None:
+        """Detach a link because the tokens of this connection no longer allow it."""
+        text = f"The link '{link.name}' is force detached. Code: RenewToken. Details: {error.message}"
+        self.end(link, AmqpError(DETACH_FORCED, text))
 
     def check_detach_fault(self, path: str) -> None:
         """
@@ -390,7 +399,7 @@ class Peer:
     def session_lock(self, path: str, session_id: str, link_name: str | None) -> SessionLock | None:
         """The lock that this connection holds on a session; only that of one link if its name is given."""
         named = self.sessions.get(link_name or "")
-        held = [named] if named is not None else list(self.sessions.values())
+        held = [named] if named is not None else list(self.sessions.values())[::-1]
         key = canonical(path)
         return next((lock for other, lock in held if other == key and lock.session_id == session_id), None)
 

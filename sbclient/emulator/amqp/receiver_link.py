@@ -37,7 +37,7 @@ from sbclient.emulator.amqp.delivery import EncodedDelivery, encode_entry
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
 from sbclient.entities import AccessRights
-from sbclient.errors import InvalidOperationError, ServiceBusError, SessionLockLostError
+from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError, ServiceBusError, SessionLockLostError
 from sbclient.hosting.host import Performed
 from sbclient.rules.entity_path import canonical
 
@@ -95,6 +95,7 @@ class ReceiverLink(LinkHandler):
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._is_draining = False
+        self._watch: asyncio.Task[None] | None = None
         self._wanted = 0
         self._usual_bytes = FIRST_GUESS_BYTES
 
@@ -131,18 +132,32 @@ class ReceiverLink(LinkHandler):
         if link.is_over:
             self.on_over()
             return
-        if lock is None:
-            link.accept()
-            return
-        self._peer.sessions[link.name] = canonical(self._path), lock
         requested = link.remote.source if link.remote is not None else None
         assert requested is not None  # a link without a source is refused before
         filters = requested.filter or {}
+        if lock is None:  # no other filter is applied, and so none is echoed
+            link.accept(source=requested._replace(filter=None) if filters else None)
+            return
+        self._peer.sessions[link.name] = canonical(self._path), lock
         wanted, granted = filters.get(SESSION_FILTER), lock.session_id
         # Go clients decode described values only, the SDK for Python plain ones.
         answer = Described(wanted.descriptor, granted) if isinstance(wanted, Described) else granted
-        source = requested._replace(filter={**filters, SESSION_FILTER: answer})
+        source = requested._replace(filter={SESSION_FILTER: answer})
         link.accept(source=source, properties={LOCKED_UNTIL: Long(ticks_of(lock.locked_until))})
+        self._watch = self._peer.start_waiting(self._watch_lock(lock), name="amqp session lock")
+
+    async def _watch_lock(self, lock: SessionLock) -> None:
+        """Detach the link some time after the end of its session's lock, with or without credit (seen)."""
+        while (left_s := lock.locked_until - self._peer.now()) > 0:
+            await self._peer.host.clock.sleep(left_s)
+        await self._peer.host.clock.sleep(LOST_SESSION_S)
+        self._peer.detach(
+            self._link,
+            SessionLockLostError(
+                "The session lock has expired on the MessageSession. Accept a new MessageSession. It was the lock on "
+                f"session {lock.session_id!r} of {self._path}"
+            ),
+        )
 
     def check_rights(self) -> None:
         """Receiving needs Listen."""
@@ -150,7 +165,7 @@ class ReceiverLink(LinkHandler):
 
     def on_over(self) -> None:
         """Stop taking messages, and release the session after the settlements that came before."""
-        for task in (self._opening, self._pump):
+        for task in (self._opening, self._pump, self._watch):
             if task is not None:
                 task.cancel()
         if self._lock is not None:
@@ -159,7 +174,8 @@ class ReceiverLink(LinkHandler):
     async def _release_session(self, lock: SessionLock) -> None:
         await self._peer.host.clock.sleep(0)  # every settlement that came before waits as long
         self._lock = None
-        self._peer.sessions.pop(self._link.name, None)
+        if self._peer.sessions.get(self._link.name, (None, None))[1] is lock:  # not of a later link of that name
+            del self._peer.sessions[self._link.name]
         self._peer.at_once(
             Operation.SESSION, lambda call: self._peer.host.namespace.release_session(call, self._path, lock)
         )
@@ -211,6 +227,9 @@ class ReceiverLink(LinkHandler):
                 front_end=self._peer.front_end,
                 check=self.check_rights,
             )
+        except ServiceBusAuthorizationError as error:
+            self._peer.expire(self._link, error)
+            return None
         except ServiceBusError as error:
             if isinstance(error, SessionLockLostError):
                 await self._peer.host.clock.sleep(LOST_SESSION_S)
@@ -219,7 +238,7 @@ class ReceiverLink(LinkHandler):
         finally:
             self._peer.waiting_count -= 1
         self._wanted = 0
-        deliveries = [encode_entry(entry) for entry in taken]
+        deliveries = [encode_entry(entry, lock=self._lock) for entry in taken]
         for position, each in enumerate(deliveries):
             try:
                 self._send_one(each)
@@ -327,10 +346,7 @@ class ReceiverLink(LinkHandler):
 
     def _confirm(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
         if not self._peer.context.wire_faults.drops_acknowledgement(self._path, self._peer.now()):
-            if isinstance(state, TransactionalState):
-                delivery.settle(state, settled=False)
-            else:
-                delivery.settle(confirmation_of(state))
+            delivery.settle(confirmation_of(state), settled=not isinstance(state, TransactionalState))
         self._peer.flush()
 
     def _reject(self, delivery: OutgoingDelivery, error: ServiceBusError) -> None:
@@ -356,7 +372,7 @@ class ReceiverLink(LinkHandler):
         def settle(call: Call) -> None:
             namespace.settle(call, self._path, [token], settlement, lock=self._lock, transaction=transaction)
             if declared is not None:
-                declared.add(delivery, state)
+                declared.add(delivery, confirmation_of(state))
 
         return self._peer.perform_now(Operation.SETTLE, self._path, settle)
 

@@ -2,7 +2,8 @@
 
 Laws:
 
-1. Every request is answered, on the link that it names or else on the newest one that receives from the same node.
+1. Every request is answered, on the link whose source or target it names, or else on the newest one that receives from
+   the same node.
 2. Replies are sent settled and need no credit, because the SDK settles none and never renews its credit.
 3. The correlation id of a reply is the message id of the request, of the same type.
 """
@@ -25,7 +26,7 @@ from sbclient.amqp import (
     WireError,
     encode_sections,
 )
-from sbclient.amqp.types import Int
+from sbclient.amqp.types import Int, Symbol
 from sbclient.emulator.amqp.address import MANAGEMENT
 from sbclient.emulator.amqp.conditions import amqp_error_of
 from sbclient.emulator.amqp.peer import LinkHandler, Peer
@@ -154,8 +155,11 @@ class ReplyLink(LinkHandler):
         self.address = address
         self.link = link
         self.key = canonical(address)
-        target = link.remote.target if link.remote is not None else None
-        self.client_address = getattr(target, "address", None)
+        remote = link.remote
+        assert remote is not None
+        assert remote.source is not None  # its address has chosen the node
+        self.source = str(remote.source.address)
+        self.client_address = getattr(remote.target, "address", None)
         self._peer = peer
 
     def open(self) -> None:
@@ -194,7 +198,8 @@ class Replies:
             for handler in self._peer.handlers.values()
             if isinstance(handler, ReplyLink) and handler.key == self._key and not handler.link.is_over
         ]
-        named = [handler for handler in links if reply_to is not None and handler.client_address == reply_to]
+        named = [handler for handler in links if reply_to in (handler.client_address, handler.source)]
+        named = [] if reply_to is None else named
         chosen = (named or links)[-1:]
         if chosen:
             self._count += 1
@@ -213,6 +218,6 @@ def _reply(request: Request, arguments: Mapping[str, Any], body: Any) -> bytes:
         reported = amqp_error_of(error)
         return encode_sections(
             properties=properties,
-            application_properties={"statusCode": Int(500), "errorCondition": reported.condition},
+            application_properties={"statusCode": Int(500), "errorCondition": Symbol(reported.condition)},
             value=None,
         )

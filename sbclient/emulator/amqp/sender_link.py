@@ -28,7 +28,11 @@ from sbclient.amqp import (
 from sbclient.amqp.errors import INVALID_FIELD
 from sbclient.amqp.message import VIA_PARTITION_KEY_ANNOTATION
 from sbclient.amqp.states import DeliveryState
-from sbclient.amqp.types import Int
+from sbclient.annotated_message import (
+    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
+    MESSAGE_STATE_ANNOTATION,
+    SCHEDULED_ENQUEUE_TIME_ANNOTATION,
+)
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
@@ -39,10 +43,15 @@ from sbclient.hosting.host import Performed
 CREDIT: Final = 1_000
 """Messages that a client may send before the broker answers."""
 
+NOT_NULL: Final = (
+    SCHEDULED_ENQUEUE_TIME_ANNOTATION,
+    MESSAGE_STATE_ANNOTATION,
+    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
+)
+"""Annotations whose null the service rejects (seen)."""
+
 ENVELOPE_BYTES: Final = 2**16
 """How much longer a transfer may be than its messages: other clients encode less tightly than sizes are counted."""
-
-MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 
 
 class SenderLink(LinkHandler):
@@ -107,7 +116,6 @@ class SenderLink(LinkHandler):
         self._link.accept(
             credit=CREDIT,
             max_message_size=largest,
-            properties={MAX_BATCH_SIZE: Int(limits.max_batch_size_bytes)},
         )
         self._link.max_message_size = max(largest, limits.max_batch_size_bytes) + ENVELOPE_BYTES
 
@@ -170,9 +178,7 @@ class SenderLink(LinkHandler):
         transaction = peer.transaction(state.txn_id) if isinstance(state, TransactionalState) else None
         if peer.context.wire_faults.is_busy(self._path, peer.now()):
             raise ServiceBusServerBusyError(f"{self._path} is too busy: wait 10 seconds and try again")
-        destination, via_key = self._destination, None
-        if destination is not None or transaction is not None:
-            via_key = _via_key(messages[0])
+        destination, via_key = self._destination, _via_key(messages[0])
         if destination is None:
             return lambda call: namespace.send(
                 call, self._path, messages, transaction=transaction, via_partition_key=via_key
@@ -206,9 +212,18 @@ def messages_in(delivery: IncomingDelivery) -> list[WireMessage]:
         InvalidOperationError: the id of a message is too long, or its format is unknown.
     """
     if delivery.message_format == BATCH_FORMAT:
-        return [WireMessage.of(payload) for payload in split_batch(delivery.payload)]
+        return [_message(payload) for payload in split_batch(delivery.payload)]
     if delivery.message_format != 0:
         raise InvalidOperationError(
             f"a message has the format 0x{delivery.message_format:08x}: 0 and 0x{BATCH_FORMAT:08x} are allowed"
         )
-    return [WireMessage.of(delivery.payload)]
+    return [_message(delivery.payload)]
+
+
+def _message(payload: bytes) -> WireMessage:
+    message = WireMessage.of(payload)
+    annotations = message.sections.message_annotations
+    for name in NOT_NULL if annotations else ():
+        if annotations.get(name, ...) is None:
+            raise WireError(INVALID_FIELD, f"annotation {name} is null: give it a value, or leave it out")
+    return message

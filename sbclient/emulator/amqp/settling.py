@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sbclient.amqp import RELEASED, Accepted, AmqpError, Modified, Rejected
+from sbclient.amqp import RELEASED, Accepted, AmqpError, Modified, Rejected, TransactionalState
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Array, Described
 from sbclient.delivery import Settlement, SettleMode
@@ -45,6 +45,9 @@ def settlement_of(outcome: DeliveryState | None) -> Settlement | None:
 
 def confirmation_of(outcome: DeliveryState | None) -> DeliveryState:
     """The state that confirms an outcome."""
+    if isinstance(outcome, TransactionalState):
+        inner = outcome.outcome
+        return outcome._replace(outcome=Rejected() if isinstance(inner, Rejected) else inner)
     if isinstance(outcome, Rejected):
         return Rejected()
     return RELEASED if outcome is None else outcome
@@ -53,12 +56,21 @@ def confirmation_of(outcome: DeliveryState | None) -> DeliveryState:
 def _dead_lettering(error: AmqpError | None) -> Settlement:
     if error is None:
         return Settlement(SettleMode.DEAD_LETTER)
-    info: Mapping[str, Any] = error.info or {}
-    reason, description = info.get(DEAD_LETTER_REASON), info.get(DEAD_LETTER_DESCRIPTION)
+    others = dict(error.info or {})
+    reason = _taken_text(others, DEAD_LETTER_REASON)
+    description = _taken_text(others, DEAD_LETTER_DESCRIPTION)
     if error.condition != DEAD_LETTER and reason is None and description is None:
         reason, description = error.condition, error.description
-    others = {name: value for name, value in info.items() if name not in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)}
-    return Settlement(SettleMode.DEAD_LETTER, _text(reason), _text(description), properties_of(others))
+    return Settlement(SettleMode.DEAD_LETTER, reason, description, properties_of(others))
+
+
+def _taken_text(info: dict[Any, Any], name: str) -> str | None:
+    """Remove and return a text. A value of another type stays: it becomes a property (seen with the service)."""
+    value = info.get(name)
+    if value is not None and not isinstance(value, str):
+        return None
+    info.pop(name, None)
+    return value
 
 
 def properties_of(sent: Mapping[Any, Any] | None) -> Mapping[str, Any] | None:
@@ -75,7 +87,3 @@ def properties_of(sent: Mapping[Any, Any] | None) -> Mapping[str, Any] | None:
         if isinstance(value, list | dict | Array | Described):
             raise ArgumentError(f"property {name[:64]!r} is a {type(value).__name__}: give a simple value")
     return {str(name): value for name, value in sent.items()}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)

@@ -24,28 +24,31 @@ RECEIVER, SENDER = True, False
 
 
 class Raw:
-    """The client's end of a connection; the key of the namespace has authenticated it."""
+    """The client's end of a connection."""
 
     def __init__(self, read: Callable[[], Awaitable[bytes]], write: Callable[[bytes], None]) -> None:
         self._read, self._write = read, write
         self._reader = FrameReader(65_536)
         self._kept: list[Any] = []
         self._expected = TYPE_SASL
+        self.outcome: SaslOutcome | None = None
+        self.begun: Begin | None = None
         self.payloads: dict[int, bytes] = {}
         """The bytes of each received transfer, by delivery id."""
 
-    async def open(self, **fields: Any) -> Open:
-        """Exchange the headers, SASL PLAIN, open and begin; returns the server's open."""
-        self._write(SASL_HEADER + encode_frame(0, SaslInit("PLAIN", PLAIN_RESPONSE), 512, TYPE_SASL))
+    async def open(self, *, mechanism: str = "PLAIN", **fields: Any) -> Open:
+        """Exchange the headers, SASL, open and begin; returns the server's open."""
+        response = PLAIN_RESPONSE if mechanism == "PLAIN" else b""
+        self._write(SASL_HEADER + encode_frame(0, SaslInit(mechanism, response), 512, TYPE_SASL))
         await self._header()
-        await self.next(SaslOutcome)
+        self.outcome = await self.next(SaslOutcome)
         begin = Begin(None, 0, 5_000, 5_000)
         self._write(AMQP_HEADER)
         self.write(Open("raw", **fields), begin)
         await self._header()
         self._expected = TYPE_AMQP
         opened = await self.next(Open)
-        await self.next(Begin)
+        self.begun = await self.next(Begin)
         return opened
 
     def write(self, *frames: Any) -> None:
@@ -76,6 +79,10 @@ class Raw:
                         return frame
                 await self._take_frame()
 
+    def frames(self, kind: type[P]) -> list[P]:
+        """The frames of a kind that are kept."""
+        return [frame for frame in self._kept if isinstance(frame, kind)]
+
     async def _take_frame(self) -> None:
         while (frame := self._reader.next_frame(self._expected)) is None:
             if not (piece := await self._read()):
@@ -95,7 +102,16 @@ class Raw:
             texts.append(b"".join(Sections(self.payloads[transfer.delivery_id]).data()).decode())
         return texts
 
-    async def request(self, node: str, operation: str, body: Any, **arguments: Any) -> Sections:
+    async def request(
+        self,
+        node: str,
+        operation: str,
+        body: Any,
+        *,
+        state: DeliveryState | None = None,
+        delivery_id: int = 0,
+        **arguments: Any,
+    ) -> Sections:
         """Ask a node on links of its own, with the handles 100 and 101."""
         properties = Properties(message_id="1", reply_to="here")
         payload = encode_sections(
@@ -105,11 +121,17 @@ class Raw:
             Attach("to", 100, SENDER, source=Source("here"), target=Target(node), initial_delivery_count=0),
             Attach("from", 101, RECEIVER, source=Source(node), target=Target("here")),
             flow(101, credit=10),
-            (Transfer(100, 0, b"1", 0, settled=True), payload),
+            (Transfer(100, delivery_id, b"1", 0, settled=True, state=state), payload),
         )
         transfer = await self.next(Transfer)
         assert transfer.delivery_id is not None
         return Sections(self.payloads[transfer.delivery_id])
+
+    async def attach(self, *frames: Attach) -> None:
+        """Send attaches, and wait for their answers."""
+        self.write(*frames)
+        for _ in frames:
+            await self.next(Attach)
 
     async def settle(self, delivery_id: int, state: DeliveryState | None) -> Disposition:
         """Send an outcome; returns the confirmation."""

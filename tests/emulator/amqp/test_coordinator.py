@@ -24,7 +24,7 @@ from sbclient.amqp import (
     encode_message,
     encode_sections,
 )
-from sbclient.amqp.types import longs, uuids
+from sbclient.amqp.types import uuids
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.emulator.amqp.coordinator import MAX_OPEN
 from sbclient.emulator.context import NamespaceContext
@@ -359,8 +359,8 @@ async def test_rules_change_in_a_transaction_on_plain_topics_only(
 async def test_other_requests_are_refused_in_a_transaction(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         _, txn = await begun(client)
-        request = {"sequence-numbers": longs([1])}
-        answer = await client.ask(queue, "cancel-scheduled-message", request, state=TransactionalState(txn))
+        request = {"session-id": "a", "session-state": None}
+        answer = await client.ask(queue, "set-session-state", request, state=TransactionalState(txn))
         assert answer == (400, "amqp:not-allowed")
 
 

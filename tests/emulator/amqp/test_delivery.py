@@ -10,7 +10,8 @@ import pytest
 
 from sbclient.amqp import Sections, WireMessage, encode_message
 from sbclient.amqp.types import UByte
-from sbclient.broker.entry import Entry
+from sbclient.broker.entry import Entry, utc_datetime
+from sbclient.broker.session import SessionLock
 from sbclient.emulator.amqp.delivery import encode_entry
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 
@@ -54,10 +55,11 @@ def moment(after_s: float) -> datetime:
     return datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC) + timedelta(seconds=after_s)
 
 
-def test_a_message_of_a_session_has_a_token_and_no_time_of_its_own() -> None:
-    payload, token = encode_entry(entry(message(), token=TOKEN.int, locked_until=math.inf))
+def test_a_message_of_a_session_has_the_end_of_the_session_lock() -> None:
+    lock = SessionLock("a", 0, 7, AT + 30)
+    payload, token = encode_entry(entry(message(), token=TOKEN.int, locked_until=math.inf), lock=lock)
     assert token == TOKEN
-    assert "x-opt-locked-until" not in Sections(payload).message_annotations
+    assert Sections(payload).message_annotations["x-opt-locked-until"] == utc_datetime(AT + 30)
 
 
 def test_a_peeked_message_has_no_lock() -> None:

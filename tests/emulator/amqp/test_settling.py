@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbclient.amqp import ACCEPTED, RELEASED, AmqpError, Modified, Rejected
+from sbclient.amqp import ACCEPTED, RELEASED, AmqpError, Modified, Rejected, TransactionalState
 from sbclient.amqp.states import DeliveryState
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
@@ -26,7 +26,7 @@ from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
         ),
         (
             Rejected(AmqpError("com.microsoft:dead-letter", None, {"DeadLetterErrorDescription": 5})),
-            Settlement(SettleMode.DEAD_LETTER, None, "5"),
+            Settlement(SettleMode.DEAD_LETTER, None, None, {"DeadLetterErrorDescription": 5}),
         ),
         (RELEASED, None),
         (None, None),
@@ -44,6 +44,7 @@ def test_an_outcome_is_a_settlement(outcome: DeliveryState | None, settlement: S
         (Rejected(AmqpError("com.microsoft:dead-letter")), Rejected(None)),
         (RELEASED, RELEASED),
         (None, RELEASED),
+        (TransactionalState(b"1", Rejected(AmqpError("x"))), TransactionalState(b"1", Rejected(None))),
     ],
 )
 def test_the_confirmation_repeats_the_outcome_without_an_error(

@@ -135,7 +135,7 @@ class TestSend:
     async def test_the_brokers_rules_hold(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
         said = await control.send({"body": "hi"}, entity="jobs", status=400)
-        assert said["error"].startswith("jobs requires sessions: set session_id")
+        assert "jobs requires sessions: set session_id" in said["error"]
         await control.send({"body": "hi"}, entity="nowhere", status=404)
 
     async def test_a_message_that_was_sent_cannot_be_changed(self, control: Control, orders: BrokerHost) -> None:
