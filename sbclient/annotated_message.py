@@ -18,6 +18,21 @@ ENQUEUE_SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-enqueue-sequence-number"
 LOCKED_UNTIL_ANNOTATION: Final = "x-opt-locked-until"
 DEAD_LETTER_SOURCE_ANNOTATION: Final = "x-opt-deadletter-source"
 MESSAGE_STATE_ANNOTATION: Final = "x-opt-message-state"
+LOCK_TOKEN_ANNOTATION: Final = "x-opt-lock-token"
+VIA_PARTITION_KEY_ANNOTATION: Final = "x-opt-via-partition-key"
+
+BROKER_ANNOTATIONS: Final = frozenset(
+    {
+        ENQUEUED_TIME_ANNOTATION,
+        SEQUENCE_NUMBER_ANNOTATION,
+        ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
+        LOCKED_UNTIL_ANNOTATION,
+        DEAD_LETTER_SOURCE_ANNOTATION,
+        MESSAGE_STATE_ANNOTATION,
+        LOCK_TOKEN_ANNOTATION,
+    }
+)
+"""The annotations that only a broker may set; those of a sender are dropped."""
 
 ATTRIBUTES_BY_ANNOTATION: Final = {
     PARTITION_KEY_ANNOTATION: "partition_key",

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
+from sbclient.amqp import EncodedBatch, encode_message
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.entities import EntityAddress, EntityKind
 from sbclient.errors import (
@@ -290,7 +291,8 @@ class Backlog:
             properties = dict(message.application_properties)
             for own in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
                 properties.pop(own, None)
-            await sender.send([message.copy(application_properties=properties)], timeout_s=_TIMEOUT_S)
+            copy = encode_message(message.copy(application_properties=properties))
+            await sender.send(EncodedBatch([copy]), timeout_s=_TIMEOUT_S)
 
         try:
             return await self._clear(queue, reason, first=put_back)

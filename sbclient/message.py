@@ -1,23 +1,22 @@
 """The messages that an application sends and receives, with the attributes of azure-servicebus.
 
-Neither side of the transport port changes a message: the sender passes a private copy (`ServiceBusMessage.copy`), the
-broker stores it, and each receiver gets a `ServiceBusReceivedMessage` of its own.
+An application's message is encoded when it is sent, and not changed. A received message, and a copy of one, decodes its
+encoded content when it is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 from uuid import UUID
 
 from sbclient.annotated_message import (
     ATTRIBUTES_BY_ANNOTATION,
     AmqpAnnotatedMessage,
-    AmqpMessageHeader,
-    AmqpMessageProperties,
     ApplicationProperties,
 )
 from sbclient.annotated_message import AmqpMessageBodyType as AmqpMessageBodyType
@@ -166,6 +165,36 @@ def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
     return name, value
 
 
+class Content(Protocol):
+    """The encoded form of a message, which is decoded when its parts are read."""
+
+    def read(self, name: str) -> Any:
+        """Return the value of an attribute, by its name with an underscore."""
+
+    def annotated(self) -> AmqpAnnotatedMessage:
+        """Return the sections of the message."""
+
+    @property
+    def size_bytes(self) -> int:
+        """The encoded size."""
+
+
+class Keyed(Protocol):
+    """The attributes that place a message, of a message in any form."""
+
+    @property
+    def message_id(self) -> str | None: ...
+
+    @property
+    def session_id(self) -> str | None: ...
+
+    @property
+    def partition_key(self) -> str | None: ...
+
+    @property
+    def content_type(self) -> str | None: ...
+
+
 class ServiceBusMessage:
     """A message to send.
 
@@ -198,6 +227,7 @@ class ServiceBusMessage:
         "_application_properties",
         "_body",
         "_body_type",
+        "_content",
         "_content_type",
         "_correlation_id",
         "_message_id",
@@ -229,6 +259,7 @@ class ServiceBusMessage:
         reply_to_session_id: str | None = None,
         encoding: str = "UTF-8",
     ) -> None:
+        self._content: Content | None = None
         self._body: Body = _body(body, encoding)
         self._body_type = AmqpMessageBodyType.DATA
         self._application_properties: dict[str, PropertyValue] | None = None
@@ -403,14 +434,15 @@ class ServiceBusMessage:
     def reply_to_session_id(self, value: str | None) -> None:
         self._reply_to_session_id = _short_id("reply_to_session_id", value)
 
-    def _data_sizes(self) -> Sequence[int]:
-        """Return the size of each data section. Subclasses can answer this without decoding the body."""
-        body = self._body
-        return (len(body),) if isinstance(body, bytes) else [len(part) for part in body]
+    if not TYPE_CHECKING:
 
-    def _encoded_body_size(self) -> int | None:
-        """Return the size of the encoded body; None if it is not known without encoding the body."""
-        return None
+        def __getattr__(self, name: str) -> Any:
+            """Decode an attribute of encoded content when it is read for the first time."""
+            if name not in _CONTENT or self._content is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            value = self._content.read(name)
+            setattr(self, name, value)
+            return value
 
     def copy(self, **changes: Any) -> ServiceBusMessage:
         """Return a plain `ServiceBusMessage` with the same content. Its properties are checked again.
@@ -421,39 +453,22 @@ class ServiceBusMessage:
         Raises:
             InvalidOperationError, TypeError: as for the constructor.
         """
-        twin = self._unchecked_copy()
-        if twin._application_properties:
-            twin.application_properties = twin._application_properties
+        twin = ServiceBusMessage.__new__(ServiceBusMessage)
+        twin._content = self._content
+        for name in _CONTENT:
+            try:
+                setattr(twin, name, object.__getattribute__(self, name))
+            except AttributeError:  # not decoded yet, and the copy decodes it too
+                continue
+            if name == "_application_properties":
+                twin.application_properties = twin._application_properties
         for name, value in changes.items():
             setattr(twin, name, value)
         return twin
 
-    def _unchecked_copy(self) -> ServiceBusMessage:
-        """Return what `copy` does, without checking the properties of this message again."""
-        twin = self._new_copy()
-        self._copy_content(twin)
-        return twin
 
-    def _new_copy(self) -> ServiceBusMessage:
-        """Return an empty message for `copy`. Subclasses can return one that keeps the encoded content."""
-        return ServiceBusMessage.__new__(ServiceBusMessage)
-
-    def _copy_content(self, twin: ServiceBusMessage) -> None:
-        twin._body = self._body
-        twin._body_type = self._body_type
-        properties = self._application_properties
-        twin._application_properties = dict(properties) if properties else None
-        twin._session_id = self._session_id
-        twin._message_id = self._message_id
-        twin._scheduled_enqueue_time_utc = self._scheduled_enqueue_time_utc
-        twin._time_to_live = self._time_to_live
-        twin._content_type = self._content_type
-        twin._correlation_id = self._correlation_id
-        twin._subject = self._subject
-        twin._partition_key = self._partition_key
-        twin._to = self._to
-        twin._reply_to = self._reply_to
-        twin._reply_to_session_id = self._reply_to_session_id
+_CONTENT: Final = tuple(name for name in ServiceBusMessage.__slots__ if name != "_content")
+"""The attributes that encoded content is decoded into."""
 
 
 class ServiceBusReceivedMessage(ServiceBusMessage):
@@ -501,7 +516,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     @classmethod
     def of(
         cls,
-        content: ServiceBusMessage,
+        content: Content,
         *,
         sequence_number: int,
         enqueued_time_utc: datetime,
@@ -515,7 +530,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     ) -> Self:
         """Return a received message with this content."""
         received = cls.__new__(cls)
-        content._copy_content(received)
+        received._content = content
         received.sequence_number = sequence_number
         received.enqueued_sequence_number = enqueued_sequence_number
         received.enqueued_time_utc = enqueued_time_utc
@@ -530,6 +545,12 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
 
     def __repr__(self) -> str:
         return self._shown(ServiceBusReceivedMessage.__name__, _SHOWN_RECEIVED)  # transports have subclasses
+
+    @property
+    def size_bytes(self) -> int:
+        """The encoded size of the message as it was received."""
+        assert self._content is not None
+        return self._content.size_bytes
 
     @property
     def auto_renew_error(self) -> Exception | None:
@@ -557,28 +578,20 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
 
     @property
     def raw_amqp_message(self) -> AmqpAnnotatedMessage:
-        """The sections of the message: over AMQP all that was received, otherwise what the attributes have."""
+        """The sections of the message."""
         noted = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES_BY_ANNOTATION.items()}
+        assert self._content is not None  # every received message has encoded content
+        raw = self._content.annotated()
         ttl = self.time_to_live
-        return AmqpAnnotatedMessage(
-            properties=AmqpMessageProperties(
-                message_id=self.message_id,
-                to=self.to,
-                subject=self.subject,
-                reply_to=self.reply_to,
-                correlation_id=self.correlation_id,
-                content_type=self.content_type,
-                group_id=self.session_id,
-                reply_to_group_id=self.reply_to_session_id,
-            ),
-            header=AmqpMessageHeader(
+        return replace(
+            raw,
+            header=replace(
+                raw.header,
                 delivery_count=self.delivery_count,
                 time_to_live=None if ttl is None else ttl // timedelta(milliseconds=1),
             ),
-            annotations={name: value for name, value in noted.items() if value is not None},
+            annotations={**raw.annotations, **{name: value for name, value in noted.items() if value is not None}},
             application_properties=dict(self.application_properties),
-            content=self._body,
-            body_type=self.body_type,
         )
 
     def _text_property(self, name: str) -> str | None:
@@ -588,12 +601,3 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
-
-
-def chunks_of(message: ServiceBusMessage) -> Iterator[bytes]:
-    """Yield the data sections of a message."""
-    body = message._body
-    if isinstance(body, bytes):
-        yield body
-    else:
-        yield from body

@@ -12,7 +12,7 @@ A server runs one `Connection` for each socket. Without error handling and timer
                 case AttachRequested(link, attach):                               # the peer requests to receive
                     link.refuse(AmqpError(NOT_FOUND, f"there is no {attach.source.address}"))
                 case DeliveryReceived(link, delivery):
-                    store(WireMessage.of(delivery.payload))                       # split_batch() for BATCH_FORMAT
+                    store(EncodedMessage.of(delivery.payload))                    # split_batch() for BATCH_FORMAT
                     delivery.settle(ACCEPTED)
                 case CreditGranted(link, credit, drain):
                     for entry in take(min(credit, link.credit)):
@@ -28,23 +28,23 @@ breaks a rule, the engine closes the link, session or connection and emits `Link
 `ConnectionClosed`; `next_event` never raises. `ConnectionOptions` bounds the memory that a peer can make this side use.
 All events are in `amqp.events`.
 
-Messages: `Sections` finds the sections of a message without decoding them, `WireMessage` decodes a message,
-`encode_message` encodes one, `encode_delivery` adds the broker's annotations to a stored message, and `encode_sections`
-builds requests and replies.
+Messages: `Sections` finds the sections of a message without decoding them, `EncodedMessage` is a message in
+its encoded form, `encode_message` makes one, `encode_delivery` adds the broker's annotations to a stored message, and
+`encode_sections` builds requests and replies.
 
 The classes of `azure.servicebus.amqp` are here too, so that a search-and-replace of its name is enough.
 """
 
-from sbclient.amqp.batch import EncodedBatch, encode_section, join_batch, split_batch
-from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery, encode_received
+from sbclient.amqp.batch import EncodedBatch, encode_section, split_batch
+from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.connection import Connection, ConnectionClosed, ConnectionOpened, CredentialsOffered
 from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived, IncomingDelivery, OutgoingDelivery
+from sbclient.amqp.encoded import EncodedMessage, encode_message
 from sbclient.amqp.errors import AmqpError, EncodeError, EndpointClosedError, WireError
 from sbclient.amqp.events import Event
 from sbclient.amqp.incoming import DeliveryReceived, IncomingLink, LinkDrained
 from sbclient.amqp.limits import Limits
 from sbclient.amqp.link import AttachRequested, Link, LinkAttached, LinkDetached
-from sbclient.amqp.message import WireMessage, encode_message
 from sbclient.amqp.options import ConnectionOptions
 from sbclient.amqp.outgoing import CreditGranted, OutgoingLink
 from sbclient.amqp.performatives import BATCH_FORMAT, Attach, Coordinator, Open, Source, Target
@@ -99,6 +99,7 @@ __all__ = [
     "DispositionsReceived",
     "EncodeError",
     "EncodedBatch",
+    "EncodedMessage",
     "EndAnswered",
     "EndpointClosedError",
     "Event",
@@ -127,12 +128,9 @@ __all__ = [
     "TransactionalState",
     "WindowOpened",
     "WireError",
-    "WireMessage",
     "encode_delivery",
     "encode_message",
-    "encode_received",
     "encode_section",
     "encode_sections",
-    "join_batch",
     "split_batch",
 ]

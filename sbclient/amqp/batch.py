@@ -1,121 +1,169 @@
-"""Batches: several messages in one transfer, of message format 0x80013700, each encoded in a data section.
+"""The messages of one transfer: one message, or several as a batch of message format 0x80013700.
 
-The sections before them hold the partition key, message id and session id of the first message, which select the
-fragment for all. The length equals `rules.size.batch_size`, which documents the layout.
+In a batch each message is a data section. The sections before them hold the partition key, message id and session id of
+the first message, which select the fragment for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import overload
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from sbclient.amqp.encode import encode_binary, encode_map
+from sbclient.amqp.encoded import EncodedMessage
 from sbclient.amqp.errors import INVALID_FIELD, WireError
 from sbclient.amqp.fields import encode_composite
-from sbclient.amqp.message import VIA_PARTITION_KEY_ANNOTATION, WireMessage, encode_message
+from sbclient.amqp.performatives import BATCH_FORMAT
 from sbclient.amqp.sections import Properties, Sections
-from sbclient.annotated_message import PARTITION_KEY_ANNOTATION
-from sbclient.message import ServiceBusMessage
+from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, VIA_PARTITION_KEY_ANNOTATION
+
+SECTION_BYTES: Final = 8
+"""The most bytes that a message of a batch takes besides its own."""
 
 
-def join_batch(
-    messages: Sequence[ServiceBusMessage], via_partition_key: str | None = None, *, created_at_ms: int = 0
-) -> bytes:
-    """Encode messages as one payload, which is empty for no messages.
-
-    Args:
-        via_partition_key, created_at_ms: see `encode_message`.
-
-    Raises:
-        EncodeError: a message has a value without an AMQP type.
-    """
-    if not messages:
-        return b""
-    first = messages[0]
-    parts = [_head(first.message_id, first.session_id, first.partition_key, via_partition_key)]
-    parts.extend(
-        encode_section(encode_message(message, via_partition_key, created_at_ms=created_at_ms)) for message in messages
-    )
-    return b"".join(parts)
-
-
-def _head(
-    message_id: str | None, session_id: str | None, partition_key: str | None, via_partition_key: str | None = None
-) -> bytes:
-    """Return the sections before the messages."""
-    head = b""
-    keys = {PARTITION_KEY_ANNOTATION: partition_key, VIA_PARTITION_KEY_ANNOTATION: via_partition_key}
-    if partition_key is not None or via_partition_key is not None:
-        head = b"\x00\x53\x72" + encode_map({name: key for name, key in keys.items() if key is not None})
-    if message_id is not None or session_id is not None:
-        head += encode_composite(Properties(message_id=message_id, group_id=session_id))
-    return head
-
-
-def encode_section(message: bytes) -> bytes:
-    """Return the data section of an encoded message in a batch."""
-    return b"\x00\x53\x75" + encode_binary(message)
-
-
-class EncodedBatch(Sequence[ServiceBusMessage]):
-    """Messages that are encoded already, for one transfer. Each is decoded only where it is used.
+class EncodedBatch:
+    """One or more encoded messages that are sent together: all of them are stored, or none.
 
     Args:
-        sections: the data section of each message, one after another; see `encode_section`.
-        ends: the end of each section in `sections`.
-        message_id, session_id, partition_key: those of the first message.
+        messages: at least one.
+
+    Attributes:
+        sessions: the sessions that must stay in order with other messages of theirs; None = those of the messages.
+        size_bytes: the size of the transfer.
+        largest_bytes: the size of the largest message.
     """
 
-    __slots__ = ("_ends", "_head", "_sections")
+    __slots__ = ("_messages", "_sections", "_via_partition_key", "largest_bytes", "sessions", "size_bytes")
 
-    def __init__(
-        self,
+    def __init__(self, messages: Sequence[EncodedMessage]) -> None:
+        self._messages: Sequence[EncodedMessage] = messages
+        self._sections: _Sections | None = None
+        self._via_partition_key: str | None = None
+        self.sessions: Collection[str] | None = None
+        if len(messages) == 1:
+            self.size_bytes = self.largest_bytes = len(messages[0].payload)
+        else:
+            self.largest_bytes = max([len(message.payload) for message in messages])
+            self.size_bytes = size_in_batch(messages[0], is_first=True)
+            self.size_bytes += sum([size_in_batch(message) for message in messages[1:]])
+
+    @classmethod
+    def of_sections(
+        cls,
         sections: bytes | memoryview,
         ends: Sequence[int],
         *,
         message_id: str | None,
         session_id: str | None,
         partition_key: str | None,
-    ) -> None:
-        self._sections = sections
-        self._ends = ends
-        self._head = _head(message_id, session_id, partition_key)
+    ) -> EncodedBatch:
+        """Return a batch of messages that are joined already; each is read only where it is used.
+
+        Args:
+            sections: the data section of each message, one after another; see `encode_section`.
+            ends: the end of each section in `sections`.
+            message_id, session_id, partition_key: those of the first message.
+        """
+        batch = cls.__new__(cls)
+        batch._messages = ()
+        batch._via_partition_key = None
+        batch.sessions = ()
+        first = EncodedMessage(b"")
+        first.message_id, first.session_id, first.partition_key = message_id, session_id, partition_key
+        batch._sections = _Sections(first, sections, ends)
+        largest = max(end - start for start, end in zip((0, *ends), ends, strict=False))
+        batch.largest_bytes = largest - (5 if largest <= 260 else SECTION_BYTES)
+        batch.size_bytes = batch.largest_bytes if len(ends) == 1 else len(_head(first)) + len(sections)
+        return batch
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._messages) if self._sections is None else len(self._sections.ends)
 
-    @overload
-    def __getitem__(self, index: int) -> WireMessage: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[WireMessage]: ...
-
-    def __getitem__(self, index: int | slice) -> WireMessage | list[WireMessage]:
-        if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        return WireMessage.of(self._message(range(len(self))[index]))
-
-    def _message(self, index: int) -> bytes:
-        start = self._ends[index - 1] if index else 0
-        section = self._sections[start : self._ends[index]]
-        return bytes(section[5 if section[3] == 0xA0 else 8 :])
+    def __iter__(self) -> Iterator[EncodedMessage]:
+        return iter(self.messages)
 
     @property
-    def size_bytes(self) -> int:
-        """The size of the transfer as a batch, like `rules.size.batch_size`."""
-        return len(self._head) + len(self._sections)
+    def messages(self) -> Sequence[EncodedMessage]:
+        """The messages, in order."""
+        if self._sections is not None and not self._messages:
+            self._messages = [EncodedMessage(payload) for payload in self._sections.payloads()]
+        return self._messages
 
     @property
-    def largest_bytes(self) -> int:
-        """The encoded size of the largest message."""
-        ends = self._ends
-        section = max(end - start for start, end in zip((0, *ends), ends, strict=False))
-        return section - (5 if section <= 260 else 8)
+    def first(self) -> EncodedMessage:
+        """The first message. Of joined messages it has only the id and the keys."""
+        return self._messages[0] if self._sections is None else self._sections.first
+
+    @property
+    def key(self) -> str | None:
+        """The key within which the transfer stays in order; None for joined messages, whose caller keeps the order."""
+        return self._messages[0].key if self._sections is None else None
+
+    @property
+    def message_format(self) -> int:
+        """The message format of the transfer."""
+        return BATCH_FORMAT if len(self) > 1 else 0
 
     @property
     def payload(self) -> bytes:
-        """The payload of the transfer: like `join_batch`, or for one message like `encode_message`."""
-        return self._message(0) if len(self) == 1 else b"".join((self._head, self._sections))
+        """The payload of the transfer."""
+        if len(self) == 1:
+            return self.messages[0].payload
+        if self._sections is not None:
+            return b"".join((_head(self._sections.first), self._sections.content))
+        messages = self._messages
+        parts = [_head(messages[0], self._via_partition_key)]
+        for message in messages:
+            payload = message.payload
+            parts.append(b"\x00\x53\x75" + encode_binary(payload))
+        return b"".join(parts)
+
+    def via(self, partition_key: str | None) -> EncodedBatch:
+        """Return a batch whose messages pass through the partition of a key in another entity; None = this batch."""
+        if partition_key is None:
+            return self
+        batch = EncodedBatch([message.rewritten(via_partition_key=partition_key) for message in self.messages])
+        batch._via_partition_key = partition_key
+        return batch
+
+
+class _Sections:
+    """Joined messages."""
+
+    __slots__ = ("content", "ends", "first")
+
+    def __init__(self, first: EncodedMessage, content: bytes | memoryview, ends: Sequence[int]) -> None:
+        self.first = first
+        self.content = content
+        self.ends = ends
+
+    def payloads(self) -> list[bytes]:
+        ends = self.ends
+        sections = [self.content[start:end] for start, end in zip((0, *ends), ends, strict=False)]
+        return [bytes(section[5 if section[3] == 0xA0 else 8 :]) for section in sections]
+
+
+def _head(first: EncodedMessage, via_partition_key: str | None = None) -> bytes:
+    """Return the sections before the messages."""
+    head = b""
+    keys = {PARTITION_KEY_ANNOTATION: first.partition_key, VIA_PARTITION_KEY_ANNOTATION: via_partition_key}
+    if first.partition_key is not None or via_partition_key is not None:
+        head = b"\x00\x53\x72" + encode_map({name: key for name, key in keys.items() if key is not None})
+    if first.message_id is not None or first.session_id is not None:
+        head += encode_composite(Properties(message_id=first.message_id, group_id=first.session_id))
+    return head
+
+
+def size_in_batch(message: EncodedMessage, *, is_first: bool = False) -> int:
+    """Return the bytes that a message adds to a batch."""
+    size = len(message.payload)
+    size += 5 if size < 256 else SECTION_BYTES
+    return size + len(_head(message)) if is_first else size
+
+
+def encode_section(message: bytes) -> bytes:
+    """Return the data section of an encoded message in a batch."""
+    return b"\x00\x53\x75" + encode_binary(message)
 
 
 def split_batch(payload: bytes) -> list[bytes]:

@@ -1,13 +1,12 @@
 """Encode deliveries: the sender's bare message, unchanged, after a header and annotations of the broker.
 
-Source: `sbclient.rules.size` for the sender's part; Service Bus' documented annotations for the broker's.
+Source: Service Bus' documented annotations.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -22,8 +21,8 @@ from sbclient.amqp.encode import (
     sized_list,
     sized_map,
 )
+from sbclient.amqp.encoded import MAX_TTL_MS, encode_entries, senders_entries
 from sbclient.amqp.errors import WireError
-from sbclient.amqp.message import encode_entries, encode_message
 from sbclient.amqp.sections import (
     APPLICATION_PROPERTIES,
     DELIVERY_ANNOTATIONS,
@@ -36,11 +35,11 @@ from sbclient.amqp.sections import (
     map_entries,
     rewritten_map,
 )
-from sbclient.amqp.types import milliseconds_of
 from sbclient.annotated_message import (
     DEAD_LETTER_SOURCE_ANNOTATION,
     ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
     ENQUEUED_TIME_ANNOTATION,
+    LOCK_TOKEN_ANNOTATION,
     LOCKED_UNTIL_ANNOTATION,
     MESSAGE_STATE_ANNOTATION,
     SEQUENCE_NUMBER_ANNOTATION,
@@ -48,24 +47,7 @@ from sbclient.annotated_message import (
 from sbclient.message import (
     PropertyValue,
     ServiceBusMessageState,
-    ServiceBusReceivedMessage,
 )
-from sbclient.rules.size import MAX_TTL_MS
-
-LOCK_TOKEN_ANNOTATION: Final = "x-opt-lock-token"
-
-_OURS: Final = frozenset(
-    {
-        ENQUEUED_TIME_ANNOTATION,
-        SEQUENCE_NUMBER_ANNOTATION,
-        ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
-        LOCKED_UNTIL_ANNOTATION,
-        DEAD_LETTER_SOURCE_ANNOTATION,
-        MESSAGE_STATE_ANNOTATION,
-        LOCK_TOKEN_ANNOTATION,
-    }
-)
-"""The annotations that only a broker may set; those of a sender are dropped."""
 
 
 class BrokerAnnotations(NamedTuple):
@@ -82,7 +64,6 @@ class BrokerAnnotations(NamedTuple):
         state: active, deferred or scheduled.
         dead_letter_source: the entity from which it was dead-lettered.
         added_properties: application properties that the broker adds, such as a dead-letter reason.
-        message_id: the id that the message gets if its sender gave none.
         is_ttl_cut: whether `ttl_ms` is less than what the sender wrote, also into the absolute expiry.
     """
 
@@ -96,7 +77,6 @@ class BrokerAnnotations(NamedTuple):
     state: int = ServiceBusMessageState.ACTIVE
     dead_letter_source: str | None = None
     added_properties: Mapping[str, PropertyValue] | None = None
-    message_id: str | None = None
     is_ttl_cut: bool = False
 
 
@@ -147,11 +127,11 @@ def encode_delivery(sections: Sections, broker: BrokerAnnotations, *, without_bo
         without_body: leave out the body.
 
     Raises:
-        WireError: the sender's header or annotations are malformed; `WireMessage.of` rejects such messages earlier.
+        WireError: the sender's header or annotations are malformed; `EncodedMessage.of` rejects such messages earlier.
     """
     shared: _Shared | None = sections.remembered
     if shared is None:
-        shared = sections.remembered = _shared_parts(sections, broker.message_id)
+        shared = sections.remembered = _shared_parts(sections)
     enqueued_at_ms, ttl_ms = broker.enqueued_at_ms, broker.ttl_ms
     header = shared.header
     header += b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, MAX_TTL_MS))
@@ -194,24 +174,19 @@ def _delivery_annotations(shared: _Shared, token: UUID | None) -> bytes:
     return sized_map(b"".join(lock + sent), 2 * len(lock + sent))
 
 
-def _shared_parts(sections: Sections, message_id: str | None) -> _Shared:
+def _shared_parts(sections: Sections) -> _Shared:
     raw_header = sections.raw_value(HEADER)
     durable, priority, _, first_acquirer = ((list_fields(raw_header) if raw_header else []) + _NULLS)[:4]
-    properties = sections.raw(PROPERTIES)
     application_properties = sections.raw_value(APPLICATION_PROPERTIES)
     bare = sections.bare
-    if message_id is not None and not sections.has_message_id:
-        raw = sections.raw_value(PROPERTIES)
-        fields = [encode_string(message_id), *(list_fields(raw)[1:] if raw else [])]
-        properties, bare = b"\x00\x53\x73" + list_of(fields), None
     if _DECIMAL128 in application_properties:
         application_properties, bare = _with_service_decimals(application_properties), None
     return _Shared(
         durable + priority,
         first_acquirer,
-        _senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS)),
-        _senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS)),
-        properties,
+        senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS)),
+        senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS)),
+        sections.raw(PROPERTIES),
         application_properties,
         bare,
     )
@@ -224,16 +199,6 @@ _CREATED: Final = 9
 
 _TIMESTAMP: Final = 0x83
 _DECIMAL128: Final = b"\x94"
-
-
-def _senders_entries(annotations: bytes) -> list[bytes]:
-    """The entries of the sender; none if the map is malformed."""
-    if not annotations:
-        return []
-    try:
-        return [entry for name, entry in map_entries(annotations) if not (isinstance(name, str) and name in _OURS)]
-    except WireError:
-        return []
 
 
 def _with_service_decimals(properties: bytes) -> bytes:
@@ -273,31 +238,3 @@ def _with_expiry(properties: bytes, ttl_ms: int) -> bytes:
     created_at_ms = int.from_bytes(fields[_CREATED][1:], "big", signed=True)
     fields[_EXPIRES] = encode_timestamp(created_at_ms + ttl_ms)
     return properties[:3] + list_of(fields)
-
-
-def encode_received(message: ServiceBusReceivedMessage) -> bytes:
-    """Encode a received message again as the broker would deliver it; AMQP types are chosen from the Python types.
-
-    Raises:
-        EncodeError: a property or the body has a value without an AMQP type.
-    """
-    locked_until = message.locked_until_utc
-    time_to_live = message.time_to_live
-    enqueued_at_ms = milliseconds_of(message.enqueued_time_utc)
-    return encode_delivery(
-        Sections(encode_message(message, created_at_ms=enqueued_at_ms)),
-        BrokerAnnotations(
-            sequence_number=message.sequence_number,
-            enqueued_at_ms=enqueued_at_ms,
-            delivery_count=message.delivery_count,
-            ttl_ms=None if time_to_live is None else time_to_live // _MILLISECOND,
-            locked_until_ms=None if locked_until is None else milliseconds_of(locked_until),
-            lock_token=message.lock_token,
-            enqueued_sequence_number=message.enqueued_sequence_number,
-            state=message.state,
-            dead_letter_source=message.dead_letter_source,
-        ),
-    )
-
-
-_MILLISECOND: Final = timedelta(milliseconds=1)

@@ -1,7 +1,6 @@
 """Encode Python values as AMQP, in the shortest form.
 
-`rules.size` computes the same lengths, so a change here needs a change there. The classes of `amqp.types` select AMQP
-types that have no Python type of their own.
+The classes of `amqp.types` select AMQP types that have no Python type of their own.
 """
 
 from __future__ import annotations

@@ -261,17 +261,6 @@ class Sections:
         return Properties._make(self._fields(place)) if usual is None else tuple.__new__(Properties, usual)
 
     @property
-    def has_message_id(self) -> bool:
-        """Whether the properties have a message id."""
-        place = self._bounds[3]
-        if place is None:
-            return False
-        at = place[1]
-        if self.payload[at] == 0xC0 and self.payload[at + 2]:
-            return self.payload[at + 3] != 0x40
-        return self.properties.message_id is not None
-
-    @property
     def delivery_annotations(self) -> dict[Any, Any]:
         """The delivery annotations by name."""
         return self._map(DELIVERY_ANNOTATIONS)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.broker.deduplication import identity_of
 from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
@@ -21,10 +22,8 @@ from sbclient.broker.fragment import Fragment
 from sbclient.broker.headers import check_headers
 from sbclient.broker.topic import Topic
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError
-from sbclient.message import ServiceBusMessage
 from sbclient.rules.partition_key import check_batch_keys, check_keys
 from sbclient.rules.ping import is_ping
-from sbclient.rules.size import batch_size, encoded_size
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
@@ -46,7 +45,7 @@ class Transfer:
 
 def admit(
     target: Queue | Topic,
-    messages: Sequence[ServiceBusMessage],
+    messages: Sequence[EncodedMessage],
     random: Random,
     *,
     is_partitioned: bool,
@@ -65,31 +64,33 @@ def admit(
     if is_partitioned:
         key = check_batch_keys(messages, requires_duplicate_detection=policy.requires_duplicate_detection)
     requires_session = target.requires_session
-    sizes = [encoded_size(message) for message in messages]
-    for message, size_bytes in zip(messages, sizes, strict=True):
-        if message._partition_key is not None and (is_partitioned or message.session_id):
+    for message in messages:
+        if message.partition_key is not None and (is_partitioned or message.session_id):
             check_keys(message)  # an empty session id beside a key is accepted without partitions (seen)
         if requires_session and message.session_id is None:
             raise InvalidOperationError(
                 f"The SessionId was not set on a message, and it cannot be sent to the entity. {target.path} requires "
                 f"sessions: set session_id on message {message.message_id!r}"
             )
-        if size_bytes > policy.max_message_size_bytes:
+        if message.size_bytes > policy.max_message_size_bytes:
             raise MessageSizeExceededError(
-                f"message {message.message_id!r} has {size_bytes} bytes, "
+                f"message {message.message_id!r} has {message.size_bytes} bytes, "
                 f"{target.path} accepts {policy.max_message_size_bytes}: send less, or a reference to the data"
             )
-        check_headers(message, size_bytes)
-    if len(messages) > 1 and (size_bytes := batch_size(messages, sizes)) > max_batch_size_bytes:
+        check_headers(message)
+    if len(messages) > 1 and (size_bytes := EncodedBatch(messages).size_bytes) > max_batch_size_bytes:
         raise MessageSizeExceededError(
             f"the {len(messages)} messages have {size_bytes} bytes together, "
             f"{target.path} accepts {max_batch_size_bytes} at once: send fewer"
         )
-    for message in messages:
-        if message.message_id is None:
-            message.message_id = f"{random.getrandbits(128):032x}"
-    entries = [Entry(message, size_bytes) for message, size_bytes in zip(messages, sizes, strict=True)]
-    return Transfer(key, entries, sum(sizes), all(map(is_ping, messages)))
+    entries = [Entry(_with_id(message, random), message.size_bytes) for message in messages]
+    return Transfer(key, entries, sum([entry.size_bytes for entry in entries]), all(map(is_ping, messages)))
+
+
+def _with_id(message: EncodedMessage, random: Random) -> EncodedMessage:
+    if message.message_id is not None:
+        return message
+    return message.rewritten(message_id=f"{random.getrandbits(128):032x}")
 
 
 def store(

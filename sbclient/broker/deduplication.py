@@ -14,18 +14,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TypeAlias
 
-from sbclient.message import ServiceBusMessage
-from sbclient.rules.partition_key import ordering_key
+from sbclient.amqp import EncodedMessage
 
 Identity: TypeAlias = str | tuple[str, str]
 
 
-def identity_of(message: ServiceBusMessage, *, is_partitioned: bool) -> Identity | None:
+def identity_of(message: EncodedMessage, *, is_partitioned: bool) -> Identity | None:
     """The identity that copies of a message share; None for a message without an id, which is never a duplicate."""
     message_id = message.message_id
     if message_id is None or not is_partitioned:
         return message_id
-    key = ordering_key(message)
+    key = message.key
     return message_id if key is None else (message_id, key)
 
 

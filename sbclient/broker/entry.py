@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
+from sbclient.amqp import EncodedMessage
 from sbclient.message import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
     PropertyValue,
-    ServiceBusMessage,
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
@@ -63,7 +63,7 @@ class Entry:
         "was_scheduled",
     )
 
-    def __init__(self, content: ServiceBusMessage, size_bytes: int) -> None:
+    def __init__(self, content: EncodedMessage, size_bytes: int) -> None:
         self.content = content
         self.size_bytes = size_bytes
         self.number = 0

@@ -14,6 +14,9 @@ from operator import attrgetter
 from random import Random
 from typing import Any, TypeAlias
 
+from sbclient.amqp import EncodedMessage
+from sbclient.amqp.encoded import changes_of
+from sbclient.amqp.types import milliseconds_of
 from sbclient.broker.sql.binding import Binding
 from sbclient.broker.sql.predicates import Test, predicate
 from sbclient.broker.sql.properties import Scope, SystemProperties, user_property
@@ -28,7 +31,6 @@ from sbclient.entities import (
     TrueRuleFilter,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage
 
 __all__ = ["Action", "Filter", "FilterError", "SystemProperties", "compile_action", "compile_filter"]
 
@@ -45,7 +47,7 @@ class Filter:
     def __init__(self, test: Test | bool) -> None:
         self._test = test
 
-    def matches(self, message: ServiceBusMessage, system: SystemProperties, random: Random | None = None) -> bool:
+    def matches(self, message: EncodedMessage, system: SystemProperties, random: Random | None = None) -> bool:
         """Whether the message is selected.
 
         Args:
@@ -94,7 +96,7 @@ class Action:
     def __init__(self, changes: tuple[Change, ...]) -> None:
         self._changes = changes
 
-    def apply(self, message: ServiceBusMessage, system: SystemProperties, random: Random) -> ServiceBusMessage:
+    def apply(self, message: EncodedMessage, system: SystemProperties, random: Random) -> EncodedMessage:
         """Return a changed copy of a message.
 
         Args:
@@ -103,11 +105,16 @@ class Action:
         Raises:
             FilterError: a statement cannot be executed for this message.
         """
-        copy = message.copy()
-        scope = Scope(copy.application_properties, copy, system, random, Steps())
+        copy = message.decoded()
+        properties = dict(message.application_properties)
+        scope = Scope(properties, copy, system, random, Steps())
         for change in self._changes:
             change(scope)
-        return copy
+        return message.rewritten(
+            application_properties=message.encoded_properties(properties, message.application_properties),
+            created_at_ms=0 if system.enqueued_time_utc is None else milliseconds_of(system.enqueued_time_utc),
+            **changes_of(copy),
+        )
 
 
 _Condition: TypeAlias = tuple[Callable[[Scope], Any], Value]

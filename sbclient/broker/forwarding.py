@@ -17,6 +17,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.admission import admit, store
 from sbclient.broker.directory import Directory
 from sbclient.broker.entity import Queue
@@ -25,7 +26,6 @@ from sbclient.broker.faults import Call, Faults, NoAnswer, Operation
 from sbclient.broker.fragment import Fragment
 from sbclient.entities import EntityStatus
 from sbclient.errors import InvalidOperationError, MessagingEntityDisabledError, ServiceBusError
-from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical
 
 TOO_MANY_HOPS: Final = "MaxTransferHopCountExceeded"
@@ -143,9 +143,9 @@ class Forwarding:
         store(fragment, transfer.entries, None, call.now, is_partitioned=entity.is_partitioned)
 
 
-def _content_of(entry: Entry) -> ServiceBusMessage:
+def _content_of(entry: Entry) -> EncodedMessage:
     """The content to forward: it keeps the properties that were added, such as a dead-letter reason."""
     added = entry.added_properties
     if not added:
         return entry.content
-    return entry.content.copy(application_properties={**entry.content.application_properties, **added})
+    return entry.content.with_added(added)

@@ -21,6 +21,7 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final, TypeAlias
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry
 from sbclient.broker.locks import Locks
@@ -35,7 +36,7 @@ from sbclient.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from sbclient.message import ServiceBusMessage, ServiceBusMessageState
+from sbclient.message import ServiceBusMessageState
 
 OnReady: TypeAlias = Callable[[str | ServiceBusSessionFilter | None], None]
 """Called when a message becomes ready. The argument says who may receive it: the id of a held session,
@@ -498,7 +499,7 @@ class Fragment(Storage):
             self._on_ready(NEXT_AVAILABLE_SESSION)
 
 
-def session_of(content: ServiceBusMessage) -> str:
+def session_of(content: EncodedMessage) -> str:
     """The session id of a message in an entity that requires sessions."""
     session_id = content.session_id
     assert session_id is not None  # messages without one are rejected

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from sbclient.amqp import EncodedMessage
 from sbclient.errors import MessageSizeExceededError
-from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 
 MAX_PROPERTY_BYTES: Final = 32 * 1024
 MAX_HEADERS_BYTES: Final = 64 * 1024
 
 
-def header_size(message: ServiceBusMessage, size_bytes: int) -> int:
-    """The size of the headers, given the size of the whole message."""
-    if size_bytes <= MAX_PROPERTY_BYTES or message.body_type is not AmqpMessageBodyType.DATA:
-        return 0  # too small to matter, or not worth measuring: only foreign clients send such bodies
-    return size_bytes - sum(message._data_sizes())
-
-
-def check_headers(message: ServiceBusMessage, size_bytes: int) -> None:
+def check_headers(message: EncodedMessage) -> None:
     """
     Raises:
         MessageSizeExceededError: a property, or all headers together, are too large.
     """
-    headers = header_size(message, size_bytes)
+    if message.size_bytes <= MAX_PROPERTY_BYTES:
+        return
+    headers = message.header_bytes
     if headers > MAX_HEADERS_BYTES:
         raise MessageSizeExceededError(
             f"the headers of message {message.message_id!r} have {headers} bytes, {MAX_HEADERS_BYTES} are allowed: "

@@ -13,6 +13,7 @@ from datetime import datetime
 from random import Random
 from uuid import UUID
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.admission import Transfer, admit, store
 from sbclient.broker.changes import Changes
 from sbclient.broker.directory import NAMED_ENTITY, Directory, Entity
@@ -38,7 +39,6 @@ from sbclient.delivery import (
     SettleMode,
 )
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
-from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical, split_sub_queue
 from sbclient.rules.ping import is_ping
 from sbclient.rules.transaction_key import transaction_key_of
@@ -173,7 +173,7 @@ class Namespace:
         self,
         call: Call,
         path: str,
-        messages: Sequence[ServiceBusMessage],
+        messages: Sequence[EncodedMessage],
         *,
         transaction: Transaction | None = None,
         via: str | None = None,
@@ -201,7 +201,7 @@ class Namespace:
         self,
         call: Call,
         path: str,
-        messages: Sequence[ServiceBusMessage],
+        messages: Sequence[EncodedMessage],
         via_partition_key: str | None,
         transaction: Transaction | None,
     ) -> None:
@@ -219,7 +219,7 @@ class Namespace:
         self,
         call: Call,
         path: str,
-        messages: Sequence[ServiceBusMessage],
+        messages: Sequence[EncodedMessage],
         via: str,
         key: str | None,
         transaction: Transaction | None,
@@ -254,7 +254,7 @@ class Namespace:
         transaction.add(step, scope, call.now, operation_count=len(messages), key=pinned)
 
     def schedule(
-        self, call: Call, path: str, messages: Sequence[ServiceBusMessage], *, transaction: Transaction | None = None
+        self, call: Call, path: str, messages: Sequence[EncodedMessage], *, transaction: Transaction | None = None
     ) -> list[int]:
         """Store scheduled messages, and return their sequence numbers in order."""
         entity, target = self._gate.check(call, path)
@@ -289,7 +289,7 @@ class Namespace:
         for fragment, number in keepers:
             fragment.cancel(number)
 
-    def _admitted(self, entity: Entity, target: Queue | Topic, messages: Sequence[ServiceBusMessage]) -> Transfer:
+    def _admitted(self, entity: Entity, target: Queue | Topic, messages: Sequence[EncodedMessage]) -> Transfer:
         return admit(
             target,
             messages,
@@ -302,7 +302,7 @@ class Namespace:
         self,
         call: Call,
         entity: Entity,
-        messages: Sequence[ServiceBusMessage],
+        messages: Sequence[EncodedMessage],
         transfer: Transfer,
         numbers: list[int] | None,
         transaction: Transaction,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.entry import Entry, utc_datetime
 from sbclient.broker.filters import SystemProperties, compile_action, compile_filter
 from sbclient.entities import CorrelationRuleFilter, RuleProperties
-from sbclient.message import ServiceBusMessage
 
 RULE_NAME_PROPERTY = "RuleName"
 """The property with the name of the rule, on each copy that an action has made. Source: topic filters."""
@@ -44,7 +44,7 @@ class Rule:
         """
         return self._filter.matches(entry.content, system, random)
 
-    def changed(self, entry: Entry, system: SystemProperties, random: Random) -> ServiceBusMessage:
+    def changed(self, entry: Entry, system: SystemProperties, random: Random) -> EncodedMessage:
         """Apply the action to a copy; without an action return the content itself.
 
         Raises:
@@ -52,9 +52,7 @@ class Rule:
         """
         if self._action is None:
             return entry.content
-        copy = self._action.apply(entry.content, system, random)
-        copy.application_properties[RULE_NAME_PROPERTY] = self.properties.name
-        return copy
+        return self._action.apply(entry.content, system, random).with_added({RULE_NAME_PROPERTY: self.properties.name})
 
 
 def system_properties_of(entry: Entry) -> SystemProperties:

@@ -18,17 +18,16 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, TypeAlias
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Faults
 from sbclient.broker.filters import FilterError
 from sbclient.broker.fragment import Fragment
-from sbclient.broker.headers import MAX_HEADERS_BYTES, header_size
+from sbclient.broker.headers import MAX_HEADERS_BYTES
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.rule import Rule, system_properties_of
-from sbclient.message import ServiceBusMessage
-from sbclient.rules.size import encoded_size
 
 Publish: TypeAlias = Callable[[Entry, float], None]
 
@@ -73,7 +72,7 @@ class Subscription:
     def publish(self, entry: Entry, index: int, at: float, random: Random) -> None:
         """Store the copies of a message, as the rules make them, in one fragment."""
         system = system_properties_of(entry)
-        contents: list[ServiceBusMessage] = []
+        contents: list[EncodedMessage] = []
         error: FilterError | None = None
         is_plain_due = True
         for rule in self.rules.values():
@@ -93,14 +92,14 @@ class Subscription:
     def _store(self, copy: Entry, fragment: Fragment, at: float) -> None:
         if self.queue.requires_session and copy.content.session_id is None:
             _refuse(copy, NO_SESSION, f"{self.queue.path} requires sessions.", fragment, at)
-        elif header_size(copy.content, copy.size_bytes) > MAX_HEADERS_BYTES:
+        elif copy.content.header_bytes > MAX_HEADERS_BYTES:
             _refuse(copy, HEADERS_TOO_LARGE, f"The headers exceed {MAX_HEADERS_BYTES} bytes.", fragment, at)
         else:
             fragment.append(copy, at)
 
 
-def _copy(entry: Entry, content: ServiceBusMessage) -> Entry:
-    copy = Entry(content, entry.size_bytes if content is entry.content else encoded_size(content))
+def _copy(entry: Entry, content: EncodedMessage) -> Entry:
+    copy = Entry(content, entry.size_bytes if content is entry.content else content.size_bytes)
     copy.original_number = entry.number if entry.original_number is None else entry.original_number
     copy.expires_at = entry.expires_at
     copy.hops = entry.hops

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import uuid4
 
-from sbclient.client.outgoing import NewId, Outgoing, outgoing_copy, transfer_size
+from sbclient.amqp import EncodedMessage
+from sbclient.amqp.batch import size_in_batch
+from sbclient.client.encoding import NewId, encoded_message
+from sbclient.clock import Clock
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.size import SECTION_BYTES
 
 PREMIUM_BATCH_BYTES: Final = 2**20
 """The largest batch of the Premium tier. Source: Service Bus quotas."""
@@ -21,16 +23,23 @@ class ServiceBusMessageBatch:
         max_size_in_bytes: the encoded size that the batch may have. None = 1 MiB, the limit of the Premium tier.
         growth_bytes: the bytes to reserve for each message, for a diversion and a trace context.
         new_id: returns an id for a message that has none. A message gets its id when it is added. None = a random UUID.
+        clock: the source of the creation time; None = the clock of the running event loop.
     """
 
     def __init__(
-        self, max_size_in_bytes: int | None = None, *, growth_bytes: int = 0, new_id: NewId | None = None
+        self,
+        max_size_in_bytes: int | None = None,
+        *,
+        growth_bytes: int = 0,
+        new_id: NewId | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or Clock()
         self._new_id = new_id or (lambda: str(uuid4()))
         self._max_size_in_bytes = max_size_in_bytes or PREMIUM_BATCH_BYTES
         self._growth_bytes = growth_bytes
         self._size = 0
-        self._copies: list[Outgoing] = []
+        self._messages: list[EncodedMessage] = []
 
     @property
     def max_size_in_bytes(self) -> int:
@@ -45,10 +54,10 @@ class ServiceBusMessageBatch:
     @property
     def messages(self) -> tuple[ServiceBusMessage, ...]:
         """Copies of the messages added, in order."""
-        return tuple(copy.message for copy in self._copies)
+        return tuple(message.decoded() for message in self._messages)
 
     def __len__(self) -> int:
-        return len(self._copies)
+        return len(self._messages)
 
     def __repr__(self) -> str:
         return f"ServiceBusMessageBatch(max_size_in_bytes={self._max_size_in_bytes}, message_count={len(self)})"
@@ -60,16 +69,16 @@ class ServiceBusMessageBatch:
             MessageSizeExceededError: the message does not fit (also a ValueError): send the batch and begin another.
             InvalidOperationError: the keys of the message differ.
         """
-        copy = outgoing_copy(message, self._new_id)
-        size = self._growth_bytes + (copy.size_bytes + SECTION_BYTES if self._copies else transfer_size([copy]))
+        encoded = encoded_message(message, self._new_id, self._clock.now())
+        size = self._growth_bytes + size_in_batch(encoded, is_first=not self._messages)
         if self._size + size > self._max_size_in_bytes:
             raise MessageSizeExceededError(
                 f"a message of {size} bytes does not fit in a batch that has {self._size} of {self._max_size_in_bytes} "
                 "bytes: send the batch and begin another one"
             )
-        self._copies.append(copy)
+        self._messages.append(encoded)
         self._size += size
 
-    def transfer(self) -> list[Outgoing]:
-        """Return new copies of the messages, to be sent."""
-        return [Outgoing(copy.message.copy(), copy.size_bytes) for copy in self._copies]
+    def encoded(self) -> list[EncodedMessage]:
+        """Return the messages as they are sent."""
+        return list(self._messages)

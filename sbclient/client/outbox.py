@@ -21,7 +21,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from sbclient.client.outgoing import Outgoing
+from sbclient.amqp import EncodedBatch, EncodedMessage
+from sbclient.amqp.batch import SECTION_BYTES
 from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.errors import (
@@ -31,7 +32,6 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
-from sbclient.rules.size import SECTION_BYTES
 from sbclient.tasks import OwnedTasks
 
 MAX_SHARED_MESSAGES: Final = 1000
@@ -51,14 +51,14 @@ Done: TypeAlias = Callable[["str | ServiceBusError"], None]
 class Route(Protocol):
     """Sends the transfers of one sender."""
 
-    async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
+    async def send(self, batch: EncodedBatch, deadline: float, failed: ServiceBusError | None = None) -> str:
         """Send one transfer before a deadline, in monotonic seconds; return the route that it took.
 
         Args:
             failed: the error of the first attempt, which `start` made.
         """
 
-    def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
+    def start(self, batch: EncodedBatch, deadline: float, done: Done) -> bool:
         """Make the first attempt without waiting for anything but the answer, if that is possible now.
 
         Args:
@@ -69,10 +69,12 @@ class Route(Protocol):
 class _Item:
     """A call that waits for its result."""
 
-    __slots__ = ("_path", "deadline", "result", "send_before", "shared_bytes", "transfer", "was_sent")
+    __slots__ = ("_path", "deadline", "messages", "result", "send_before", "shared_bytes", "was_sent")
 
-    def __init__(self, transfer: Sequence[Outgoing], send_before: float, shared_bytes: int | None, path: str) -> None:
-        self.transfer = transfer
+    def __init__(
+        self, messages: Sequence[EncodedMessage], send_before: float, shared_bytes: int | None, path: str
+    ) -> None:
+        self.messages = messages
         self.send_before = send_before
         self.deadline = send_before + _RESULT_GRACE_S
         self.shared_bytes = shared_bytes
@@ -134,7 +136,7 @@ class Outbox:
         self._lanes: dict[str | None, _Lane] = {}
         self._is_sharing = True
 
-    async def send(self, transfer: Sequence[Outgoing], *, deadline: float, may_share: bool) -> str:
+    async def send(self, messages: Sequence[EncodedMessage], *, deadline: float, may_share: bool) -> str:
         """Send messages behind earlier ones with the key of the first; return the route that they took.
 
         Args:
@@ -144,9 +146,9 @@ class Outbox:
         Raises:
             ServiceBusError: the messages were rejected, or the deadline passed.
         """
-        shared_bytes = transfer[0].size_bytes + self._growth_bytes + SECTION_BYTES if may_share else None
-        item = _Item(transfer, deadline, shared_bytes, self._path)
-        key = transfer[0].key
+        shared_bytes = messages[0].size_bytes + self._growth_bytes + SECTION_BYTES if may_share else None
+        item = _Item(messages, deadline, shared_bytes, self._path)
+        key = messages[0].key
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(key)
@@ -186,7 +188,7 @@ class Outbox:
     def _start(self, lane: _Lane, group: list[_Item]) -> bool:
         try:
             has_left = self._route.start(
-                _transfer_of(group), _deadline_of(group), lambda result: self._answered(lane, group, result)
+                _batch_of(group), _deadline_of(group), lambda result: self._answered(lane, group, result)
             )
         except Exception:  # `Route.send` raises it again, for these callers alone
             has_left = False
@@ -262,7 +264,7 @@ class Outbox:
             is_in_doubt: whether an earlier transfer with these messages was in doubt; then a rejection is too.
         """
         try:
-            route = await self._route.send(_transfer_of(group), _deadline_of(group), failed)
+            route = await self._route.send(_batch_of(group), _deadline_of(group), failed)
         except Exception as error:  # an unexpected one too: it belongs to these callers, and others wait in the lane
             if isinstance(error, ServiceBusError):
                 error.is_in_doubt = error.is_in_doubt or is_in_doubt
@@ -292,8 +294,8 @@ class Outbox:
         self._deadlines.close()
 
 
-def _transfer_of(group: Sequence[_Item]) -> Sequence[Outgoing]:
-    return group[0].transfer if len(group) == 1 else [item.transfer[0] for item in group]
+def _batch_of(group: Sequence[_Item]) -> EncodedBatch:
+    return EncodedBatch(group[0].messages if len(group) == 1 else [item.messages[0] for item in group])
 
 
 def _deadline_of(group: Sequence[_Item]) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from sbclient.client.outgoing import Outgoing, largest_size, messages_of, transfer_size
+from sbclient.amqp import EncodedBatch
 from sbclient.clock import Clock
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import (
@@ -68,51 +68,47 @@ class PrimaryLink:
             self._limits = self._narrow(self.known_limits)
         return self._limits
 
-    async def send(
-        self, transfer: Sequence[Outgoing], timeout_s: float, transaction: TransactionLink | None = None
-    ) -> None:
+    async def send(self, batch: EncodedBatch, timeout_s: float, transaction: TransactionLink | None = None) -> None:
         """Send a transfer.
 
         Raises:
             MessageSizeExceededError: a message or the transfer is too large; nothing was sent.
             ServiceBusError: any other answer of the service.
         """
-        left_s = await self._check_sizes(transfer, timeout_s)
-        await self._link.send(messages_of(transfer), timeout_s=left_s, transaction=transaction)
+        left_s = await self._check_sizes(batch, timeout_s)
+        await self._link.send(batch, timeout_s=left_s, transaction=transaction)
 
-    def start(
-        self, transfer: Sequence[Outgoing], timeout_s: float, done: Callable[[ServiceBusError | None], None]
-    ) -> bool:
+    def start(self, batch: EncodedBatch, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
         """Send a transfer if it can leave without waiting; False if it cannot. See `SenderLink.start`."""
         if self._limits is None or not self._link.is_open or timeout_s <= 0:
             return False
         try:
-            self._check(transfer, self._limits)
-            return self._link.start([copy.message for copy in transfer], timeout_s=timeout_s, done=done)
+            self._check(batch, self._limits)
+            return self._link.start(batch, timeout_s=timeout_s, done=done)
         except (InvalidOperationError, MessageSizeExceededError):
             return False  # `send` raises it
 
     async def schedule(
-        self, transfer: Sequence[Outgoing], timeout_s: float, transaction: TransactionLink | None = None
+        self, batch: EncodedBatch, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
         """Schedule a transfer and return its sequence numbers; raises as `send` does."""
-        left_s = await self._check_sizes(transfer, timeout_s)
-        return await self._link.schedule([copy.message for copy in transfer], timeout_s=left_s, transaction=transaction)
+        left_s = await self._check_sizes(batch, timeout_s)
+        return await self._link.schedule(batch, timeout_s=left_s, transaction=transaction)
 
-    async def _check_sizes(self, transfer: Sequence[Outgoing], timeout_s: float) -> float:
+    async def _check_sizes(self, batch: EncodedBatch, timeout_s: float) -> float:
         """Check a transfer against the limits, which may attach the link; return the seconds left to send it."""
         end_at = self._clock.monotonic() + timeout_s
-        self._check(transfer, await self.limits(timeout_s))
+        self._check(batch, await self.limits(timeout_s))
         return left_s(end_at, self._clock, self._path)
 
-    def _check(self, transfer: Sequence[Outgoing], limits: SenderLimits) -> None:
-        largest = largest_size(transfer)
+    def _check(self, batch: EncodedBatch, limits: SenderLimits) -> None:
+        largest = batch.largest_bytes
         if largest > limits.max_message_size_bytes:
             raise self._too_large("a message", largest, limits.max_message_size_bytes)
-        if len(transfer) > 1:
-            size_bytes = transfer_size(transfer) + len(transfer) * self.growth_bytes
+        if len(batch) > 1:
+            size_bytes = batch.size_bytes + len(batch) * self.growth_bytes
             if size_bytes > limits.max_batch_size_bytes:
-                raise self._too_large(f"{len(transfer)} messages", size_bytes, limits.max_batch_size_bytes)
+                raise self._too_large(f"{len(batch)} messages", size_bytes, limits.max_batch_size_bytes)
 
     def _too_large(self, what: str, size_bytes: int, limit_bytes: int) -> MessageSizeExceededError:
         reserve = " with the space reserved for a diversion to the backlog" if self.growth_bytes else ""

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.core import ClientCore
+from sbclient.client.encoding import ALIAS_BYTES, trace_room
 from sbclient.client.outbox import Done
-from sbclient.client.outgoing import (
-    ALIAS_BYTES,
-    EncodedTransfer,
-    Outgoing,
-    messages_of,
-    trace_room,
-    transfer_size,
-)
 from sbclient.client.primary_link import PrimaryLink
 from sbclient.delivery import SenderLimits
 from sbclient.errors import (
@@ -56,48 +50,48 @@ class DirectRoute:
         """Whether sends go to the backlog now."""
         return False
 
-    async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
+    async def send(self, batch: EncodedBatch, deadline: float, failed: ServiceBusError | None = None) -> str:
         """Send one transfer before the deadline, in monotonic seconds; return the route it took.
 
         Args:
             failed: the error of the first attempt, which `start` made.
         """
         try:
-            await self._retry.run(partial(self.link.send, transfer), deadline=deadline, failed=failed)
+            await self._retry.run(partial(self.link.send, batch), deadline=deadline, failed=failed)
         finally:
             failed = None  # its traceback refers to this frame
         return PRIMARY
 
-    def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
+    def start(self, batch: EncodedBatch, deadline: float, done: Done) -> bool:
         """Make the first attempt to send a transfer if it can leave without waiting; see `outbox.Route.start`."""
         timeout_s = self._retry.first_attempt_s(deadline)
-        return self.link.start(transfer, timeout_s, lambda error: done(error or PRIMARY))
+        return self.link.start(batch, timeout_s, lambda error: done(error or PRIMARY))
 
-    async def schedule(self, transfer: Sequence[Outgoing], deadline: float) -> list[int]:
+    async def schedule(self, batch: EncodedBatch, deadline: float) -> list[int]:
         """Schedule one transfer at the primary; return its sequence numbers."""
         self.check_schedulable()
-        with self.observed(transfer):
-            return await self._retry.run(partial(self.link.schedule, transfer), deadline=deadline)
+        with self.observed(batch):
+            return await self._retry.run(partial(self.link.schedule, batch), deadline=deadline)
 
     async def limits(self, deadline: float) -> SenderLimits:
         """Return the limits for batches."""
         return await self._retry.run(self.link.limits, deadline=deadline)
 
-    def trace_room(self, transfer: Sequence[Outgoing]) -> int:
+    def trace_room(self, messages: list[EncodedMessage]) -> int:
         """Return the bytes that a trace context may add to each message."""
-        return trace_room(transfer, self.link.known_limits, 0)
+        return trace_room(EncodedBatch(messages), self.link.known_limits, 0)
 
-    def check_sessions(self, transfer: Sequence[Outgoing]) -> None:
+    def check_sessions(self, messages: list[EncodedMessage]) -> None:
         """Raise InvalidOperationError if the messages of a list cannot take one route."""
 
     def check_schedulable(self) -> None:
         """Raise ScheduleUnavailableError if the entity is failed over."""
 
-    def observed(self, transfer: Sequence[Outgoing]) -> AbstractContextManager[None]:
+    def observed(self, batch: EncodedBatch) -> AbstractContextManager[None]:
         """Return a context whose success or error is evidence about the primary."""
         return nullcontext()
 
-    async def must_wait(self, transfer: Sequence[Outgoing], deadline: float) -> bool:
+    async def must_wait(self, batch: EncodedBatch, deadline: float) -> bool:
         """Return whether the backlog holds earlier messages of the transfer's session."""
         return False
 
@@ -125,13 +119,12 @@ class PairedRoute(DirectRoute):
     def is_failed_over(self) -> bool:
         return self._entity.is_failed_over
 
-    def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
+    def start(self, batch: EncodedBatch, deadline: float, done: Done) -> bool:
         if self._is_ordered:
             return False
         if self._entity.is_failed_over:
             return self._diversion.start(
-                [copy.message for copy in transfer],
-                at_most_bytes=transfer_size(transfer) + len(transfer) * self._growth_bytes,
+                batch.messages,
                 deadline=deadline,
                 done=lambda error: done(error or BACKLOG),
             )
@@ -145,27 +138,27 @@ class PairedRoute(DirectRoute):
 
         retry_total = None if self._pair.options.failover_interval else 0
         timeout_s = self._retry.first_attempt_s(self._primary_deadline(deadline), retry_total)
-        return self.link.start(transfer, timeout_s, answered)
+        return self.link.start(batch, timeout_s, answered)
 
     def _primary_deadline(self, deadline: float) -> float:
         return deadline - reserve_s(deadline - self._clock.monotonic())
 
-    async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
-        sessions = self._sessions(transfer) if self._is_ordered else ()
+    async def send(self, batch: EncodedBatch, deadline: float, failed: ServiceBusError | None = None) -> str:
+        sessions = self._sessions(batch) if self._is_ordered else ()
         waiting = await self._order.to_divert(sessions, deadline=deadline) if sessions else set()
         if not waiting or len(sessions) == 1:
-            sending = self._send(transfer, deadline, failed, must_wait=bool(waiting))
+            sending = self._send(batch, deadline, failed, must_wait=bool(waiting))
             failed = None  # the traceback of the error refers to this frame
             return await sending
-        parts: tuple[list[Outgoing], list[Outgoing]] = ([], [])
-        for copy in transfer:
-            parts[self._entity.ordered_session(copy.message) in waiting].append(copy)
+        parts: tuple[list[EncodedMessage], list[EncodedMessage]] = ([], [])
+        for message in batch:
+            parts[self._entity.ordered_session(message) in waiting].append(message)
         route = BACKLOG
         is_partly_accepted = False
         try:
             for part, must_wait in zip(parts, (False, True), strict=True):
                 if part:
-                    route = await self._send(part, deadline, must_wait=must_wait)
+                    route = await self._send(EncodedBatch(part), deadline, must_wait=must_wait)
                     is_partly_accepted = True
         except ServiceBusError as error:
             error.is_in_doubt = error.is_in_doubt or is_partly_accepted
@@ -174,7 +167,7 @@ class PairedRoute(DirectRoute):
 
     async def _send(
         self,
-        transfer: Sequence[Outgoing],
+        batch: EncodedBatch,
         deadline: float,
         failed: ServiceBusError | None = None,
         *,
@@ -187,11 +180,11 @@ class PairedRoute(DirectRoute):
         elif failed is not None or (not must_wait and not self._entity.is_failed_over):
             generation = self._entity.failover.generation
             try:
-                await self._send_to_primary(transfer, self._primary_deadline(deadline), failed)
+                await self._send_to_primary(batch, self._primary_deadline(deadline), failed)
             except BackOffInterrupted as pause:
                 is_in_doubt = isinstance(pause.__cause__, ServiceBusError) and pause.__cause__.is_in_doubt
             except ServiceBusError as error:
-                if not self._is_diverted_after(error, transfer[0]):
+                if not self._is_diverted_after(error, batch.first):
                     raise
                 is_in_doubt = error.is_in_doubt
             else:
@@ -200,7 +193,7 @@ class PairedRoute(DirectRoute):
             finally:
                 failed = None  # its traceback refers to this frame
         try:
-            sending = self._diversion.send(messages_of(transfer), deadline=deadline, failed=not_diverted)
+            sending = self._diversion.send(batch.messages, deadline=deadline, failed=not_diverted)
             not_diverted = None  # the traceback of its cause refers to this frame
             await sending
         except ServiceBusError as error:
@@ -208,9 +201,7 @@ class PairedRoute(DirectRoute):
             raise
         return BACKLOG
 
-    async def _send_to_primary(
-        self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None
-    ) -> None:
+    async def _send_to_primary(self, batch: EncodedBatch, deadline: float, failed: ServiceBusError | None) -> None:
         self._apply_backlog_limits()
         interrupt = self._entity.failed_over
         stale = None
@@ -219,11 +210,11 @@ class PairedRoute(DirectRoute):
             nonlocal stale
             first_error, stale = stale, None
             try:
-                await self._send_with_reopen(transfer, first_error, timeout_s)
+                await self._send_with_reopen(batch, first_error, timeout_s)
             finally:
                 first_error = None
 
-        attempt: Callable[[float], Awaitable[None]] = partial(self.link.send, transfer)
+        attempt: Callable[[float], Awaitable[None]] = partial(self.link.send, batch)
         retry_total = None
         if not self._pair.options.failover_interval:
             # The first outage error diverts, so the only retry is on a link that was open before.
@@ -244,7 +235,7 @@ class PairedRoute(DirectRoute):
             self.link.narrow_again()
 
     async def _send_with_reopen(
-        self, transfer: Sequence[Outgoing], failed: ServiceBusConnectionError | None, timeout_s: float
+        self, batch: EncodedBatch, failed: ServiceBusConnectionError | None, timeout_s: float
     ) -> None:
         """Send; if a link that was open before has failed, reopen it and send once more.
 
@@ -256,24 +247,24 @@ class PairedRoute(DirectRoute):
         try:
             if failed is not None:
                 raise failed
-            await self.link.send(transfer, timeout_s)
+            await self.link.send(batch, timeout_s)
         except ServiceBusConnectionError as stale:
             left_s = end_at - self._clock.monotonic()
             if not was_open or left_s <= 0:
                 raise
             try:
-                await self.link.send(transfer, left_s)
+                await self.link.send(batch, left_s)
             except ServiceBusError as error:
                 error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt
                 raise
         finally:
             failed = None
 
-    def _is_diverted_after(self, error: ServiceBusError, first: Outgoing) -> bool:
+    def _is_diverted_after(self, error: ServiceBusError, first: EncodedMessage) -> bool:
         """Record the final error of a send; return whether the same send goes to the backlog."""
         if self.link.was_open:
             self._pair.is_primary_reached = True
-        with within(first.message):
+        with within(first):
             is_outage = self._entity.failed(error, _ping_keys(first))
         return is_outage and (self._entity.is_failed_over or self._pair.options.divert_while_suspect)
 
@@ -292,13 +283,15 @@ class PairedRoute(DirectRoute):
                     raise
         return self._pair.common_limits(self._pair.backlog.limits or self.link.known_limits)
 
-    def trace_room(self, transfer: Sequence[Outgoing]) -> int:
-        return trace_room(transfer, self._pair.limits_with_headroom(self.link.known_limits), self._growth_bytes)
+    def trace_room(self, messages: list[EncodedMessage]) -> int:
+        return trace_room(
+            EncodedBatch(messages), self._pair.limits_with_headroom(self.link.known_limits), self._growth_bytes
+        )
 
-    def check_sessions(self, transfer: Sequence[Outgoing]) -> None:
+    def check_sessions(self, messages: list[EncodedMessage]) -> None:
         if not self._is_ordered:
             return
-        sessions = list(dict.fromkeys(self._entity.ordered_session(copy.message) for copy in transfer))
+        sessions = list(dict.fromkeys(self._entity.ordered_session(message) for message in messages))
         if len(sessions) > 1:
             raise InvalidOperationError(
                 f"a list for {self._path!r} holds messages of session {sessions[0]!r} and of {sessions[1]!r}, where "
@@ -312,20 +305,20 @@ class PairedRoute(DirectRoute):
                 "try again after the recovery, or use send_messages with scheduled_enqueue_time_utc"
             )
 
-    def observed(self, transfer: Sequence[Outgoing]) -> AbstractContextManager[None]:
-        return self._entity.observed(_ping_keys(transfer[0]))
+    def observed(self, batch: EncodedBatch) -> AbstractContextManager[None]:
+        return self._entity.observed(_ping_keys(batch.first))
 
-    async def must_wait(self, transfer: Sequence[Outgoing], deadline: float) -> bool:
-        sessions = self._sessions(transfer) if self._is_ordered else ()
+    async def must_wait(self, batch: EncodedBatch, deadline: float) -> bool:
+        sessions = self._sessions(batch) if self._is_ordered else ()
         return bool(sessions) and bool(await self._order.to_divert(sessions, deadline=deadline))
 
-    def _sessions(self, transfer: Sequence[Outgoing]) -> Collection[str]:
+    def _sessions(self, batch: EncodedBatch) -> Collection[str]:
         """Return the sessions that messages of a transfer must stay in order with."""
-        if isinstance(transfer, EncodedTransfer):
-            return transfer.sessions
-        found = (self._entity.ordered_session(copy.message) for copy in transfer)
+        if batch.sessions is not None:
+            return batch.sessions
+        found = (self._entity.ordered_session(message) for message in batch)
         return dict.fromkeys(one for one in found if one is not None)
 
 
-def _ping_keys(copy: Outgoing) -> PingKeys:
-    return PingKeys(copy.message.session_id, copy.message.partition_key)
+def _ping_keys(first: EncodedMessage) -> PingKeys:
+    return PingKeys(first.session_id, first.partition_key)

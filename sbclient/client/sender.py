@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Self, TypeAlias, TypeVar
 
-from sbclient.amqp import EncodedBatch
+from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.batch import ServiceBusMessageBatch
 from sbclient.client.core import ClientCore, sequence_numbers_of
+from sbclient.client.encoding import encoded_messages, is_message
 from sbclient.client.outbox import Outbox
-from sbclient.client.outgoing import EncodedTransfer, Outgoing, is_message, outgoing_copies
 from sbclient.client.primary_link import left_s, not_sent
 from sbclient.client.route import DirectRoute, PairedRoute
 from sbclient.client.transaction import Transaction
@@ -97,21 +97,21 @@ class ServiceBusSender:
         """
         deadline = await self._begin(timeout, transaction)
         if isinstance(message, ServiceBusMessageBatch):
-            transfer = message.transfer()
+            messages = message.encoded()
         else:
-            transfer = outgoing_copies(message, self._core.new_id)
-        if not transfer:
+            messages = encoded_messages(message, self._core.new_id, self._core.clock.now())
+        if not messages:
             return
-        if len(transfer) > 1:
-            self._route.check_sessions(transfer)
+        if len(messages) > 1:
+            self._route.check_sessions(messages)
         if transaction is not None:
-            sending: Any = self._transact(transaction, transfer, deadline, self._link.send)
+            sending: Any = self._transact(transaction, messages, deadline, self._link.send)
         else:
-            sending = self._outbox.send(transfer, deadline=deadline, may_share=is_message(message))
-        await self._telemetry.sending("send", transfer, sending)
+            sending = self._outbox.send(messages, deadline=deadline, may_share=is_message(message))
+        await self._telemetry.sending("send", messages, sending)
 
     async def send_encoded(
-        self, messages: EncodedBatch, *, sessions: Collection[str] = (), timeout: float | None = None
+        self, batch: EncodedBatch, *, sessions: Collection[str] = (), timeout: float | None = None
     ) -> None:
         """Send messages that are encoded already, as one transfer. For programs that encode whole columns.
 
@@ -127,9 +127,17 @@ class ServiceBusSender:
             ServiceBusError: as `send_messages`. If a part of the messages was accepted, `is_in_doubt` is set.
         """
         deadline = await self._begin(timeout)
-        encoded = EncodedTransfer(messages, sessions)
-        transfer = encoded.decoded() if is_on() else encoded  # a trace context is added to decoded messages
-        await self._telemetry.sending("send", transfer, self._route.send(transfer, deadline))
+        batch.sessions = sessions
+        if not is_on():
+            await self._telemetry.sending("send", len(batch), self._route.send(batch, deadline))
+            return
+        messages = list(batch.messages)
+        await self._telemetry.sending("send", messages, self._send_signed(messages, sessions, deadline))
+
+    async def _send_signed(self, messages: list[EncodedMessage], sessions: Collection[str], deadline: float) -> str:
+        batch = EncodedBatch(messages)
+        batch.sessions = sessions
+        return await self._route.send(batch, deadline)
 
     async def schedule_messages(
         self,
@@ -153,14 +161,17 @@ class ServiceBusSender:
         """
         deadline = await self._begin(timeout, transaction)
         given = messages.messages if isinstance(messages, ServiceBusMessageBatch) else messages
-        transfer = outgoing_copies(given, self._core.new_id, schedule_time_utc)
-        if not transfer:
+        encoded = encoded_messages(given, self._core.new_id, self._core.clock.now(), schedule_time_utc)
+        if not encoded:
             return []
         if transaction is not None:
-            scheduling = self._transact(transaction, transfer, deadline, self._link.schedule)
+            scheduling = self._transact(transaction, encoded, deadline, self._link.schedule)
         else:
-            scheduling = self._route.schedule(transfer, deadline)
-        return await self._telemetry.sending("schedule", transfer, scheduling)
+            scheduling = self._schedule(encoded, deadline)
+        return await self._telemetry.sending("schedule", encoded, scheduling)
+
+    async def _schedule(self, messages: list[EncodedMessage], deadline: float) -> list[int]:
+        return await self._route.schedule(EncodedBatch(messages), deadline)
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
@@ -202,7 +213,9 @@ class ServiceBusSender:
                 f"a batch of {max_size_in_bytes} bytes is larger than the {largest} bytes that {self._path!r} accepts"
             )
         growth_bytes = self._link.growth_bytes + (TRACE_BYTES if is_on() else 0)
-        return ServiceBusMessageBatch(max_size_in_bytes or largest, growth_bytes=growth_bytes, new_id=self._core.new_id)
+        return ServiceBusMessageBatch(
+            max_size_in_bytes or largest, growth_bytes=growth_bytes, new_id=self._core.new_id, clock=self._core.clock
+        )
 
     async def _begin(self, timeout: float | None = None, transaction: Transaction | None = None) -> float:
         """Open the client if it is not open; return the deadline of the operation in monotonic seconds."""
@@ -228,26 +241,27 @@ class ServiceBusSender:
     async def _transact(
         self,
         transaction: Transaction,
-        transfer: Sequence[Outgoing],
+        messages: list[EncodedMessage],
         deadline: float,
         operation: Callable[..., Awaitable[T]],
     ) -> T:
         """Send or schedule in a transaction: once, at the primary, with one key on a partitioned entity."""
-        await self._check_transactable(transfer, deadline)
+        batch = EncodedBatch(messages)
+        await self._check_transactable(batch, deadline)
         link = await transaction.link()
         key = None
         if link.via_to(self._path) is None:
-            key = await self._keys.key_of(transaction, [copy.message for copy in transfer])
+            key = await self._keys.key_of(transaction, messages)
         timeout_s = left_s(deadline, self._core.clock, self._path)
-        with transaction.counting(len(transfer)), self._route.observed(transfer):
-            answer = await operation(transfer, timeout_s, link)
+        with transaction.counting(len(messages)), self._route.observed(batch):
+            answer = await operation(batch, timeout_s, link)
         transaction.pin(self._path, key)
         return answer
 
-    async def _check_transactable(self, transfer: Sequence[Outgoing], deadline: float) -> None:
+    async def _check_transactable(self, batch: EncodedBatch, deadline: float) -> None:
         if self._route.is_failed_over:
             state = "is failed over to the backlog"
-        elif await self._route.must_wait(transfer, deadline):
+        elif await self._route.must_wait(batch, deadline):
             state = "has earlier messages of a session in the backlog"
         else:
             return

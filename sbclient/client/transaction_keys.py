@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sbclient.client.transaction import Transaction
 from sbclient.entities import EntityAddress, QueueProperties, TopicProperties
 from sbclient.errors import ServiceBusError
-from sbclient.message import ServiceBusMessage
+from sbclient.message import Keyed
 from sbclient.rules.transaction_key import transaction_key_of
 from sbclient.transport.base import Administration
 
@@ -30,7 +30,7 @@ class TransactionKeys:
         self._is_looked_up = False
         self._looking_up = asyncio.Lock()
 
-    async def key_of(self, transaction: Transaction, messages: Sequence[ServiceBusMessage]) -> str | None:
+    async def key_of(self, transaction: Transaction, messages: Sequence[Keyed]) -> str | None:
         """Return the key of messages for an entity that is, or may be, partitioned; None for any other entity.
 
         Raises:

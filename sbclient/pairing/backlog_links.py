@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from sbclient.amqp import EncodedBatch
 from sbclient.errors import ServiceBusError
-from sbclient.message import ServiceBusMessage
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import SenderLink, Transport
 
@@ -73,9 +73,7 @@ class SharedLink:
         self._uses -= 1
         self._check_unused()
 
-    def start(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
-    ) -> bool:
+    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
         """Send a transfer if it can leave without waiting; see `SenderLink.start`."""
 
         def answered(error: ServiceBusError | None) -> None:
@@ -85,7 +83,7 @@ class SharedLink:
         has_left = False
         self._uses += 1
         try:
-            has_left = self.link.start(messages, timeout_s=timeout_s, done=answered)
+            has_left = self.link.start(batch, timeout_s=timeout_s, done=answered)
         finally:
             if not has_left:
                 self.__exit__()

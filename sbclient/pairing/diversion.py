@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -14,14 +15,12 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
-from sbclient.message import ServiceBusMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.backlog_links import SharedLink
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.backlog import BacklogChoice
-from sbclient.rules.envelope import USER_PREFIX, seal
+from sbclient.rules.envelope import seal
 from sbclient.rules.failover import FailoverState
-from sbclient.rules.size import batch_size, encoded_size
 from sbclient.telemetry import metrics, tracing
 
 _LEAST_TRY_S: Final = 2.0
@@ -45,16 +44,14 @@ class Diversion:
 
     def start(
         self,
-        messages: Sequence[ServiceBusMessage],
+        messages: Sequence[EncodedMessage],
         *,
-        at_most_bytes: int,
         deadline: float,
         done: Callable[[BacklogUnavailableError | None], None],
     ) -> bool:
         """Make the first attempt to send messages without a session order, if they can leave without waiting.
 
         Args:
-            at_most_bytes: the largest size that they have when sealed, if no application property has a reserved name.
             done: called with None or with the error of the queue, with which `send` continues.
 
         Raises:
@@ -72,8 +69,8 @@ class Diversion:
             return False
         self._warn_if_never_reached()
         path = self._entity.path
-        sealed = [seal(message, path) for message in messages]
-        self._check_size(sealed, at_most_bytes)
+        sealed = EncodedBatch([seal(message, path) for message in messages])
+        self._check_size(sealed)
         link = pair.backlog_links.of(queue)
 
         def answered(error: ServiceBusError | None) -> None:
@@ -88,7 +85,7 @@ class Diversion:
 
     async def send(
         self,
-        messages: Sequence[ServiceBusMessage],
+        messages: Sequence[EncodedMessage],
         *,
         deadline: float,
         failed: BacklogUnavailableError | None = None,
@@ -107,7 +104,7 @@ class Diversion:
         await self._wait_for_queues(deadline)
         self._warn_if_never_reached()
         # Queue and partition key of each transfer; the queue is None if it is chosen later.
-        transfers: dict[tuple[str | None, str | None], list[ServiceBusMessage]] = defaultdict(list)
+        transfers: dict[tuple[str | None, str | None], list[EncodedMessage]] = defaultdict(list)
         for message in messages:
             session_id = self._entity.ordered_session(message)
             queue = native = None
@@ -119,7 +116,7 @@ class Diversion:
         is_partly_accepted = False
         for (queue, _), sealed in transfers.items():
             try:
-                sending = self._send_to(queue, sealed, deadline, failed)
+                sending = self._send_to(queue, EncodedBatch(sealed), deadline, failed)
                 clock = self._pair.clock
                 await tracing.carrying(tracing.DIVERT, sealed, self._where, clock, sending, answer=tracing.QUEUE)
             except ServiceBusError as error:
@@ -154,7 +151,7 @@ class Diversion:
     async def _send_to(
         self,
         only: str | None,
-        sealed: list[ServiceBusMessage],
+        sealed: EncodedBatch,
         deadline: float,
         failed: BacklogUnavailableError | None,
     ) -> str:
@@ -249,20 +246,12 @@ class Diversion:
         error.is_in_doubt = is_in_doubt
         return error
 
-    def _check_size(self, sealed: list[ServiceBusMessage], at_most_bytes: int | None = None) -> None:
+    def _check_size(self, sealed: EncodedBatch) -> None:
         limits = self._pair.backlog.limits
         if limits is None:
             return
-        if at_most_bytes is not None:
-            renamed = sum([len(message.application_properties) for message in sealed])
-            at_most_bytes += renamed * len(USER_PREFIX)
-            if at_most_bytes <= min(limits.max_message_size_bytes, limits.max_batch_size_bytes):
-                return  # it is not measured exactly, which would cost as much as the encoding
-        size_bytes, limit_bytes = (
-            (encoded_size(sealed[0]), limits.max_message_size_bytes)
-            if len(sealed) == 1
-            else (batch_size(sealed), limits.max_batch_size_bytes)
-        )
+        size_bytes = sealed.size_bytes
+        limit_bytes = limits.max_message_size_bytes if len(sealed) == 1 else limits.max_batch_size_bytes
         if size_bytes > limit_bytes:
             raise MessageSizeExceededError(
                 f"a message for {self._entity.path!r} takes {size_bytes} bytes in the backlog, {limit_bytes} are "

@@ -7,8 +7,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
+from sbclient.amqp import EncodedBatch, encode_message
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
-from sbclient.message import ServiceBusMessage
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.failover import PingKeys
 from sbclient.rules.ping import ping_message
@@ -90,13 +90,13 @@ class Pinger:
             if entity.path in self._needs_session:
                 keys = self._with_session(keys)
             try:
-                await link.send([self._message(keys)], timeout_s=PING_TIMEOUT_S)
+                await link.send(self._message(keys), timeout_s=PING_TIMEOUT_S)
             except InvalidOperationError:
                 if keys.session_id is not None:
                     raise
                 # An entity that requires sessions rejects a ping without one; send it again with a session.
                 self._needs_session.add(entity.path)
-                await link.send([self._message(self._with_session(keys))], timeout_s=PING_TIMEOUT_S)
+                await link.send(self._message(self._with_session(keys)), timeout_s=PING_TIMEOUT_S)
         except ServiceBusError as error:
             log.info(
                 "failover.ping_failed",
@@ -115,8 +115,9 @@ class Pinger:
             return keys
         return keys._replace(session_id=self._new_id() if keys.partition_key is None else keys.partition_key)
 
-    def _message(self, keys: PingKeys) -> ServiceBusMessage:
-        return ping_message(message_id=self._new_id(), session_id=keys.session_id, partition_key=keys.partition_key)
+    def _message(self, keys: PingKeys) -> EncodedBatch:
+        ping = ping_message(message_id=self._new_id(), session_id=keys.session_id, partition_key=keys.partition_key)
+        return EncodedBatch([encode_message(ping)])
 
     def _new_id(self) -> str:
         return f"{self._pair.random.getrandbits(128):032x}"

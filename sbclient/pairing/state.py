@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
+from sbclient.amqp import EncodedMessage
 from sbclient.clock import Clock
 from sbclient.delivery import SenderLimits
 from sbclient.errors import (
@@ -19,7 +20,6 @@ from sbclient.errors import (
     ServiceBusInternalError,
     ServiceBusServerBusyError,
 )
-from sbclient.message import ServiceBusMessage
 from sbclient.options import BACKLOG_HEADROOM_BYTES, PairedNamespaceOptions
 from sbclient.pairing.backlog_links import BacklogLinks
 from sbclient.pairing.backlog_queues import BacklogQueues
@@ -107,7 +107,7 @@ class PairedEntity:
             raise
         self.succeeded(generation)
 
-    def ordered_session(self, message: ServiceBusMessage) -> str | None:
+    def ordered_session(self, message: EncodedMessage) -> str | None:
         """Return the session that a message must stay in order with; scheduled messages have none."""
         is_ordered = self._pair.options.ordering == "session" and message.scheduled_enqueue_time_utc is None
         return message.session_id if is_ordered else None

@@ -15,15 +15,20 @@ Laws (source: paired namespaces, documented, unless said otherwise):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+from sbclient.amqp import EncodedMessage, WireError
+from sbclient.amqp.decode import decode_at, skip_value
+from sbclient.amqp.encode import encode_string, sized_map
+from sbclient.amqp.encoded import encode_entries, encoded_content
+from sbclient.amqp.sections import APPLICATION_PROPERTIES, map_entries
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import microseconds_of, write_duration
-from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusReceivedMessage
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import canonical, check_entity_path
 
@@ -81,10 +86,10 @@ class Unsealed(NamedTuple):
     """
 
     destination: str
-    message: ServiceBusMessage
+    message: EncodedMessage
     lifetime: tuple[timedelta, datetime] | None = None
 
-    def message_at(self, now: float) -> ServiceBusMessage:
+    def message_at(self, now: float) -> EncodedMessage:
         """Return the message with the time to live that is left now, in whole seconds.
 
         Args:
@@ -93,13 +98,16 @@ class Unsealed(NamedTuple):
         Raises:
             MalformedEnvelopeError: less than one second is left.
         """
-        if self.lifetime is not None:
-            self.message.time_to_live = _remaining(*self.lifetime, now)
-        return self.message
+        if self.lifetime is None:
+            return self.message
+        time_to_live = _remaining(*self.lifetime, now)
+        if time_to_live == self.message.time_to_live:
+            return self.message
+        return self.message.rewritten(time_to_live=time_to_live, created_at_ms=int(now * 1000))
 
 
-def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str | None = None) -> ServiceBusMessage:
-    """Return a copy of the message, rewritten for a backlog queue.
+def seal(message: EncodedMessage, destination: str, *, native_session_id: str | None = None) -> EncodedMessage:
+    """Return the message rewritten for a backlog queue.
 
     Args:
         destination: the path of the queue or topic that the message was sent to.
@@ -108,23 +116,29 @@ def seal(message: ServiceBusMessage, destination: str, *, native_session_id: str
     Raises:
         InvalidOperationError: the destination is not a legal path, or is a backlog queue.
     """
-    properties: dict[str, PropertyValue] = {PATH: _checked_destination(destination)}
-    for name, value in (message._application_properties or {}).items():
-        properties[USER_PREFIX + name if _is_reserved(name) else name] = value
+    aliases: dict[str, PropertyValue] = {PATH: _checked_destination(destination)}
+    changes: dict[str, Any] = {}
     if message.session_id is not None:
-        properties[SESSION_ID] = message.session_id
+        aliases[SESSION_ID] = message.session_id
     if message.time_to_live is not None and message.time_to_live < UNLIMITED_TIME_TO_LIVE:
-        properties[TIME_TO_LIVE] = write_duration(message.time_to_live)
+        aliases[TIME_TO_LIVE] = write_duration(message.time_to_live)
     if message.scheduled_enqueue_time_utc is not None:
-        properties[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc
-    sealed = message._unchecked_copy()
+        aliases[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc
     if native_session_id is not None and message.partition_key is not None:
-        properties[PARTITION_KEY] = message.partition_key
-        sealed._partition_key = None
-    sealed._application_properties = properties
-    sealed._session_id = native_session_id
-    sealed._time_to_live = sealed._scheduled_enqueue_time_utc = None
-    return sealed
+        aliases[PARTITION_KEY] = message.partition_key
+        changes["partition_key"] = None
+    entries = [
+        encode_string(USER_PREFIX + name) + entry[skip_value(entry, 0) :] if _is_reserved(name) else entry
+        for name, entry in _entries(message)
+    ]
+    added, count = encode_entries(aliases)
+    return message.rewritten(
+        application_properties=sized_map(b"".join(entries) + added, 2 * len(entries) + count),
+        session_id=native_session_id,
+        time_to_live=None,
+        scheduled_enqueue_time_utc=None,
+        **changes,
+    )
 
 
 def unseal(
@@ -147,32 +161,49 @@ def unseal(
     Raises:
         MalformedEnvelopeError: the message cannot be restored; `reason` and `description` say why.
     """
-    sealed = received.application_properties
-    destination = _destination(sealed)
+    sealed = encoded_content(received)
+    aliases: dict[str, Any] = {}
+    restored: list[bytes] = []
+    try:
+        for name, entry in _entries(sealed):
+            own = name.removeprefix(USER_PREFIX)
+            if own != name and _is_reserved(own):
+                restored.append(encode_string(own) + entry[skip_value(entry, 0) :])
+            elif name in _ALIASES or name == PARTITION_KEY:
+                aliases[name] = decode_at(entry, skip_value(entry, 0))[0]
+            else:
+                restored.append(entry)
+    except WireError as error:
+        raise MalformedEnvelopeError(PROPERTY_MALFORMED, str(error)) from error
+    destination = _destination(aliases)
     if allowed is not None and not any(fnmatchcase(canonical(destination), canonical(each)) for each in allowed):
         raise MalformedEnvelopeError(
             DESTINATION_NOT_ALLOWED, f"the destination {destination!r} matches none of {', '.join(allowed)}"
         )
-    schedule = _schedule(sealed)
-    time_to_live = _time_to_live(sealed)
-    session_id, partition_key = _short_text(sealed, SESSION_ID), _short_text(sealed, PARTITION_KEY)
+    schedule = _schedule(aliases)
+    time_to_live = _time_to_live(aliases)
+    session_id, partition_key = _short_text(aliases, SESSION_ID), _short_text(aliases, PARTITION_KEY)
     if received.session_id is None and partition_key is None:
         partition_key = received.partition_key
     lifetime = None
     if time_to_live is not None and time_to_live_mode == "remaining":
         lifetime = time_to_live, max(received.enqueued_time_utc, schedule or _EPOCH)
         time_to_live = _remaining(*lifetime, now)
-    try:
-        message = received.copy(
-            application_properties=_restored(sealed),
-            session_id=session_id,
-            time_to_live=time_to_live,
-            scheduled_enqueue_time_utc=schedule,
-            partition_key=partition_key,
-        )
-    except (InvalidOperationError, TypeError) as error:
-        raise MalformedEnvelopeError(PROPERTY_MALFORMED, str(error)) from error
+    message = sealed.rewritten(
+        application_properties=sized_map(b"".join(restored), 2 * len(restored)) if restored else b"",
+        session_id=session_id,
+        time_to_live=time_to_live,
+        scheduled_enqueue_time_utc=schedule,
+        partition_key=partition_key,
+        created_at_ms=int(now * 1000),
+    )
     return Unsealed(destination, message, lifetime)
+
+
+def _entries(message: EncodedMessage) -> Iterable[tuple[str, bytes]]:
+    """Return the encoded application properties by name."""
+    raw = message.sections.raw_value(APPLICATION_PROPERTIES)
+    return map_entries(raw) if raw else ()
 
 
 @lru_cache(_PATHS_KEPT)
@@ -187,23 +218,11 @@ def _is_reserved(name: str) -> bool:
     return name in _ALIASES or name.startswith(USER_PREFIX)
 
 
-def _restored(sealed: dict[str, PropertyValue]) -> dict[str, PropertyValue]:
-    """Return the properties of the application under their original names."""
-    restored: dict[str, PropertyValue] = {}
-    for name, value in sealed.items():
-        own = name.removeprefix(USER_PREFIX)
-        if own != name and _is_reserved(own):
-            restored[own] = value
-        elif name not in _ALIASES and name != PARTITION_KEY:
-            restored[name] = value
-    return restored
-
-
 def _malformed(name: str, found: str, wanted: str) -> MalformedEnvelopeError:
     return MalformedEnvelopeError(PROPERTY_MALFORMED, f"{name} is {found}, not {wanted}")
 
 
-def _destination(sealed: dict[str, PropertyValue]) -> str:
+def _destination(sealed: Mapping[str, Any]) -> str:
     path = sealed.get(PATH)
     if not isinstance(path, str):
         found = f"is a {type(path).__name__}, not a path" if PATH in sealed else "is not set"
@@ -214,7 +233,7 @@ def _destination(sealed: dict[str, PropertyValue]) -> str:
         raise MalformedEnvelopeError(DESTINATION_ILLEGAL, f"{PATH}: {error}") from error
 
 
-def _short_text(sealed: dict[str, PropertyValue], name: str) -> str | None:
+def _short_text(sealed: Mapping[str, Any], name: str) -> str | None:
     if name not in sealed:
         return None
     value = sealed[name]
@@ -225,7 +244,7 @@ def _short_text(sealed: dict[str, PropertyValue], name: str) -> str | None:
     return value
 
 
-def _schedule(sealed: dict[str, PropertyValue]) -> datetime | None:
+def _schedule(sealed: Mapping[str, Any]) -> datetime | None:
     """Return the scheduled enqueue time. Some clients pass a timestamp as an int of milliseconds, as on the wire."""
     if SCHEDULED_ENQUEUE_TIME not in sealed:
         return None
@@ -240,7 +259,7 @@ def _schedule(sealed: dict[str, PropertyValue]) -> datetime | None:
     raise _malformed(SCHEDULED_ENQUEUE_TIME, f"a {type(value).__name__}", "a timestamp")
 
 
-def _time_to_live(sealed: dict[str, PropertyValue]) -> timedelta | None:
+def _time_to_live(sealed: Mapping[str, Any]) -> timedelta | None:
     if TIME_TO_LIVE not in sealed:
         return None
     value = sealed[TIME_TO_LIVE]

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage
+from sbclient.message import Keyed
 
 
-def check_keys(message: ServiceBusMessage) -> None:
+def check_keys(message: Keyed) -> None:
     """Check law 2.
 
     Raises:
@@ -36,12 +36,12 @@ def check_keys(message: ServiceBusMessage) -> None:
         )
 
 
-def ordering_key(message: ServiceBusMessage) -> str | None:
+def ordering_key(message: Keyed) -> str | None:
     """Return the key within which order is kept: the session id, else the partition key, else None."""
     return message.session_id if message.session_id is not None else message.partition_key
 
 
-def partition_key_of(message: ServiceBusMessage, *, requires_duplicate_detection: bool) -> str | None:
+def partition_key_of(message: Keyed, *, requires_duplicate_detection: bool) -> str | None:
     """Return the key that places a message on a partitioned entity (law 1); None if any fragment may store it."""
     key = ordering_key(message)
     return message.message_id if key is None and requires_duplicate_detection else key
@@ -52,7 +52,7 @@ def fragment_of(key: str, fragment_count: int) -> int:
     return crc32(key.encode()) % fragment_count
 
 
-def check_batch_keys(messages: Sequence[ServiceBusMessage], *, requires_duplicate_detection: bool) -> str | None:
+def check_batch_keys(messages: Sequence[Keyed], *, requires_duplicate_detection: bool) -> str | None:
     """Check laws 2, 3 and 4 for the messages, one or more, of one transfer to a partitioned entity.
 
     Returns:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage
+from sbclient.message import Keyed, ServiceBusMessage
 
 PING_CONTENT_TYPE: Final = "application/vnd.ms-servicebus-ping"
 PING_TIME_TO_LIVE: Final = timedelta(seconds=1)
@@ -30,13 +30,13 @@ def ping_message(
     )
 
 
-def is_ping(message: ServiceBusMessage) -> bool:
+def is_ping(message: Keyed) -> bool:
     """Return whether a message is a ping of any client. Media types are not case-sensitive."""
-    content_type = message._content_type  # the property would double the cost
+    content_type = message.content_type
     return content_type is not None and content_type.lower() == PING_CONTENT_TYPE
 
 
-def check_not_ping(message: ServiceBusMessage) -> None:
+def check_not_ping(message: Keyed) -> None:
     """Reject an application's message that would be treated as a ping and dropped.
 
     Raises:

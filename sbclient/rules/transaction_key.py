@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage
+from sbclient.message import Keyed
 from sbclient.rules.partition_key import check_keys, partition_key_of
 
 MAX_OPERATIONS: Final = 100
@@ -24,7 +24,7 @@ MAX_DURATION_S: Final = 120.0
 
 
 def transaction_key_of(
-    messages: Sequence[ServiceBusMessage],
+    messages: Sequence[Keyed],
     *,
     pinned: str | None,
     requires_session: bool,
@@ -53,7 +53,7 @@ def transaction_key_of(
     return key
 
 
-def _key_of(message: ServiceBusMessage, requires_session: bool, requires_duplicate_detection: bool) -> str:
+def _key_of(message: Keyed, requires_session: bool, requires_duplicate_detection: bool) -> str:
     check_keys(message)
     if requires_session and message.session_id is None:
         raise InvalidOperationError(

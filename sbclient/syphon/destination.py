@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
-from sbclient.message import ServiceBusMessage
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.state import PairState
 from sbclient.rate_limit import RateLimits
@@ -367,7 +367,7 @@ class Destination:
         if not sent:
             return None
         try:
-            sending = self._link.send(list(sent.values()), timeout_s=SEND_S)
+            sending = self._link.send(EncodedBatch(list(sent.values())), timeout_s=SEND_S)
             await tracing.carrying(tracing.DRAIN, sent.values(), self._where, self._clock, sending)
         except ServiceBusError as error:
             return error
@@ -382,7 +382,7 @@ class Destination:
             completing.add_done_callback(self._completing.pop)
         return None
 
-    async def _content(self, message: InFlight) -> ServiceBusMessage | None:
+    async def _content(self, message: InFlight) -> EncodedMessage | None:
         """Return the message to send; None if it is settled, since it has expired or the primary has it by now."""
         if message.is_accepted:
             await message.complete()

@@ -18,7 +18,6 @@ from sbclient.retry import BackOff
 from sbclient.rules.envelope import MalformedEnvelopeError, Unsealed, unseal
 from sbclient.rules.ping import is_ping
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from sbclient.rules.size import encoded_size
 from sbclient.syphon.budget import SyphonBudget
 from sbclient.syphon.status import PollRecord, Progress, QueueStatus
 from sbclient.telemetry import metrics, tracing
@@ -290,7 +289,7 @@ class Source(ABC):
         if earlier is not None:  # its lock has expired unnoticed, and the message was delivered again
             earlier.is_lost = True
             self.end(earlier, None)
-        added = InFlight(message, self, link, unsealed, encoded_size(message))
+        added = InFlight(message, self, link, unsealed, message.size_bytes)
         added.lock_s = self.lock_left_s(added)
         self.in_flight[message.sequence_number] = added
         self._window.add(added.size)

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
+from sbclient.amqp import EncodedMessage
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.telemetry import metrics, tracing
-from sbclient.telemetry.tracing import Signable
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Telemetry:
         path: str,
         *,
         route: Callable[[], str] = lambda: PRIMARY,
-        trace_room: Callable[[Sequence[Any]], int] = lambda _: tracing.TRACE_BYTES,
+        trace_room: Callable[[list[EncodedMessage]], int] = lambda _: tracing.TRACE_BYTES,
     ) -> None:
         self._clock = clock
         self._where = {metrics.DESTINATION: path, **metrics.server(namespace)}
@@ -52,23 +52,26 @@ class Telemetry:
         self._route = route
         self._trace_room = trace_room
 
-    def sending(self, operation: str, messages: Sequence[Signable], work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def sending(
+        self, operation: str, messages: list[EncodedMessage] | int, work: Coroutine[Any, Any, T]
+    ) -> Awaitable[T]:
         """Return `work`, a call that sends messages, with telemetry around it.
 
         Args:
             operation: `send` or `schedule`.
-            messages: private copies; a trace context is added to each if it fits.
-            work: sends the messages; may return the route that they took.
+            messages: each is replaced by one with a trace context, if that fits; or their number, without tracing.
+            work: sends the messages of the list when it is awaited; may return the route that they took.
         """
         if OPENTELEMETRY not in sys.modules or not (metrics.is_read() or tracing.is_on()):
             return work
         return self._sent(operation, messages, work)
 
-    async def _sent(self, operation: str, messages: Sequence[Signable], work: Coroutine[Any, Any, T]) -> T:
+    async def _sent(self, operation: str, messages: list[EncodedMessage] | int, work: Coroutine[Any, Any, T]) -> T:
         began_at = self._clock.monotonic()
         name = tracing.SCHEDULE if operation == "schedule" else tracing.SEND
-        room_bytes = self._trace_room(messages) if tracing.is_on() else 0
-        spans = tracing.sending(name, messages, self._where, self._clock, room_bytes)
+        traced = [] if isinstance(messages, int) else messages
+        room_bytes = self._trace_room(traced) if tracing.is_on() else 0
+        spans = tracing.sending(name, traced, self._where, self._clock, room_bytes)
         result: dict[str, str | int] = {}
         try:
             with spans:
@@ -86,7 +89,7 @@ class Telemetry:
             if metrics.is_read():
                 attributes = {**self._measured, metrics.OPERATION: operation, **result}
                 metrics.record(metrics.OPERATION_DURATION, self._clock.monotonic() - began_at, attributes)
-                metrics.add(metrics.SENT, len(messages), attributes)
+                metrics.add(metrics.SENT, messages if isinstance(messages, int) else len(messages), attributes)
 
     def _result(self, error: BaseException | None, answer: Any = None) -> dict[str, str | int]:
         route = answer if answer in ROUTES else self._route()

@@ -16,16 +16,19 @@ import sys
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
+from sbclient.amqp import EncodedMessage
 from sbclient.clock import Clock
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusReceivedMessage
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanContext, Tracer, TracerProvider
 
 T = TypeVar("T")
+
+Traced: TypeAlias = EncodedMessage | ServiceBusReceivedMessage
 
 SCOPE: Final = "sbclient"
 """The name of the tracer."""
@@ -100,7 +103,7 @@ def _tracer() -> Tracer | None:
 # -- the context of a message ------------------------------------------------------------------------------------------
 
 
-def context_of(message: ServiceBusMessage) -> Context | None:
+def context_of(message: Traced) -> Context | None:
     """Return the trace context of a message, for use as the parent of a span; None if it has no valid context.
 
     Requires `opentelemetry-api`.
@@ -119,23 +122,14 @@ def context_of(message: ServiceBusMessage) -> Context | None:
     return context if get_current_span(context).get_span_context().is_valid else None
 
 
-def is_signed(message: ServiceBusMessage) -> bool:
+def is_signed(message: EncodedMessage) -> bool:
     """Return whether a message has a trace context, valid or not."""
-    properties = message._application_properties
-    return properties is not None and (TRACEPARENT in properties or DIAGNOSTIC_ID in properties)
+    properties = message.application_properties
+    return TRACEPARENT in properties or DIAGNOSTIC_ID in properties
 
 
-class Signable(Protocol):
-    """A message that can be signed with a trace context."""
-
-    message: ServiceBusMessage
-
-    def sign(self, context: Mapping[str, str]) -> None:
-        """Add a context to the application properties."""
-
-
-def sign(message: Signable, span: Span, room_bytes: int) -> None:
-    """Add the context of a span to a message, if it adds no more than `room_bytes`."""
+def signed(message: EncodedMessage, span: Span, room_bytes: int) -> EncodedMessage:
+    """Return the message with the context of a span, or without it if it adds more than `room_bytes`."""
     from opentelemetry.trace import set_span_in_context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -143,10 +137,11 @@ def sign(message: Signable, span: Span, room_bytes: int) -> None:
     TraceContextTextMapPropagator().inject(carrier, set_span_in_context(span))
     state_bytes = len(TRACESTATE) + len(carrier[TRACESTATE]) + 10 if TRACESTATE in carrier else 0
     if TRACEPARENT in carrier and TRACE_BYTES + state_bytes <= room_bytes:
-        message.sign({DIAGNOSTIC_ID: carrier[TRACEPARENT], **carrier})
+        return message.with_added({DIAGNOSTIC_ID: carrier[TRACEPARENT], **carrier})
+    return message
 
 
-def _links(messages: Iterable[ServiceBusMessage]) -> list[Link]:
+def _links(messages: Iterable[Traced]) -> list[Link]:
     from opentelemetry.trace import Link, get_current_span
 
     links = []
@@ -217,7 +212,7 @@ _NONE: Final = Spans((), Clock())
 
 
 def sending(
-    name: str, messages: Sequence[Signable], where: Mapping[str, str | int], clock: Clock, room_bytes: int
+    name: str, messages: list[EncodedMessage], where: Mapping[str, str | int], clock: Clock, room_bytes: int
 ) -> Spans:
     """Return a context manager with the span of a send. Each message without a trace context gets a span of its own.
 
@@ -225,6 +220,7 @@ def sending(
 
     Args:
         name: `SEND` or `SCHEDULE`.
+        messages: each is replaced by the one with its trace context.
         where: the attributes that identify the entity and its namespace.
         room_bytes: the most bytes that a trace context may add to each message; a larger context is omitted.
     """
@@ -241,13 +237,13 @@ def sending(
     send = tracer.start_span(name, kind=SpanKind.CLIENT, attributes=attributes, start_time=now_ns)
     parent = None if has_parent else set_span_in_context(send)
     own = {**_FIXED, **where}
-    for one in messages:
-        if is_signed(one.message):
-            for link in _links([one.message]):
+    for place, one in enumerate(messages):
+        if is_signed(one):
+            for link in _links([one]):
                 send.add_link(link.context)
             continue
         span = tracer.start_span(MESSAGE, parent, kind=SpanKind.PRODUCER, attributes=own, start_time=now_ns)
-        sign(one, span, room_bytes)
+        messages[place] = signed(one, span, room_bytes)
         span.end(now_ns)
         send.add_link(span.get_span_context())
     return Spans((send,), clock, is_current=True)
@@ -255,7 +251,7 @@ def sending(
 
 def carrying(
     name: str,
-    messages: Iterable[ServiceBusMessage],
+    messages: Iterable[Traced],
     attributes: Mapping[str, str | int],
     clock: Clock,
     work: Coroutine[Any, Any, T],
@@ -275,7 +271,7 @@ def carrying(
 async def _carried(
     tracer: Tracer,
     name: str,
-    messages: Iterable[ServiceBusMessage],
+    messages: Iterable[Traced],
     attributes: Mapping[str, str | int],
     clock: Clock,
     work: Coroutine[Any, Any, T],
@@ -344,7 +340,7 @@ def _ns(at: float) -> int:
 
 
 @contextmanager
-def within(message: ServiceBusMessage) -> Iterator[None]:
+def within(message: Traced) -> Iterator[None]:
     """Make the trace context of a message current, so that log events have its trace id."""
     context_module = sys.modules.get("opentelemetry.context")
     own = context_of(message) if context_module is not None and is_on() else None

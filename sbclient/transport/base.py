@@ -15,6 +15,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
+from sbclient.amqp import EncodedBatch
 from sbclient.delivery import SenderLimits, ServiceBusReceiveMode, SessionChoice, Settlement
 from sbclient.entities import (
     EntityAddress,
@@ -25,7 +26,7 @@ from sbclient.entities import (
     RuntimeProperties,
 )
 from sbclient.errors import ServiceBusError
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusReceivedMessage
 
 
 class TransportType(Enum):
@@ -77,16 +78,14 @@ class SenderLink(Protocol):
 
     async def send(
         self,
-        messages: Sequence[ServiceBusMessage],
+        batch: EncodedBatch,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> None:
-        """Send messages in one transfer: all of them are stored, or none. The transport may keep the objects."""
+        """Send a batch as one transfer: all messages of it are stored, or none."""
 
-    def start(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
-    ) -> bool:
+    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
         """Send as `send` does, if the transfer can leave without waiting; False if it cannot.
 
         Args:
@@ -96,7 +95,7 @@ class SenderLink(Protocol):
 
     async def schedule(
         self,
-        messages: Sequence[ServiceBusMessage],
+        batch: EncodedBatch,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,

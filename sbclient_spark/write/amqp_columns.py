@@ -1,4 +1,4 @@
-"""Encodes Arrow columns as AMQP: values, and the sections of a message. `rules.size` documents the layout."""
+"""Encodes Arrow columns as AMQP: values, and the sections of a message. `sbclient.amqp.encoded` writes the same."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbclient.amqp.encode import encode_symbol
+from sbclient.amqp.encoded import MAX_TTL_MS
 from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
-from sbclient.rules.size import MAX_TTL_MS
 from sbclient.settings.durations import seconds_of
 from sbclient_spark.write.columns import entries
 

@@ -106,7 +106,7 @@ class EncodedRows:
         offsets = self._offsets()
         start, end = offsets[0], offsets[-1]
         data = self.columns.column("section").buffers()[2]
-        return EncodedBatch(
+        return EncodedBatch.of_sections(
             memoryview(data).cast("B")[start:end],
             [offset - start for offset in offsets[1:]],
             message_id=self._value("message_id", 0),

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from sbclient.amqp import EncodeError
 from sbclient.amqp.encode import encode_string
-from sbclient.amqp.message import encode_application_properties
+from sbclient.amqp.encoded import encode_application_properties
 from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH, ServiceBusMessage
 from sbclient.rules.entity_path import check_entity_path

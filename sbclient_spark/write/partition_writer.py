@@ -26,7 +26,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from sbclient.client.client import ServiceBusClient
-from sbclient.client.outgoing import ALIAS_BYTES
+from sbclient.client.encoding import ALIAS_BYTES
 from sbclient.client.sender import ServiceBusSender
 from sbclient.clock import Clock
 from sbclient.errors import (

@@ -52,7 +52,7 @@ class RowErrors:
         if self._options.on_send_error == "badRecords" and is_temporary:
             reason = f"{type(error).__name__}: {error}"
             for place, message in enumerate(rows.encoded()):
-                record = record_of(message, rows.destination)
+                record = record_of(message.decoded(), rows.destination)
                 self._count(rows.position(place), reason, record, is_in_doubt=is_in_doubt)
             return
         others = f" and {len(rows) - 1} others of its transfer" if len(rows) > 1 else ""
@@ -65,7 +65,7 @@ class RowErrors:
     def add_rows(self, rows: EncodedRows, reason: str, *, is_in_doubt: bool) -> None:
         """Handle rows that the service rejects; raises as `add`."""
         for place, message in enumerate(rows.encoded()):
-            record = record_of(message, rows.destination)
+            record = record_of(message.decoded(), rows.destination)
             self.add(rows.position(place), reason, record, message.message_id, is_in_doubt=is_in_doubt)
 
     def add(

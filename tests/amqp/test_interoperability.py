@@ -20,10 +20,10 @@ from sbclient.amqp.batch import split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.decode import decode_value
 from sbclient.amqp.encode import encode_value
+from sbclient.amqp.encoded import EncodedMessage
 from sbclient.amqp.errors import AmqpError
 from sbclient.amqp.fields import encode_composite
 from sbclient.amqp.frames import FrameReader, encode_frame
-from sbclient.amqp.message import WireMessage, encode_message
 from sbclient.amqp.performatives import (
     Attach,
     Begin,
@@ -60,6 +60,7 @@ from sbclient.amqp.types import (
 )
 from sbclient.message import ServiceBusMessage
 from tests.amqp.strategies import messages
+from tests.payloads import payload_of
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
@@ -327,7 +328,7 @@ def test_the_sdk_reads_our_transfer_frames() -> None:
 def test_the_sdk_reads_our_messages(sent: ServiceBusMessage) -> None:
     properties = sent.application_properties
     sent.application_properties = {name: value for name, value in properties.items() if not isinstance(value, Decimal)}
-    read: Any = _decode.decode_payload(memoryview(encode_message(sent)))
+    read: Any = _decode.decode_payload(memoryview(payload_of(sent)))
     assert b"".join(read.data) == bytes(sent)
     assert set(read.application_properties or ()) == {name.encode() for name in sent.application_properties}
     if sent.message_id is not None:
@@ -337,7 +338,7 @@ def test_the_sdk_reads_our_messages(sent: ServiceBusMessage) -> None:
 
 
 def test_the_sdk_reads_our_deliveries_and_replies() -> None:
-    sections = Sections(encode_message(ServiceBusMessage(b"body", message_id="m", application_properties={"n": 5})))
+    sections = Sections(payload_of(ServiceBusMessage(b"body", message_id="m", application_properties={"n": 5})))
     annotations = BrokerAnnotations(
         7, MOMENT_MS, 2, 60_000, MOMENT_MS + 5, TOKEN, 6, 1, "orders", {"DeadLetterReason": "why"}
     )
@@ -382,7 +383,7 @@ def test_messages_of_the_sdk_are_read_and_their_bare_bytes_kept() -> None:
         data=[b"body"],
         delivery_annotations={b"x-opt-other": "late"},
     )
-    read = WireMessage.of(carried(raw))
+    read = EncodedMessage.of(carried(raw))
     assert (read.message_id, read.subject, read.session_id, read.partition_key) == ("m", "s", "g", "k")
     assert (read.content_type, read.reply_to_session_id, read.to, read.reply_to) == ("text/plain", "r", "t", "rt")
     assert (read.correlation_id, read.time_to_live) == ("c", timedelta(seconds=90))
@@ -401,7 +402,7 @@ def test_batches_of_the_sdk_are_split() -> None:
     inner = [sdk_message(properties=message.Properties(message_id=str(number)), data=[b"b"]) for number in range(3)]
     raw = sdk_message(properties=message.Properties(message_id="0"), data=inner)
     assert split_batch(raw) == inner
-    assert [WireMessage.of(piece).message_id for piece in split_batch(raw)] == ["0", "1", "2"]
+    assert [EncodedMessage.of(piece).message_id for piece in split_batch(raw)] == ["0", "1", "2"]
 
 
 def test_outcomes_are_described_by_small_numbers() -> None:

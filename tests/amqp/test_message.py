@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbclient.amqp.batch import join_batch, split_batch
-from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery, encode_received
+from sbclient.amqp.batch import EncodedBatch, split_batch
+from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_value
+from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_message
 from sbclient.amqp.errors import EncodeError, WireError
 from sbclient.amqp.fields import encode_composite
-from sbclient.amqp.message import WireMessage, encode_message
 from sbclient.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -35,10 +35,10 @@ from sbclient.amqp.sections import (
 from sbclient.amqp.states import Declare, Discharge
 from sbclient.amqp.types import Byte, Described, Float, Long, Symbol, Timestamp, UInt, ULong
 from sbclient.errors import InvalidOperationError
-from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
-from sbclient.rules.size import batch_size, encoded_size
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
 from tests.amqp.strategies import messages
 from tests.client.scene import encoded
+from tests.payloads import batch_of, payload_of, size_of
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
@@ -52,29 +52,6 @@ def typed(body: Any, body_type: AmqpMessageBodyType) -> ServiceBusMessage:
     return message
 
 
-@given(messages)
-def test_encoding_has_the_stated_size(message: ServiceBusMessage) -> None:
-    assert len(encode_message(message)) == encoded_size(message)
-
-
-@given(st.lists(messages, max_size=4))
-def test_batch_has_the_stated_size(batch: list[ServiceBusMessage]) -> None:
-    assert len(join_batch(batch)) == batch_size(batch)
-
-
-@pytest.mark.parametrize("length", [0, 252, 253, 254, 255, 256, 257])
-@pytest.mark.parametrize("field", ["subject", "body", "property", "content_type"])
-def test_encoding_has_the_stated_size_where_widths_change(length: int, field: str) -> None:
-    text = "a" * length
-    message = {
-        "subject": ServiceBusMessage(b"", subject=text),
-        "body": ServiceBusMessage(text),
-        "property": ServiceBusMessage(b"", application_properties={"n": text}),
-        "content_type": ServiceBusMessage(b"", content_type=text),
-    }[field]
-    assert len(encode_message(message)) == encoded_size(message)
-
-
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -86,64 +63,90 @@ def test_encoding_has_the_stated_size_where_widths_change(length: int, field: st
 )
 def test_bodies_of_foreign_types_are_decoded_as_encoded(body: Any, kind: AmqpMessageBodyType) -> None:
     message = typed(body, kind)
-    encoded = encode_message(message)
-    assert len(encoded) == encoded_size(message)
-    read = WireMessage.of(encoded)
+    read = EncodedMessage.of(payload_of(message))
     assert (read.body_type, read.body) == (kind, body)
 
 
 @given(messages)
 def test_message_is_decoded_as_it_was_encoded(sent: ServiceBusMessage) -> None:
-    read = WireMessage.of(encode_message(sent))
+    read = EncodedMessage.of(payload_of(sent))
     for name in (
         "message_id", "session_id", "partition_key", "content_type", "correlation_id", "subject", "to", "reply_to",
         "reply_to_session_id", "scheduled_enqueue_time_utc", "application_properties",
     ):  # fmt: skip
         assert getattr(read, name) == getattr(sent, name), name
-    assert list(read.body) == (list(sent.body) or [b""])
+    assert list(read.decoded().body) == (list(sent.body) or [b""])
     life = sent.time_to_live
     if life is not None:
         assert read.time_to_live == timedelta(milliseconds=life // timedelta(milliseconds=1))
-    assert encode_message(read) == encode_message(sent)
+    assert payload_of(read) == payload_of(sent)
 
 
-def test_copy_of_a_wire_message_is_plain_and_keeps_amqp_types() -> None:
+def test_copy_of_a_received_message_keeps_amqp_types() -> None:
     raw = encode_sections(application_properties={"float": Float(1.5), "sym": Symbol("s")}, data=[b"b"])
-    copy = WireMessage.of(raw).copy(message_id="new")
+    copy = EncodedMessage.of(raw).decoded().copy(message_id="new")
     assert type(copy) is ServiceBusMessage
     assert copy.application_properties == {"float": 1.5, "sym": "s"}
-    again = WireMessage.of(encode_message(copy))
+    again = EncodedMessage.of(payload_of(copy))
     assert again.sections.raw(APPLICATION_PROPERTIES) == Sections(raw).raw(APPLICATION_PROPERTIES)
     assert (again.message_id, bytes(again)) == ("new", b"b")
 
 
-def test_integers_of_a_wire_message_are_plain_and_pass_through_with_their_width() -> None:
-    raw = encode_sections(application_properties={"long": Long(5), "byte": Byte(1)})
-    message = WireMessage.of(raw)
-    assert {type(value) for value in message.copy().application_properties.values()} == {int}
-    assert {type(value) for value in message.sections.application_properties.values()} == {Long, Byte}
-    assert encode_message(message) == raw
+def test_integers_that_filters_read_are_plain_and_pass_through_with_their_width() -> None:
+    raw = encode_sections(application_properties={"long": Long(5), "byte": Byte(1)}, data=[b""])
+    message = EncodedMessage.of(raw)
+    assert {type(value) for value in message.application_properties.values()} == {int}
+    assert {type(value) for value in message.decoded().application_properties.values()} == {Long, Byte}
+    assert encode_message(message.decoded()).payload == raw
+    added = message.with_added({"new": 1})
+    assert added.sections.application_properties == {"long": 5, "byte": 1, "new": 1}
+    assert {type(value) for value in added.sections.application_properties.values()} == {Long, Byte, int}
+
+
+def test_rewriting_keeps_what_has_no_attribute() -> None:
+    raw = encode_sections(
+        header=Header(durable=True, priority=9, ttl=5_000, delivery_count=3),
+        delivery_annotations={"x-opt-lock-token": TOKEN, "own": 1},
+        message_annotations={"x-opt-sequence-number": 7, "x-opt-mine": "kept", "x-opt-partition-key": "k"},
+        properties=Properties(message_id=TOKEN, user_id=b"u", content_encoding="gzip", group_sequence=4),
+        application_properties={"byte": Byte(1)},
+        sequences=[[1, "a"], []],
+        footer={"f": 1},
+    )
+    message = EncodedMessage.of(raw)
+    twin = message.rewritten(subject="new", time_to_live=None, partition_key=None, session_id="s")
+    sections = twin.sections
+    assert sections.header == Header(durable=True, priority=9)
+    assert sections.delivery_annotations == {"own": 1}
+    assert sections.message_annotations == {"x-opt-mine": "kept"}
+    assert sections.properties == Properties(
+        message_id=TOKEN, user_id=b"u", subject="new", content_encoding="gzip", group_sequence=4, group_id="s"
+    )
+    assert sections.raw(APPLICATION_PROPERTIES) == message.sections.raw(APPLICATION_PROPERTIES)
+    assert (sections.sequences(), sections.footer) == ([[1, "a"], []], {"f": 1})
+    again = EncodedMessage.of(twin.payload)
+    assert [getattr(twin, name) for name in ATTRIBUTES] == [getattr(again, name) for name in ATTRIBUTES]
+
+
+@given(messages, messages)
+def test_rewriting_sets_every_attribute(one: ServiceBusMessage, other: ServiceBusMessage) -> None:
+    wanted = {name: getattr(other, name) for name in ATTRIBUTES}
+    twin = EncodedMessage.of(encode_message(one).rewritten(**wanted).payload)
+    expected = EncodedMessage.of(payload_of(other))
+    assert [getattr(twin, name) for name in ATTRIBUTES] == [getattr(expected, name) for name in ATTRIBUTES]
+    assert twin.sections.raw_body == encode_message(one).sections.raw_body
 
 
 def test_received_message_is_made_of_a_wire_message() -> None:
-    content = WireMessage.of(encode_message(ServiceBusMessage([b"a", b"b"], application_properties={"n": 1})))
+    content = EncodedMessage.of(payload_of(ServiceBusMessage([b"a", b"b"], application_properties={"n": 1})))
     received = ServiceBusReceivedMessage.of(content, sequence_number=1, enqueued_time_utc=MOMENT)
     assert (bytes(received), received.application_properties) == (b"ab", {"n": 1})
-
-
-def test_application_properties_of_a_wire_message_can_be_replaced() -> None:
-    message = WireMessage.of(encode_message(ServiceBusMessage(b"a")))
-    message.application_properties["added"] = 1
-    assert message.application_properties == {"added": 1}
-    message._body = b"other"
-    assert bytes(message) == b"other"
 
 
 def test_bytes_in_application_properties_go_out_as_text() -> None:
     message = ServiceBusMessage(b"")
     message.application_properties.update({"text": "é".encode(), "binary": b"\xff"})
-    assert WireMessage.of(encode_message(message)).application_properties == {"text": "é", "binary": b"\xff"}
-    assert len(encode_message(message)) == encoded_size(message)
+    assert EncodedMessage.of(payload_of(message)).application_properties == {"text": "é", "binary": b"\xff"}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_bytes_in_application_properties_go_out_as_text() -> None:
     [(TOKEN, str(TOKEN)), (5, "5"), (b"abc", "abc"), (b"\xff\x01", "ff01"), ("id", "id"), (None, None)],
 )
 def test_message_id_of_any_type_is_shown_as_text(message_id: Any, shown: str | None) -> None:
-    read = WireMessage.of(encode_composite(Properties(message_id=message_id, correlation_id=message_id)))
+    read = EncodedMessage.of(encode_composite(Properties(message_id=message_id, correlation_id=message_id)))
     assert (read.message_id, read.correlation_id) == (shown, shown)
 
 
@@ -159,9 +162,9 @@ def test_message_id_of_any_type_is_shown_as_text(message_id: Any, shown: str | N
 def test_time_to_live_is_read_from_headers_of_all_forms(ttl_ms: int | None) -> None:
     life = None if ttl_ms is None else timedelta(milliseconds=ttl_ms)
     for header in (Header(ttl=ttl_ms), Header(True, 7, ttl_ms, True, 3)):
-        assert WireMessage.of(encode_composite(header)).time_to_live == life
+        assert EncodedMessage.of(encode_composite(header)).time_to_live == life
     if ttl_ms is not None:
-        assert WireMessage.of(encode_message(ServiceBusMessage(b"", time_to_live=life))).time_to_live == life
+        assert EncodedMessage.of(payload_of(ServiceBusMessage(b"", time_to_live=life))).time_to_live == life
 
 
 @pytest.mark.parametrize("life", [timedelta(milliseconds=2**32), timedelta(days=400)])
@@ -170,30 +173,29 @@ def test_time_to_live_beyond_the_header_is_written_as_creation_and_expiry(
     life: timedelta, others: dict[str, Any]
 ) -> None:
     message = ServiceBusMessage(b"", time_to_live=life, **others)
-    encoded = encode_message(message, created_at_ms=1_700_000_000_000)
+    encoded = payload_of(message, created_at_ms=1_700_000_000_000)
     sections = Sections(encoded)
     assert (sections.ttl_ms, sections.properties.creation_time) == (
         2**32 - 1,
         datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
     )
-    read = WireMessage.of(encoded)
+    read = EncodedMessage.of(encoded)
     assert (read.time_to_live, read.session_id, read.content_type) == (life, message.session_id, message.content_type)
-    assert len(encoded) == encoded_size(message)
-    assert split_batch(join_batch([message], created_at_ms=1_700_000_000_000)) == [encoded]
+    assert split_batch(EncodedBatch([read, read]).payload) == [encoded, encoded]
 
 
 def test_the_longest_time_to_live_ends_with_the_year_9999() -> None:
-    sections = Sections(encode_message(ServiceBusMessage(b"", time_to_live=timedelta.max), created_at_ms=5))
+    sections = Sections(payload_of(ServiceBusMessage(b"", time_to_live=timedelta.max), created_at_ms=5))
     assert sections.properties.absolute_expiry_time == datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC)
 
 
 def test_time_to_live_beyond_the_header_is_read_from_creation_and_expiry() -> None:
     life = timedelta(days=400)
     properties = Properties(creation_time=MOMENT, absolute_expiry_time=MOMENT + life)
-    assert WireMessage.of(encode_sections(header=Header(ttl=2**32 - 1), properties=properties)).time_to_live == life
-    assert WireMessage.of(encode_sections(header=Header(ttl=5_000), properties=properties)).time_to_live == timedelta(
-        seconds=5
-    )
+    assert EncodedMessage.of(encode_sections(header=Header(ttl=2**32 - 1), properties=properties)).time_to_live == life
+    assert EncodedMessage.of(
+        encode_sections(header=Header(ttl=5_000), properties=properties)
+    ).time_to_live == timedelta(seconds=5)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_time_to_live_beyond_the_header_is_read_from_creation_and_expiry() -> No
 )
 def test_property_of_the_wrong_type_is_a_wire_error(raw: bytes) -> None:
     with pytest.raises(WireError):
-        WireMessage.of(raw)
+        EncodedMessage.of(raw)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_property_of_the_wrong_type_is_a_wire_error(raw: bytes) -> None:
 )
 def test_id_that_is_too_long_is_an_invalid_operation(raw: bytes) -> None:
     with pytest.raises(InvalidOperationError):
-        WireMessage.of(raw)
+        EncodedMessage.of(raw)
 
 
 def test_name_of_an_application_property_must_be_a_string() -> None:
@@ -236,7 +238,7 @@ def test_value_without_amqp_form_is_refused() -> None:
     message = ServiceBusMessage(b"")
     message.application_properties["n"] = Decimal("1" * 40)
     with pytest.raises(EncodeError):
-        encode_message(message)
+        payload_of(message)
 
 
 def test_sections_are_found_in_any_order_and_with_any_descriptor() -> None:
@@ -267,7 +269,7 @@ def test_empty_message_has_no_sections() -> None:
     assert (
         Sections(encode_delivery(sections, BrokerAnnotations(5, 6))).message_annotations["x-opt-sequence-number"] == 5
     )
-    assert bytes(WireMessage.of(b"")) == b""
+    assert bytes(EncodedMessage.of(b"")) == b""
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ def test_malformed_sections_are_a_decode_error(raw: bytes) -> None:
 @given(st.binary(max_size=80))
 def test_any_bytes_give_sections_or_a_wire_error(raw: bytes) -> None:
     try:
-        message = WireMessage.of(b"\x00\x53\x77" + raw)
+        message = EncodedMessage.of(b"\x00\x53\x77" + raw)
         encode_delivery(message.sections, BrokerAnnotations(1, 2))
         assert message.body is None or message.body is not ...
     except (WireError, InvalidOperationError):
@@ -392,34 +394,6 @@ def test_added_properties_replace_those_of_the_same_name() -> None:
     )
 
 
-def test_received_message_is_encoded() -> None:
-    content = ServiceBusMessage(b"b", message_id="m", partition_key="k", time_to_live=timedelta(seconds=3))
-    received = ServiceBusReceivedMessage.of(
-        content,
-        sequence_number=5,
-        enqueued_time_utc=MOMENT,
-        enqueued_sequence_number=4,
-        locked_until_utc=MOMENT + timedelta(seconds=1),
-        lock_token=TOKEN,
-        delivery_count=2,
-        state=ServiceBusMessageState.DEFERRED,
-        dead_letter_source="orders",
-    )
-    sections = Sections(encode_received(received))
-    assert sections.header == Header(ttl=3_000, delivery_count=2)
-    assert sections.message_annotations == {
-        "x-opt-partition-key": "k",
-        "x-opt-enqueued-time": MOMENT,
-        "x-opt-sequence-number": 5,
-        "x-opt-locked-until": MOMENT + timedelta(seconds=1),
-        "x-opt-enqueue-sequence-number": 4,
-        "x-opt-message-state": 1,
-        "x-opt-deadletter-source": "orders",
-    }
-    assert sections.delivery_annotations == {"x-opt-lock-token": TOKEN}
-    assert (sections.properties.message_id, sections.data()) == ("m", [b"b"])
-
-
 def test_map_is_rewritten_without_decoding_its_values() -> None:
     raw = encode_value({"a": Byte(1), "b": [1], "c": {"d": 1}})
     assert [key for key, _ in map_entries(raw)] == ["a", "b", "c"]
@@ -437,12 +411,11 @@ def test_batch_is_split_into_the_messages_it_was_joined_from() -> None:
         ServiceBusMessage(str(number), message_id=f"m{number}", session_id="s", partition_key="s")
         for number in range(3)
     ]
-    raw = join_batch(sent)
-    assert split_batch(raw) == [encode_message(message) for message in sent]
+    raw = batch_of(sent).payload
+    assert split_batch(raw) == [payload_of(message) for message in sent]
     sections = Sections(raw)
     assert (sections.properties.message_id, sections.properties.group_id) == ("m0", "s")
     assert sections.message_annotations == {"x-opt-partition-key": "s"}
-    assert join_batch([]) == b""
 
 
 @pytest.mark.parametrize("raw", [b"", encode_sections(value=5), encode_sections(properties=Properties("m"))])
@@ -452,14 +425,15 @@ def test_batch_without_messages_is_refused(raw: bytes) -> None:
 
 
 def test_sections_of_annotations_may_be_absent() -> None:
-    sections = Sections(encode_message(ServiceBusMessage(b"a")))
+    sections = Sections(payload_of(ServiceBusMessage(b"a")))
     assert sections.raw(MESSAGE_ANNOTATIONS) == sections.raw_value(MESSAGE_ANNOTATIONS) == b""
 
 
 @given(st.lists(messages, min_size=1, max_size=4))
-def test_an_encoded_batch_equals_the_joined_one(sent: list[ServiceBusMessage]) -> None:
-    batch = encoded(sent)
-    assert batch.payload == (join_batch(sent) if len(sent) > 1 else encode_message(sent[0]))
-    assert batch.size_bytes == batch_size(sent)
-    assert batch.largest_bytes == max(map(encoded_size, sent))
-    assert [encode_message(message) for message in batch[:]] == [encode_message(message) for message in sent]
+def test_joined_sections_are_the_same_batch(sent: list[ServiceBusMessage]) -> None:
+    joined, batch = encoded(sent), batch_of(sent)
+    assert joined.payload == batch.payload
+    assert joined.message_format == batch.message_format
+    assert joined.largest_bytes == batch.largest_bytes == max(map(size_of, sent))
+    assert joined.size_bytes == batch.size_bytes == len(batch.payload)
+    assert [message.payload for message in joined] == [message.payload for message in batch]

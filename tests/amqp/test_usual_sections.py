@@ -12,10 +12,10 @@ from sbclient.amqp.decode import decode_at
 from sbclient.amqp.encode import encode_symbol
 from sbclient.amqp.errors import WireError
 from sbclient.amqp.fields import LAYOUTS, decode_fields
-from sbclient.amqp.message import encode_message
 from sbclient.amqp.sections import Properties, Sections
 from sbclient.amqp.usual_sections import read_annotations, read_properties, read_texts
 from sbclient.message import ServiceBusMessage
+from tests.payloads import payload_of
 
 texts = st.text(max_size=3).map(lambda text: b"\xa1" + bytes((len(text.encode()),)) + text.encode())
 fields = st.one_of(texts, st.just(b"\x40"), st.sampled_from([b"\xa3\x01x", b"\x43", b"\xa0\x01x", b"\xa1\x01\xff"]))
@@ -81,7 +81,7 @@ def test_deliveries_of_the_broker_are_read_fast() -> None:
     sent = ServiceBusMessage(
         b"body", application_properties={"path": "orders"}, message_id="one", content_type="text", session_id="s"
     )
-    payload = encode_delivery(Sections(encode_message(sent)), BrokerAnnotations(1, 1_700_000_000_000, 0, None, 5))
+    payload = encode_delivery(Sections(payload_of(sent)), BrokerAnnotations(1, 1_700_000_000_000, 0, None, 5))
     sections = Sections(payload)
     for code, read in ((0x72, read_annotations), (0x73, read_properties), (0x74, read_texts)):
         raw = sections.raw_value(code)

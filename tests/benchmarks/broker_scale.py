@@ -15,6 +15,7 @@ from time import process_time
 from typing import Any, Final
 from uuid import UUID
 
+from sbclient.amqp import encode_message
 from sbclient.broker.entity import PeekCursor
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
@@ -55,7 +56,7 @@ class Filled:
         message = ServiceBusMessage(b"x", message_id=f"m{self.sent}")
         if self.session_of is not None:
             message.session_id = self.session_of(self.sent)
-        self.namespace.send(self.call(Operation.SEND), "q", (message,))
+        self.namespace.send(self.call(Operation.SEND), "q", [encode_message(message)])
 
     def settle_one(self, how: Settlement) -> None:
         (entry,) = self.namespace.receive(self.call(Operation.RECEIVE), "q", max_message_count=1)

@@ -55,6 +55,7 @@ from sbclient.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.message import ServiceBusMessage
 from tests.benchmarks.engine_client import EngineClient
+from tests.payloads import payload_of
 
 GOOD, FLOODED = "good", "flooded"
 FULL_CHUNK: Final = 2**18
@@ -78,7 +79,9 @@ def serve(pipe: Any) -> None:
                 address = EntityAddress(EntityKind.QUEUE, (name,))
                 host.namespace.management.create(call, address, QueueProperties(name, enable_partitioning=False))
             for _ in range(30_000):
-                host.namespace.send(Call(Operation.SEND, host.clock.now()), FLOODED, [ServiceBusMessage(b"x")])
+                host.namespace.send(
+                    Call(Operation.SEND, host.clock.now()), FLOODED, [encode_message(ServiceBusMessage(b"x"))]
+                )
             pipe.send((emulator.ports["contoso"], str(emulator.certificate_path)))
             await asyncio.to_thread(pipe.recv)
 
@@ -159,7 +162,7 @@ def tiny_messages(port: int) -> Iterator[Any]:
     attacker = Attacker(port)
     link = attacker.sender(FLOODED)
     yield attacker.socket
-    yield from together(attacker.transfers(link, repeat(encode_message(ServiceBusMessage(b"")))), 1_000)
+    yield from together(attacker.transfers(link, repeat(payload_of(ServiceBusMessage(b"")))), 1_000)
 
 
 def links_that_come_and_go(port: int) -> Iterator[Any]:
@@ -317,7 +320,7 @@ def attack(name: str, port: int, seconds: float, pipe: Any) -> None:
 
 async def latencies(client: EngineClient, link: Any, seconds: float) -> list[float]:
     """How long sends take, one after the other."""
-    payload = encode_message(ServiceBusMessage(b"x" * 1_000))
+    payload = payload_of(ServiceBusMessage(b"x" * 1_000))
     ends_at = time.perf_counter() + seconds
     taken: list[float] = []
     while (began_at := time.perf_counter()) < ends_at:

@@ -32,10 +32,11 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 import sbclient_spark
-from sbclient.amqp import BATCH_FORMAT, join_batch
+from sbclient.amqp import BATCH_FORMAT
 from sbclient.message import ServiceBusMessage
 from tests.benchmarks.engine_client import EngineClient
 from tests.benchmarks.row import Result, Settings
+from tests.payloads import batch_of
 from tests.processes.namespaces import Namespace, connection_string
 
 ROOT: Final = Path(__file__).parents[2]
@@ -185,7 +186,7 @@ def raw_rate(emulated: Emulated, rows: int, queue: str) -> float:
     emulated.queue(queue)
     bodies = (str(number).ljust(BODY_BYTES, "x") for number in range(rows))
     messages = [ServiceBusMessage(body, message_id=str(number)) for number, body in enumerate(bodies)]
-    payloads = [join_batch(messages[start : start + RAW_BATCH]) for start in range(0, rows, RAW_BATCH)]
+    payloads = [batch_of(messages[start : start + RAW_BATCH]).payload for start in range(0, rows, RAW_BATCH)]
 
     async def send() -> float:
         async with EngineClient(emulated.primary.port) as client:

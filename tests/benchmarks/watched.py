@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator import Emulator
 from sbclient.emulator.sas import AuthorizationMode
@@ -42,9 +43,9 @@ def fill(emulator: Emulator) -> None:
     )
     for number in range(MESSAGES // 2):
         path = f"q{number % ENTITIES}"
-        primary.send(Call(Operation.SEND, now), path, [ServiceBusMessage(b"x")])
+        primary.send(Call(Operation.SEND, now), path, [encode_message(ServiceBusMessage(b"x"))])
         diverted = ServiceBusMessage(b"x", application_properties={"x-ms-path": path})
-        secondary.send(Call(Operation.SEND, now), BACKLOG, [diverted])
+        secondary.send(Call(Operation.SEND, now), BACKLOG, [encode_message(diverted)])
 
 
 async def look(port: int, sizes: list[int]) -> None:
@@ -63,7 +64,7 @@ async def traffic(emulator: Emulator, seconds: float) -> float:
     count, began, cpu = 0, time.monotonic(), time.process_time()
     while time.monotonic() - began < seconds:
         for _ in range(20):
-            host.namespace.send(Call(Operation.SEND, time.time()), "q1", [ServiceBusMessage(b"x")])
+            host.namespace.send(Call(Operation.SEND, time.time()), "q1", [encode_message(ServiceBusMessage(b"x"))])
             await host.receive("q1", max_message_count=1, max_wait_time_s=0)
             count += 1
         await asyncio.sleep(0)

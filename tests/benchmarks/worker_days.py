@@ -28,6 +28,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from sbclient.amqp import EncodedMessage, encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
@@ -122,9 +123,9 @@ class Scene:
         if session_id is not None:
             native = native_session_id_of(path, session_id)
             queue = session_backlog_queue_of(self.client.pair.state.session_backlog_queues, native)
-        self.put(queue, seal(message, path, native_session_id=native))
+        self.put(queue, seal(encode_message(message), path, native_session_id=native))
 
-    def put(self, queue: str, message: ServiceBusMessage) -> None:
+    def put(self, queue: str, message: EncodedMessage) -> None:
         """Put a message into a queue of the secondary, also during a fault."""
         self.pair.secondary.namespace.send(self._call(Operation.SEND), queue, [message])
 
@@ -155,7 +156,7 @@ async def _day(scene: Scene, number: int, daily: int) -> None:
         if hour < MISSING_DAILY:
             scene.divert(f"missing-{number}-{hour}", session_id="one" if hour % 2 else None)
         for queue in scene.client.pair.state.backlog_queues:
-            scene.put(queue, ServiceBusMessage(BODY, application_properties={"x-ms-path": "no//path"}))
+            scene.put(queue, encode_message(ServiceBusMessage(BODY, application_properties={"x-ms-path": "no//path"})))
         if hour == OUTAGE_AT:
             scene.pair.primary.inject(Fault(FaultKind.DOWN, until_at=scene.clock.now() + OUTAGE_S))
         if hour == RESTART_AT:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.entity import PeekCursor, Queue
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.namespace import Namespace
@@ -32,6 +33,7 @@ from sbclient.entities import (
 )
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.partition_key import fragment_of
+from tests.payloads import encoded
 
 START = 1_700_000_000.0
 NO_LIFE = timedelta.max
@@ -165,13 +167,15 @@ class Driver:
 
     # ------------------------------------------------------------------ messages
 
-    def send(self, path: str, *messages: ServiceBusMessage, front_end: int = 0, **how: Any) -> Call:
+    def send(self, path: str, *messages: ServiceBusMessage | EncodedMessage, front_end: int = 0, **how: Any) -> Call:
         call = self.call(Operation.SEND, front_end)
-        self.namespace.send(call, path, messages, **how)
+        self.namespace.send(call, path, [encoded(message) for message in messages], **how)
         return call
 
-    def schedule(self, path: str, *messages: ServiceBusMessage, **how: Any) -> list[int]:
-        return self.namespace.schedule(self.call(Operation.SCHEDULE), path, messages, **how)
+    def schedule(self, path: str, *messages: ServiceBusMessage | EncodedMessage, **how: Any) -> list[int]:
+        return self.namespace.schedule(
+            self.call(Operation.SCHEDULE), path, [encoded(message) for message in messages], **how
+        )
 
     def cancel(self, path: str, *numbers: int) -> None:
         self.namespace.cancel_scheduled(self.call(Operation.CANCEL), path, numbers)

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from sbclient import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.amqp import encode_message
 from sbclient.cli.json_values import plain
 from sbclient.cli.message_json import message_json, message_line, message_of, named, set_by_name
 from sbclient.errors import InvalidOperationError
@@ -22,7 +23,9 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def received(content: ServiceBusMessage) -> ServiceBusReceivedMessage:
-    return ServiceBusReceivedMessage.of(content, sequence_number=7, enqueued_time_utc=NOW, expires_at_utc=NOW)
+    return ServiceBusReceivedMessage.of(
+        encode_message(content), sequence_number=7, enqueued_time_utc=NOW, expires_at_utc=NOW
+    )
 
 
 def again(message: ServiceBusMessage) -> ServiceBusMessage:
@@ -192,5 +195,5 @@ def test_a_line_is_the_object(changes: dict[str, Any], body: bytes, facts: dict[
     for name in ATTRIBUTES:
         setattr(content, name, changes.get(name, getattr(FULL, name)))
     content.application_properties = changes.get("application_properties")
-    message = ServiceBusReceivedMessage.of(content, sequence_number=7, enqueued_time_utc=NOW, **facts)
+    message = ServiceBusReceivedMessage.of(encode_message(content), sequence_number=7, enqueued_time_utc=NOW, **facts)
     assert message_line(message) == printable_json(message_json(message), plain)

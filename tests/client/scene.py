@@ -8,13 +8,14 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 
-from sbclient.amqp import EncodedBatch, encode_message, encode_section
+from sbclient.amqp import EncodedBatch, encode_section
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair
+from tests.payloads import payload_of
 
 QUEUE = "orders"
 BACKLOG = [f"contoso/x-servicebus-transfer/{index}" for index in range(10)]
@@ -106,9 +107,9 @@ async def dead_letters(pair: MemoryPair, names: Sequence[str] = BACKLOG) -> list
 
 def encoded(messages: Sequence[ServiceBusMessage]) -> EncodedBatch:
     """Messages as `send_encoded` takes them."""
-    sections = [encode_section(encode_message(message)) for message in messages]
+    sections = [encode_section(payload_of(message)) for message in messages]
     first = messages[0]
-    return EncodedBatch(
+    return EncodedBatch.of_sections(
         b"".join(sections),
         list(accumulate(map(len, sections))),
         message_id=first.message_id,

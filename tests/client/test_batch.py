@@ -9,7 +9,7 @@ import pytest
 from sbclient.client.batch import ServiceBusMessageBatch
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.size import batch_size
+from tests.payloads import batch_size_of
 
 
 def batch(limit: int, growth: int = 0) -> ServiceBusMessageBatch:
@@ -27,13 +27,15 @@ def test_size_is_never_less_than_the_encoded_message(body_bytes: int) -> None:
     filled = batch(1_000_000)
     for number in range(5):
         filled.add_message(ServiceBusMessage(b"x" * body_bytes, session_id=f"s{number}"))
-        assert batch_size(filled.messages) <= filled.size_in_bytes <= batch_size(filled.messages) + 10 * (number + 1)
+        assert (
+            batch_size_of(filled.messages) <= filled.size_in_bytes <= batch_size_of(filled.messages) + 10 * (number + 1)
+        )
 
 
 @pytest.mark.parametrize("growth", [0, 166])
 def test_a_message_that_does_not_fit_leaves_the_batch_unchanged(growth: int) -> None:
     message = ServiceBusMessage(b"x" * 100, message_id="i")
-    size = batch_size([message]) + growth
+    size = batch_size_of([message]) + growth
     batch(size, growth).add_message(message)
     full = batch(size - 1, growth)
     with pytest.raises(MessageSizeExceededError):

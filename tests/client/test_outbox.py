@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
+from sbclient.amqp import EncodedBatch, EncodedMessage, encode_message
 from sbclient.client.outbox import Done, Outbox
-from sbclient.client.outgoing import Outgoing
 from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
@@ -21,7 +21,6 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.size import encoded_size
 
 ROUTE = "the route"
 
@@ -44,10 +43,10 @@ class Wire:
         self.refuse: dict[str, Exception] = {}
         self.refuse_shared: Exception | None = None
 
-    def start(self, transfer: Sequence[Outgoing], deadline: float, done: Done) -> bool:
+    def start(self, transfer: EncodedBatch, deadline: float, done: Done) -> bool:
         if not self.is_ready:
             return False
-        names = [str(copy.message) for copy in transfer]
+        names = [bytes(copy).decode() for copy in transfer]
         self.began.append(names)
 
         def answer() -> None:
@@ -58,8 +57,8 @@ class Wire:
         self.clock.call_later(self.takes_s, answer)
         return True
 
-    async def send(self, transfer: Sequence[Outgoing], deadline: float, failed: ServiceBusError | None = None) -> str:
-        names = [str(copy.message) for copy in transfer]
+    async def send(self, transfer: EncodedBatch, deadline: float, failed: ServiceBusError | None = None) -> str:
+        names = [bytes(copy).decode() for copy in transfer]
         self.began.append(names)
         self.deadlines.append(deadline)
         self.failed.append(failed)
@@ -73,9 +72,9 @@ class Wire:
         return ROUTE
 
 
-def outgoing(text: str, key: str | None = None) -> Outgoing:
+def outgoing(text: str, key: str | None = None) -> EncodedMessage:
     message = ServiceBusMessage(text, message_id=text[:100], partition_key=key)
-    return Outgoing(message, encoded_size(message))
+    return encode_message(message)
 
 
 def sending(

@@ -33,9 +33,9 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.partition_key import fragment_of
-from sbclient.rules.size import batch_size, encoded_size
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 from tests.client.scene import AT_ONCE, QUEUE, diverted, encoded, make_queue, options, taken, texts
+from tests.payloads import batch_size_of, size_of
 
 LIMIT = 256 * 1024
 HEADROOM = 1024
@@ -43,9 +43,9 @@ HEADROOM = 1024
 
 def sized(size: int) -> ServiceBusMessage:
     """A message of exactly so many encoded bytes."""
-    empty = encoded_size(ServiceBusMessage(b"x" * 300, message_id="m")) - 300
+    empty = size_of(ServiceBusMessage(b"x" * 300, message_id="m")) - 300
     message = ServiceBusMessage(b"x" * (size - empty), message_id="m")
-    assert encoded_size(message) == size
+    assert size_of(message) == size
     return message
 
 
@@ -318,7 +318,7 @@ async def test_a_list_too_large_for_one_transfer_is_rejected(pair: MemoryPair, c
 
 async def test_headroom_is_reserved_for_each_message_of_a_list(pair: MemoryPair) -> None:
     messages = [ServiceBusMessage(b"x", message_id=str(number)) for number in range(1500)]
-    assert batch_size(messages) < LIMIT / 4
+    assert batch_size_of(messages) < LIMIT / 4
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(MessageSizeExceededError):
             await sender.send_messages(messages)

@@ -19,6 +19,7 @@ from sbclient import (
 )
 from sbclient.broker.faults import Fault, FaultKind
 from tests.contract.kinds import NamespaceKind
+from tests.payloads import batch_of
 
 PROPERTIES: dict[str, Any] = {
     "text": "grüße",
@@ -229,7 +230,7 @@ async def test_a_ping_is_accepted_and_never_delivered(kind: NamespaceKind) -> No
     ping.content_type = "application/vnd.ms-servicebus-ping"
     transport = kind.plain._core.primary
     link = transport.open_sender(queue)
-    await link.send([ping], timeout_s=kind.patience_s)
+    await link.send(batch_of([ping]), timeout_s=kind.patience_s)
     await link.close()
     assert await kind.received(queue, 0) == []
 

@@ -28,7 +28,6 @@ from sbclient.amqp import (
     PlainCredentials,
     Source,
     Target,
-    encode_message,
 )
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import ServerSettings
@@ -36,6 +35,7 @@ from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import EntityKind
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create
+from tests.payloads import payload_of
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -90,7 +90,7 @@ class GoodClient:
             await self._told(LinkAttached)
             receiver = session.attach_receiver("r", source=Source(address="orders"))
             await self._told(LinkAttached)
-            payload = encode_message(ServiceBusMessage(b"good"))
+            payload = payload_of(ServiceBusMessage(b"good"))
             while True:
                 sender.send(payload, tag=self.rounds.to_bytes(4, "big"), needs_credit=False)
                 assert (await self._told(DispositionReceived)).state == ACCEPTED

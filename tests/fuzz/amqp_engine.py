@@ -31,6 +31,7 @@ from sbclient.amqp import (
     DeliveryReceived,
     DispositionReceived,
     DispositionsReceived,
+    EncodedMessage,
     EndpointClosedError,
     IncomingLink,
     LinkDetached,
@@ -40,7 +41,6 @@ from sbclient.amqp import (
     SessionEnded,
     TransactionalState,
     WireError,
-    WireMessage,
     encode_delivery,
     split_batch,
 )
@@ -405,7 +405,7 @@ def read(payload: bytes, message_format: int) -> None:
     """What a server does with a message; hostile ones are refused by two errors and no other."""
     try:
         for piece in split_batch(payload) if message_format == BATCH_FORMAT else [payload]:
-            message = WireMessage.of(piece)
+            message = EncodedMessage.of(piece)
             _ = message.application_properties, message.body
             encode_delivery(message.sections, BrokerAnnotations(1, 2, added_properties={"DeadLetterReason": "r"}))
     except (WireError, InvalidOperationError):

@@ -17,16 +17,15 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from sbclient.amqp import WireError, WireMessage, split_batch
-from sbclient.amqp.batch import join_batch
+from sbclient.amqp import EncodedMessage, WireError, split_batch
 from sbclient.amqp.decode import decode_value, skip_value
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.frames import TYPE_AMQP, FrameReader, encode_frame
-from sbclient.amqp.message import encode_message
 from sbclient.amqp.performatives import Attach, Begin, Flow, Open, Source, Target, Transfer
 from sbclient.amqp.types import Described, Symbol
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
+from tests.payloads import batch_of, payload_of
 
 MAX_FRAME: Final = 4096
 
@@ -49,8 +48,8 @@ VALUES: Final = [
     )
 ]
 MESSAGES: Final = [
-    encode_message(ServiceBusMessage("body")),
-    encode_message(
+    payload_of(ServiceBusMessage("body")),
+    payload_of(
         ServiceBusMessage(
             [b"one", b"two"],
             message_id="id",
@@ -61,7 +60,7 @@ MESSAGES: Final = [
         )
     ),
 ]
-BATCH: Final = join_batch([ServiceBusMessage("a", message_id="1"), ServiceBusMessage("b", message_id="2")])
+BATCH: Final = batch_of([ServiceBusMessage("a", message_id="1"), ServiceBusMessage("b", message_id="2")]).payload
 FRAMES: Final = [
     encode_frame(0, Open("container", hostname="host"), MAX_FRAME),
     encode_frame(1, Begin(None, 0, 100, 100), MAX_FRAME),
@@ -80,7 +79,7 @@ def pass_over(raw: bytes) -> None:
 
 
 def read_message(raw: bytes) -> None:
-    message = WireMessage.of(raw)
+    message = EncodedMessage.of(raw)
     _ = message.application_properties, message.body, message.message_id, message.time_to_live
 
 

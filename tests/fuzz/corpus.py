@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from sbclient.amqp import Connection, ConnectionOptions, WireMessage, split_batch
+from sbclient.amqp import Connection, ConnectionOptions, EncodedMessage, encode_message, split_batch
 from sbclient.broker.filters import FilterError, SystemProperties, compile_action, compile_filter
 from sbclient.broker.profile import STD_2021
 from sbclient.clock import VirtualClock
@@ -93,7 +93,7 @@ def read_stream(raw: bytes) -> None:
 def read_message(raw: bytes) -> None:
     """A message, or a batch, and everything in it."""
     for payload in (raw, *_pieces(raw)):
-        message = WireMessage.of(payload)
+        message = EncodedMessage.of(payload)
         _ = message.application_properties, message.body, message.message_id, message.time_to_live
 
 
@@ -141,9 +141,9 @@ def read_sql(raw: bytes) -> None:
     """A filter, or an action after `SET` or `REMOVE`, evaluated for a message."""
     text = raw.decode(errors="surrogateescape")
     if text.lstrip().upper().startswith(("SET", "REMOVE")):
-        compile_action(SqlRuleAction(text)).apply(MESSAGE, SystemProperties(), Random(1))
+        compile_action(SqlRuleAction(text)).apply(encode_message(MESSAGE), SystemProperties(), Random(1))
     else:
-        compile_filter(SqlRuleFilter(text)).matches(MESSAGE, SystemProperties(), Random(1))
+        compile_filter(SqlRuleFilter(text)).matches(encode_message(MESSAGE), SystemProperties(), Random(1))
 
 
 def read_connection_string(raw: bytes) -> None:
@@ -167,7 +167,7 @@ def read_backlog(raw: bytes) -> None:
     kept = {name: value for name, value in properties.items() if not isinstance(value, list | dict)}
     message = ServiceBusMessage(b"x", application_properties=kept)
     received = ServiceBusReceivedMessage.of(
-        message, sequence_number=1, enqueued_time_utc=datetime(2026, 1, 1, tzinfo=UTC)
+        encode_message(message), sequence_number=1, enqueued_time_utc=datetime(2026, 1, 1, tzinfo=UTC)
     )
     unseal(received, now=1_800_000_000.0, time_to_live_mode="remaining")
     unseal(received, now=1_800_000_000.0, time_to_live_mode="restart")

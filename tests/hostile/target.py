@@ -16,9 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
 
-from sbclient.amqp import DispositionReceived, Target, encode_message
+from sbclient.amqp import DispositionReceived, Target
 from sbclient.message import ServiceBusMessage
 from tests.benchmarks.engine_client import EngineClient
+from tests.payloads import payload_of
 
 QUEUE: Final = "orders"
 _CONFIG: Final = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": QUEUE}]}]}}
@@ -130,7 +131,7 @@ def _measure(port: int, pipe: Any) -> None:
 
 
 async def _send(port: int, pipe: Any) -> None:
-    payload = encode_message(ServiceBusMessage(b"x" * 1_000))
+    payload = payload_of(ServiceBusMessage(b"x" * 1_000))
     taken: list[float] = []
     count = 0
     async with EngineClient(port) as client:

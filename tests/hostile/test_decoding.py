@@ -9,8 +9,8 @@ import pytest
 from sbclient.amqp import Sections
 from sbclient.amqp.decode import MAX_OTHER_KEYS, decode_value
 from sbclient.amqp.encode import encode_value
+from sbclient.amqp.encoded import EncodedMessage
 from sbclient.amqp.errors import DECODE_ERROR, WireError
-from sbclient.amqp.message import WireMessage
 from tests.hostile.decoding import INPUTS, MAX_BYTES_PER_BYTE, memory_bytes
 from tests.hostile.keys import KEYS
 from tests.hostile.raw_client import encoded_map
@@ -69,12 +69,12 @@ def test_message_with_flooded_annotations_is_rejected() -> None:
     annotations = b"\x00\x53\x72" + encoded_map((key, NULL) for key in KEYS["uuids"](100))
 
     with pytest.raises(WireError, match="0x98"):
-        WireMessage.of(annotations + b"\x00\x53\x75\xa0\x00")
+        EncodedMessage.of(annotations + b"\x00\x53\x75\xa0\x00")
 
 
 def test_message_with_flooded_properties_or_body_is_stored_undecoded() -> None:
     flooded = encoded_map((key, NULL) for key in KEYS["uuids"](100))
-    message = WireMessage.of(b"\x00\x53\x77" + flooded)
+    message = EncodedMessage.of(b"\x00\x53\x77" + flooded)
 
     assert Sections(b"\x00\x53\x77" + flooded).raw_value(0x77) == flooded
     with pytest.raises(WireError, match="equal hashes"):

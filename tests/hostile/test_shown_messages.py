@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sbclient.amqp import WireMessage
+from sbclient.amqp import EncodedMessage, encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.control.messages_api import MessagesApi
@@ -32,7 +32,7 @@ MESSAGES = {
 @pytest.mark.parametrize("payload", MESSAGES.values(), ids=MESSAGES)
 async def test_other_messages_are_listed(context: NamespaceContext, host: BrokerHost, payload: bytes) -> None:
     create(host, EntityKind.QUEUE, "q")
-    for message in (WireMessage.of(payload), ServiceBusMessage("an order")):
+    for message in (EncodedMessage.of(payload), encode_message(ServiceBusMessage("an order"))):
         host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [message])
     api = MessagesApi(context)
 

@@ -6,7 +6,14 @@ import asyncio
 
 import pytest
 
-from sbclient.amqp import Connection, ConnectionClosed, ConnectionOptions, DeliveryReceived, LinkDetached
+from sbclient.amqp import (
+    Connection,
+    ConnectionClosed,
+    ConnectionOptions,
+    DeliveryReceived,
+    LinkDetached,
+    encode_message,
+)
 from sbclient.broker.faults import Call, Operation
 from sbclient.clock import VirtualClock
 from sbclient.emulator.amqp.connection import serve_amqp
@@ -25,7 +32,7 @@ LATE_S = 0.1
 
 def put(host: BrokerHost, count: int = 1) -> None:
     """Store messages."""
-    host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [ServiceBusMessage(b"x")] * count)
+    host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [encode_message(ServiceBusMessage(b"x"))] * count)
 
 
 @pytest.mark.parametrize("settle_mode", [0, 1])

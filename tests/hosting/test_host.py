@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.profile import STD_2021
 from sbclient.broker.session import SessionLock
@@ -64,7 +65,10 @@ class Running:
 
     async def send(self, *messages: ServiceBusMessage, path: str = "q", timeout_s: float = 60.0) -> None:
         await self.host.perform(
-            Operation.SEND, path, lambda call: self.namespace.send(call, path, messages), timeout_s=timeout_s
+            Operation.SEND,
+            path,
+            lambda call: self.namespace.send(call, path, [encode_message(message) for message in messages]),
+            timeout_s=timeout_s,
         )
 
     async def receive(self, wait_s: float = 60.0, count: int = 1, path: str = "q", **how: Any) -> list[str]:
@@ -151,7 +155,7 @@ async def test_receivers_are_served_in_the_order_of_arrival(running: Running) ->
 async def test_a_new_receiver_waits_behind_the_others(running: Running) -> None:
     first = asyncio.create_task(running.receive())
     await asyncio.sleep(1)
-    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
+    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [encode_message(message("a"))])
     newcomer = asyncio.create_task(running.receive(10))
     assert await first == ["a"]
     assert await newcomer == []
@@ -162,7 +166,7 @@ async def test_a_new_receiver_does_not_overtake_a_woken_one(running: Running) ->
     await asyncio.sleep(1)
     newcomer = asyncio.create_task(running.receive(10))
     await asyncio.sleep(0)
-    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
+    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [encode_message(message("a"))])
     assert await newcomer == []
     assert await first == ["a"]
 
@@ -171,7 +175,7 @@ async def test_a_woken_receiver_without_a_message_waits_again(running: Running) 
     waiting = asyncio.create_task(running.receive(5))
     await asyncio.sleep(1)
     now = running.host.clock.now()
-    running.namespace.send(Call(Operation.SEND, now), "q", [message("a")])
+    running.namespace.send(Call(Operation.SEND, now), "q", [encode_message(message("a"))])
     assert len(running.namespace.receive(Call(Operation.RECEIVE, now), "q", max_message_count=1)) == 1
     assert await waiting == []
     assert elapsed() == 5
@@ -595,7 +599,7 @@ async def test_a_new_receiver_at_another_front_end_waits_behind_others_at_a_plai
     running.create()
     first = asyncio.create_task(running.receive(front_end=0))
     await asyncio.sleep(1)
-    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [message("a")])
+    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [encode_message(message("a"))])
     assert await running.receive(10, front_end=1) == []
     assert await first == ["a"]
 

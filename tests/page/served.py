@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator import Emulator
@@ -86,7 +87,7 @@ class Served:
 
         def send() -> None:
             for message in messages:
-                context.host.namespace.send(Call(Operation.SEND, context.clock.now()), path, [message])
+                context.host.namespace.send(Call(Operation.SEND, context.clock.now()), path, [encode_message(message)])
 
         self.do(send)
 

@@ -9,6 +9,7 @@ from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.backlog_links import SharedLink
 from sbclient.transport.base import SenderLink
+from tests.payloads import batch_of
 
 Done = Callable[[ServiceBusError | None], None]
 
@@ -22,6 +23,9 @@ class Started:
     def start(self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Done) -> bool:
         self.answers.append(done)
         return True
+
+
+NOTHING = batch_of([ServiceBusMessage(None)])
 
 
 def test_a_dropped_link_stays_open_until_its_last_transfer_ends() -> None:
@@ -41,8 +45,8 @@ def test_a_dropped_link_stays_open_until_the_last_transfer_that_was_started_is_a
     errors: list[Any] = []
     started = Started()
     link = SharedLink(cast(SenderLink, started), unused.append)
-    assert link.start([], timeout_s=1.0, done=errors.append)
-    assert link.start([], timeout_s=1.0, done=errors.append)
+    assert link.start(NOTHING, timeout_s=1.0, done=errors.append)
+    assert link.start(NOTHING, timeout_s=1.0, done=errors.append)
     error = ServiceBusConnectionError("reset")
     started.answers[0](error)
     link.drop()

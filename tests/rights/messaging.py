@@ -21,13 +21,13 @@ from sbclient.amqp import (
     OutgoingLink,
     Rejected,
     TransactionalState,
-    encode_message,
 )
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int, longs, uuids
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import dead_letter_path
 from tests.emulator.amqp.client import SETTLED, Client
+from tests.payloads import payload_of
 from tests.rights.oracle import Claim
 from tests.rights.world import (
     BACKLOG,
@@ -178,7 +178,7 @@ async def send_by_way_of_another(client: Client, world: World) -> None:
 
 
 async def schedule(client: Client, world: World) -> None:
-    messages = [{"message-id": "1", "message": encode_message(SCHEDULED)}]
+    messages = [{"message-id": "1", "message": payload_of(SCHEDULED)}]
     assert (await ask(client, QUEUE, "schedule-message", {"messages": messages}))["sequence-numbers"]
 
 
@@ -320,7 +320,7 @@ async def schedule_in_transaction(client: Client, world: World) -> None:
     for link in await client.node(QUEUE + MANAGEMENT):
         await stand(client, link)
     coordinator, txn_id = await transaction(client)
-    messages = [{"message-id": "1", "message": encode_message(SCHEDULED)}]
+    messages = [{"message-id": "1", "message": payload_of(SCHEDULED)}]
     await ask(client, QUEUE, "schedule-message", {"messages": messages}, state=TransactionalState(txn_id))
     check(await client.discharge(coordinator, txn_id))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from sbclient.amqp import ACCEPTED, LinkDetached, TransactionalState, encode_message
+from sbclient.amqp import ACCEPTED, LinkDetached, TransactionalState
 from sbclient.broker.faults import Call, Operation
 from sbclient.clock import VirtualClock
 from sbclient.emulator.sas import AuthorizationMode
@@ -15,6 +15,7 @@ from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProp
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import Client, connected, create
 from tests.emulator.requests import request
+from tests.payloads import payload_of
 from tests.rights.credentials import EVERY_RIGHT, HOST
 from tests.rights.messaging import (
     MANAGEMENT,
@@ -183,7 +184,7 @@ class TestDataReadAfterExpiry:
             await put(client, QUEUE)
             link = await sender(client, QUEUE)
             skewed.ahead_s = LIFE_S
-            link.send(encode_message(MESSAGE), tag=b"t", needs_credit=False)
+            link.send(payload_of(MESSAGE), tag=b"t", needs_credit=False)
             client.flush()
             assert await ended(client, link) == UNAUTHORIZED
             assert skewed.monotonic() < 1

@@ -21,6 +21,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 
 import sbclient
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator import Emulator
 from sbclient.emulator.control.namespace_state import state_of
@@ -112,7 +113,7 @@ def rules_of(path: str) -> list[AuthorizationRule]:
 
 
 def send(host: BrokerHost, path: str, message: OwnMessage) -> None:
-    host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [message])
+    host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [encode_message(message)])
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from sbclient.amqp import encode_message
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
 from sbclient.clock import Clock
@@ -121,7 +122,7 @@ class World:
             self._settle(path, self._take(path)[1], SettleMode.DEAD_LETTER)
         _, self.locked = self._take(QUEUE)
         later = ServiceBusMessage("secret", scheduled_enqueue_time_utc=LATER)
-        (self.scheduled,) = self.host.namespace.schedule(self._call(Operation.SCHEDULE), QUEUE, [later])
+        (self.scheduled,) = self.host.namespace.schedule(self._call(Operation.SCHEDULE), QUEUE, [encode_message(later)])
         lock = self.host.namespace.accept_session(self._call(Operation.SESSION), SESSIONS, SESSION)
         assert lock is not None
         self.host.namespace.set_session_state(self._call(Operation.SESSION), SESSIONS, lock, b"secret state")
@@ -131,7 +132,7 @@ class World:
         return Call(operation, self.host.clock.now())
 
     def _send(self, path: str, message: ServiceBusMessage) -> None:
-        self.host.namespace.send(self._call(Operation.SEND), path, [message])
+        self.host.namespace.send(self._call(Operation.SEND), path, [encode_message(message)])
 
     def _take(self, path: str) -> tuple[int, UUID]:
         (entry,) = self.host.namespace.receive(
@@ -167,4 +168,11 @@ class World:
 
 
 def _print_of(entry: Entry) -> tuple[Any, ...]:
-    return entry.number, entry.state, entry.token, entry.locked_until, entry.delivery_count, str(entry.content)
+    return (
+        entry.number,
+        entry.state,
+        entry.token,
+        entry.locked_until,
+        entry.delivery_count,
+        bytes(entry.content).decode(),
+    )

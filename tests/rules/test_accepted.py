@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sbclient.amqp import encode_message
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules import accepted
 from sbclient.rules.accepted import AcceptedCopies
@@ -14,7 +15,7 @@ QUEUE = "contoso/x-servicebus-transfer/0"
 def copy(number: int, second: int = 0) -> ServiceBusReceivedMessage:
     came_at = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
     content = ServiceBusMessage(b"", message_id="same")
-    return ServiceBusReceivedMessage.of(content, sequence_number=number, enqueued_time_utc=came_at)
+    return ServiceBusReceivedMessage.of(encode_message(content), sequence_number=number, enqueued_time_utc=came_at)
 
 
 def test_a_copy_is_identified_by_queue_and_number_not_by_message_id() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbclient.amqp import encode_message
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.envelope import (
@@ -47,7 +48,7 @@ def refusal(properties: dict[str, Any], *, now: float = NOW, time_to_live_mode: 
 
 
 def remaining(time_to_live: timedelta, passed_s: float, *, schedule: datetime | None = None) -> timedelta | None:
-    sealed = seal(plain(time_to_live=time_to_live, scheduled_enqueue_time_utc=schedule), "orders")
+    sealed = seal(encode_message(plain(time_to_live=time_to_live, scheduled_enqueue_time_utc=schedule)), "orders")
     return unseal(received(sealed), now=NOW + passed_s, time_to_live_mode="remaining").message.time_to_live
 
 
@@ -60,7 +61,7 @@ def test_the_four_properties_are_written_as_documented() -> None:
         scheduled_enqueue_time_utc=MOMENT,
         application_properties={"kept": 1},
     )
-    sealed = seal(message, "orders/eu")
+    sealed = seal(encode_message(message), "orders/eu")
     assert sealed.application_properties == {
         "x-ms-path": "orders/eu",
         "x-ms-sessionid": "s",
@@ -73,13 +74,13 @@ def test_the_four_properties_are_written_as_documented() -> None:
 
 
 def test_a_plain_message_gains_its_destination_only() -> None:
-    assert seal(plain(), "orders").application_properties == {"x-ms-path": "orders"}
+    assert seal(encode_message(plain()), "orders").application_properties == {"x-ms-path": "orders"}
 
 
 def test_seal_does_not_change_the_message() -> None:
     message = plain(session_id="s", time_to_live=TIME_TO_LIVE, application_properties={"x-ms-path": "mine"})
     before = content_of(message)
-    seal(message, "orders", native_session_id="n")
+    seal(encode_message(message), "orders", native_session_id="n")
     assert content_of(message) == before
 
 
@@ -87,19 +88,18 @@ def test_seal_does_not_change_the_message() -> None:
 def test_unsealing_restores_the_message_exactly(
     message: ServiceBusMessage, destination: str, native_session_id: str | None, is_enqueued_late: bool
 ) -> None:
-    sealed = seal(message, destination, native_session_id=native_session_id)
+    sealed = seal(encode_message(message), destination, native_session_id=native_session_id)
     assert sealed.session_id == native_session_id
     assert (sealed.time_to_live, sealed.scheduled_enqueue_time_utc) == (None, None)
     assert native_session_id is None or sealed.partition_key is None
     home = unseal(received(sealed), now=NOW + 1e9 * is_enqueued_late, time_to_live_mode="restart")
-    assert type(home.message) is ServiceBusMessage
     assert home.destination == destination
     assert content_of(home.message) == content_of(message)
 
 
 @given(messages(), entity_paths)
 def test_a_sealed_message_may_be_sealed_again(message: ServiceBusMessage, destination: str) -> None:
-    sealed = seal(message, "first")
+    sealed = seal(encode_message(message), "first")
     twice = unseal(received(seal(sealed, destination)), now=NOW, time_to_live_mode="restart")
     assert twice.destination == destination
     assert content_of(twice.message) == content_of(sealed)
@@ -107,7 +107,7 @@ def test_a_sealed_message_may_be_sealed_again(message: ServiceBusMessage, destin
 
 @given(messages())
 def test_no_property_overwrites_another(message: ServiceBusMessage) -> None:
-    names = seal(message, "orders", native_session_id="n").application_properties
+    names = seal(encode_message(message), "orders", native_session_id="n").application_properties
     added = {
         "x-ms-path": True,
         "x-ms-sessionid": message.session_id is not None,
@@ -120,7 +120,7 @@ def test_no_property_overwrites_another(message: ServiceBusMessage) -> None:
 
 def test_a_user_property_with_a_reserved_name_is_kept() -> None:
     own = {"x-ms-path": 7, "x-ms-user-x-ms-path": 8, "x-ms-user-partitionkey": 9, "x-ms-other": 10, "X-MS-PATH": 11}
-    sealed = seal(plain(application_properties=own, partition_key="k"), "orders", native_session_id="n")
+    sealed = seal(encode_message(plain(application_properties=own, partition_key="k")), "orders", native_session_id="n")
     assert sealed.application_properties == {
         "x-ms-path": "orders",
         "x-ms-user-x-ms-path": 7,
@@ -141,20 +141,22 @@ def test_a_property_that_only_resembles_an_alias_is_not_changed() -> None:
 
 
 def test_unseal_removes_the_session_of_the_backlog_queue() -> None:
-    sealed = seal(plain(partition_key="k"), "orders", native_session_id="n")
+    sealed = seal(encode_message(plain(partition_key="k")), "orders", native_session_id="n")
     assert (sealed.session_id, sealed.partition_key) == ("n", None)
     home = unseal(received(sealed), now=NOW, time_to_live_mode="remaining").message
     assert (home.session_id, home.partition_key) == (None, "k")
 
 
 def test_unseal_removes_a_partition_key_derived_from_the_backlog_session() -> None:
-    sealed = seal(plain(session_id="s"), "orders", native_session_id="n")
-    home = unseal(received(sealed.copy(partition_key="n")), now=NOW, time_to_live_mode="remaining").message
+    sealed = seal(encode_message(plain(session_id="s")), "orders", native_session_id="n")
+    home = unseal(received(sealed.rewritten(partition_key="n")), now=NOW, time_to_live_mode="remaining").message
     assert (home.session_id, home.partition_key) == ("s", None)
 
 
 def test_unseal_removes_properties_added_by_the_backlog_queue() -> None:
-    sealed = seal(plain(), "orders").copy(time_to_live=timedelta(days=14), scheduled_enqueue_time_utc=MOMENT)
+    sealed = seal(encode_message(plain()), "orders").rewritten(
+        time_to_live=timedelta(days=14), scheduled_enqueue_time_utc=MOMENT
+    )
     home = unseal(received(sealed), now=NOW, time_to_live_mode="remaining").message
     assert (home.time_to_live, home.scheduled_enqueue_time_utc) == (None, None)
 
@@ -162,20 +164,20 @@ def test_unseal_removes_properties_added_by_the_backlog_queue() -> None:
 def test_a_body_of_another_type_is_unchanged() -> None:
     message = ServiceBusMessage(None)
     message._body, message._body_type = {"a": 1}, AmqpMessageBodyType.VALUE
-    home = unseal(received(seal(message, "orders")), now=NOW, time_to_live_mode="remaining").message
+    home = unseal(received(seal(encode_message(message), "orders")), now=NOW, time_to_live_mode="remaining").message
     assert (home.body, home.body_type) == ({"a": 1}, AmqpMessageBodyType.VALUE)
 
 
 def test_ids_of_maximum_length_are_restored() -> None:
     message = plain(session_id="s" * 128, partition_key="s" * 128)
     home = unseal(
-        received(seal(message, "orders", native_session_id="n")), now=NOW, time_to_live_mode="remaining"
+        received(seal(encode_message(message), "orders", native_session_id="n")), now=NOW, time_to_live_mode="remaining"
     ).message
     assert (home.session_id, home.partition_key) == ("s" * 128, "s" * 128)
 
 
 def test_a_backslash_in_the_destination_becomes_a_slash() -> None:
-    assert seal(plain(), "a\\b").application_properties["x-ms-path"] == "a/b"
+    assert seal(encode_message(plain()), "a\\b").application_properties["x-ms-path"] == "a/b"
     assert unsealed({"x-ms-path": "a\\b"}).destination == "a/b"
 
 
@@ -189,7 +191,7 @@ def test_a_backslash_in_the_destination_becomes_a_slash() -> None:
 def test_a_destination_that_is_not_an_application_entity_is_rejected(path: str) -> None:
     assert refusal({"x-ms-path": path}) == "DestinationIllegal"
     with pytest.raises(InvalidOperationError):
-        seal(plain(), path)
+        seal(encode_message(plain()), path)
 
 
 @pytest.mark.parametrize(
@@ -240,14 +242,6 @@ def test_an_alias_that_cannot_be_restored_is_rejected(name: str, value: Any) -> 
         assert refusal({"x-ms-path": "orders", name: value}, time_to_live_mode=mode) == "PropertyMalformed"
 
 
-def test_a_property_that_is_illegal_in_a_message_is_rejected() -> None:
-    sealed = received(seal(plain(), "orders"))
-    sealed.application_properties["big"] = 2**64 - 1
-    with pytest.raises(MalformedEnvelopeError) as caught:
-        unseal(sealed, now=NOW, time_to_live_mode="remaining")
-    assert caught.value.reason == "PropertyMalformed"
-
-
 def test_the_reason_distinguishes_a_missing_from_an_illegal_destination() -> None:
     descriptions = []
     for properties in ({}, {"x-ms-path": 7}):
@@ -271,8 +265,7 @@ def test_reasons_are_fixed() -> None:
 
 @pytest.mark.parametrize("value", [MOMENT, MOMENT.replace(tzinfo=None), 1_704_110_400_000])
 def test_the_scheduled_time_is_read_from_a_timestamp_or_milliseconds(value: Any) -> None:
-    sealed = received(plain(application_properties={"x-ms-path": "orders"}))
-    sealed.application_properties["x-ms-scheduledenqueuetimeutc"] = value
+    sealed = received(plain(application_properties={"x-ms-path": "orders", "x-ms-scheduledenqueuetimeutc": value}))
     assert unseal(sealed, now=NOW, time_to_live_mode="remaining").message.scheduled_enqueue_time_utc == MOMENT
 
 
@@ -308,7 +301,7 @@ def test_a_time_to_live_of_the_service_maximum_or_more_is_unlimited(text: str) -
 
 @pytest.mark.parametrize("time_to_live", [timedelta.max, UNLIMITED_TIME_TO_LIVE])
 def test_an_unlimited_time_to_live_is_not_stored(time_to_live: timedelta) -> None:
-    sealed = seal(plain(time_to_live=time_to_live), "orders")
+    sealed = seal(encode_message(plain(time_to_live=time_to_live)), "orders")
     assert sealed.application_properties == {"x-ms-path": "orders"}
     assert sealed.time_to_live is None
 
@@ -349,7 +342,7 @@ def test_the_error_truncates_a_long_duration() -> None:
 
 @given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=10_675_199) - timedelta(microseconds=1)))
 def test_a_time_to_live_is_stored_with_microseconds(time_to_live: timedelta) -> None:
-    sealed = seal(plain(time_to_live=time_to_live), "orders")
+    sealed = seal(encode_message(plain(time_to_live=time_to_live)), "orders")
     assert unseal(received(sealed), now=NOW, time_to_live_mode="restart").message.time_to_live == time_to_live
 
 
@@ -383,13 +376,15 @@ def test_the_time_to_live_starts_at_the_scheduled_time_if_later() -> None:
 
 
 def test_a_time_to_live_that_restarts_does_not_expire_in_the_backlog() -> None:
-    sealed = seal(plain(time_to_live=TIME_TO_LIVE), "orders")
+    sealed = seal(encode_message(plain(time_to_live=TIME_TO_LIVE)), "orders")
     assert unseal(received(sealed), now=NOW + 1e6, time_to_live_mode="restart").message.time_to_live == TIME_TO_LIVE
 
 
 def test_a_message_without_a_time_to_live_does_not_expire_in_the_backlog() -> None:
     assert (
-        unseal(received(seal(plain(), "orders")), now=NOW + 1e9, time_to_live_mode="remaining").message.time_to_live
+        unseal(
+            received(seal(encode_message(plain()), "orders")), now=NOW + 1e9, time_to_live_mode="remaining"
+        ).message.time_to_live
         is None
     )
 

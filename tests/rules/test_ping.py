@@ -5,7 +5,7 @@ import pytest
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.ping import check_not_ping, is_ping, ping_message
-from sbclient.rules.size import encoded_size
+from tests.payloads import size_of
 
 PING_CONTENT_TYPE = "application/vnd.ms-servicebus-ping"
 
@@ -17,7 +17,7 @@ def test_a_ping_is_empty_expires_after_one_second_and_has_the_failing_key() -> N
     assert ping.time_to_live == timedelta(seconds=1)
     assert (ping.message_id, ping.session_id, ping.partition_key) == ("p1", "s", "s")
     assert ping.application_properties == {}
-    assert encoded_size(ping_message(message_id="p1")) < 80
+    assert size_of(ping_message(message_id="p1")) < 80
 
 
 def test_a_ping_may_be_without_keys() -> None:

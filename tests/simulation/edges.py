@@ -18,8 +18,8 @@ from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError, ServiceBusError
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.size import batch_size, encoded_size
 from sbclient.testing import MemoryPair
+from tests.payloads import batch_size_of, size_of
 from tests.simulation.history import CANARY, History
 
 QUEUE: Final = "edges"
@@ -72,13 +72,13 @@ class Edges:
         """The bytes of several messages in one transfer."""
         limit = self._profile.max_batch_size_bytes + beyond
         share = self._profile.max_message_size_bytes // 2
-        one = batch_size([_of_size(share)])
-        each = batch_size([_of_size(share)] * 2) - one
+        one = batch_size_of([_of_size(share)])
+        each = batch_size_of([_of_size(share)] * 2) - one
         messages = [_of_size(share) for _ in range((limit - one) // each)]
         last = _of_size(share)
         for _ in range(4):
-            last = _of_size(encoded_size(last) + limit - batch_size([*messages, last]))
-        assert batch_size([*messages, last]) == limit
+            last = _of_size(size_of(last) + limit - batch_size_of([*messages, last]))
+        assert batch_size_of([*messages, last]) == limit
         return await self._sends(client, [*messages, last])
 
     async def message_id(self, client: ServiceBusClient, beyond: int) -> bool:
@@ -151,7 +151,7 @@ def _of_size(size_bytes: int) -> ServiceBusMessage:
     """A message whose encoded size is exactly so many bytes; with an id, or the client gives it one."""
     message = ServiceBusMessage(b"." * (size_bytes - 40), message_id="edge")
     for _ in range(3):
-        length = len(bytes(message)) + size_bytes - encoded_size(message)
+        length = len(bytes(message)) + size_bytes - size_of(message)
         message = ServiceBusMessage(b"." * length, message_id="edge")
     return message
 

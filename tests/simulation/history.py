@@ -17,6 +17,7 @@ from itertools import count
 from math import floor
 from typing import Any, Final
 
+from sbclient.amqp import EncodedMessage
 from sbclient.clock import Clock
 from sbclient.errors import (
     OperationTimeoutError,
@@ -290,7 +291,7 @@ def copy_of(path: str, message: ServiceBusReceivedMessage) -> tuple[str, int, fl
     return path.casefold(), message.sequence_number, floor(message.enqueued_time_utc.timestamp() * 1000 + 1e-3) / 1000
 
 
-def uid_of(message: ServiceBusMessage) -> str:
+def uid_of(message: ServiceBusMessage | EncodedMessage) -> str:
     """The uid in the body; empty for other messages, as pings or those of the vandal."""
     if message.body_type is not AmqpMessageBodyType.DATA:
         return ""

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.delivery import SenderLimits, Settlement, SettleMode
 from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.ping import is_ping
 from sbclient.transport.base import ReceiverLink, SenderLink, TransactionLink
 from tests.simulation.history import (
@@ -100,40 +101,36 @@ class WiredSender:
         with self._watched("limits", (), timeout_s):
             return await self._wire.call(lambda: self._inner.limits(timeout_s=timeout_s))
 
-    async def send(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
-    ) -> None:
-        what = "ping" if any(map(is_ping, messages)) else "send"
-        with self._watched(what, messages, timeout_s, transaction):
+    async def send(self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None) -> None:
+        what = "ping" if any(map(is_ping, batch)) else "send"
+        with self._watched(what, batch.messages, timeout_s, transaction):
             await self._wire.call(
-                lambda: self._inner.send(messages, timeout_s=timeout_s, transaction=_bare(transaction)),
+                lambda: self._inner.send(batch, timeout_s=timeout_s, transaction=_bare(transaction)),
                 is_send=what == "send",
             )
 
-    def start(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
-    ) -> bool:
+    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
         wire = self._wire
         if not wire.is_remote or wire.life.is_dead or wire.life.counts_calls:
             return False
-        watch = self._watched("ping" if any(map(is_ping, messages)) else "send", messages, timeout_s)
+        watch = self._watched("ping" if any(map(is_ping, batch)) else "send", batch.messages, timeout_s)
 
         def answered(error: ServiceBusError | None) -> None:
             watch.__exit__(None, error, None)
             done(error)
 
-        if self._inner.start(messages, timeout_s=timeout_s, done=answered):
+        if self._inner.start(batch, timeout_s=timeout_s, done=answered):
             wire.history.wire_calls += 1
             return True
         wire.history.attempts.pop()
         return False
 
     async def schedule(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+        self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
-        with self._watched("schedule", messages, timeout_s, transaction):
+        with self._watched("schedule", batch.messages, timeout_s, transaction):
             return await self._wire.call(
-                lambda: self._inner.schedule(messages, timeout_s=timeout_s, transaction=_bare(transaction))
+                lambda: self._inner.schedule(batch, timeout_s=timeout_s, transaction=_bare(transaction))
             )
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
@@ -145,7 +142,7 @@ class WiredSender:
     def _watched(
         self,
         what: str,
-        messages: Sequence[ServiceBusMessage],
+        messages: Sequence[EncodedMessage],
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> _Watch:

@@ -17,6 +17,7 @@ from datetime import timedelta
 from random import Random
 from typing import Final
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
@@ -90,7 +91,7 @@ async def _run(seed: int, moves: Moves) -> None:
     for number in range(MESSAGES):
         uid = f"move-{number}"
         moves.outcomes[uid] = []
-        host.namespace.send(Call(Operation.SEND, clock.now()), SOURCE, [ServiceBusMessage(f"{uid}|")])
+        host.namespace.send(Call(Operation.SEND, clock.now()), SOURCE, [encode_message(ServiceBusMessage(f"{uid}|"))])
     for incident in incidents:
         at_s = max(0.0, incident.at_s)
         clock.call_later(at_s, lambda incident=incident: operator.begin(incident))  # type: ignore[misc]

@@ -10,6 +10,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, NoAnswer
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import (
@@ -302,7 +303,7 @@ class Operator:
         )
         call = Call(Operation.SEND, host.clock.now())
         try:
-            host.namespace.send(call, path, [message])
+            host.namespace.send(call, path, [encode_message(message)])
         except (ServiceBusError, NoAnswer):
             return
         self.forged += 1

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sbclient.message import ServiceBusMessage
 from sbclient.options import BACKLOG_HEADROOM_BYTES
-from sbclient.rules.size import encoded_size
+from tests.payloads import size_of
 from tests.simulation.history import CANARY, TEXT_ATTRIBUTES, Submission
 from tests.simulation.plan import Lane, Plan, UnitKind
 
@@ -149,11 +149,11 @@ def _stretch(submission: Submission, size_bytes: int) -> None:
     message.message_id = message.message_id or f"edge-{submission.uid}"
     head = bytes(message)
     for _ in range(4):
-        padding = size_bytes - encoded_size(message) + len(bytes(message)) - len(head)
+        padding = size_bytes - size_of(message) + len(bytes(message)) - len(head)
         message = ServiceBusMessage(head + b"." * padding)
         for name in _COPIED:
             setattr(message, name, getattr(submission.message, name))
-    assert encoded_size(message) == size_bytes
+    assert size_of(message) == size_bytes
     submission.message = message
 
 

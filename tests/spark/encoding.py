@@ -19,7 +19,7 @@ def encoded_row(position: int, message: ServiceBusMessage) -> EncodedRow:
     """The values of `SCHEMA`."""
     is_scheduled = message.scheduled_enqueue_time_utc is not None
     keys = message.message_id, message.session_id, message.partition_key
-    return encode_section(encode_message(message)), *keys, is_scheduled, position
+    return encode_section(encode_message(message).payload), *keys, is_scheduled, position
 
 
 def encoded_rows(destination: Destination, rows: Iterable[EncodedRow]) -> EncodedRows:

@@ -38,7 +38,7 @@ class Row:
 def read_batch(batch: pa.RecordBatch, plan: RowPlan, first_position: int = 0) -> list[Row | BadRow]:
     encoded, bad = RowEncoder(plan, MessageIds(plan.ids, None, Random(1))).encode(batch, first_position)
     good = [
-        Row(rows.position(place), rows.destination, message, rows.columns.column("section")[place].as_py())
+        Row(rows.position(place), rows.destination, message.decoded(), rows.columns.column("section")[place].as_py())
         for rows in encoded
         for place, message in enumerate(rows.encoded())
     ]

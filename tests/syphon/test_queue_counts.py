@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from sbclient.amqp import encode_message
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.syphon.queue_counts import QueueCounts
 
@@ -15,7 +16,7 @@ def at(second: int) -> datetime:
 def message(second: int, *, is_parked: bool = False) -> ServiceBusReceivedMessage:
     state = ServiceBusMessageState.DEFERRED if is_parked else ServiceBusMessageState.ACTIVE
     return ServiceBusReceivedMessage.of(
-        ServiceBusMessage("a"), sequence_number=second, enqueued_time_utc=at(second), state=state
+        encode_message(ServiceBusMessage("a")), sequence_number=second, enqueued_time_utc=at(second), state=state
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
@@ -281,7 +282,7 @@ async def test_messages_of_a_refused_batch_count_again_when_they_are_sent_alone(
         namespace, sends = pair.primary.namespace, list[tuple[float, int]]()
         send = namespace.send
 
-        def observed(call: Any, path: str, messages: Sequence[ServiceBusMessage], **named: Any) -> Any:
+        def observed(call: Any, path: str, messages: Sequence[EncodedMessage], **named: Any) -> Any:
             sends.append((clock.monotonic(), len(messages)))
             if len(messages) > 1:
                 raise InvalidOperationError("one message at a time")

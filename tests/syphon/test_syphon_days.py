@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, MessagingEntityDisabledError, ServiceBusConnectionError
-from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.syphon import destination, destination_table
 from sbclient.syphon.syphon import Syphon
@@ -250,7 +251,7 @@ def only_counted_references() -> Iterator[None]:
 
 def alive() -> list[Any]:
     """Messages of these tests that something refers to."""
-    found = [one for one in gc.get_objects() if isinstance(one, ServiceBusMessage | ServiceBusReceivedMessage)]
+    found = [one for one in gc.get_objects() if isinstance(one, ServiceBusMessage | EncodedMessage)]
     return [one for one in found if one.body_type is AmqpMessageBodyType.DATA and bytes(one) == MARK]
 
 
@@ -289,7 +290,7 @@ async def test_deferred_message_is_not_retained(pair: MemoryPair, clock: Virtual
             await divert(pair, ONE, QUEUE, QUEUE)
             await clock.sleep(90.0)
             assert run.syphon.report().parked == 2
-            assert [type(one) for one in alive()] == [ServiceBusMessage] * 2  # those that the broker keeps
+            assert [type(one) for one in alive()] == [EncodedMessage] * 2  # those that the broker keeps
 
 
 # -- what a refusing entity costs --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from sbclient.client.outgoing import Outgoing
+from sbclient.amqp import encode_message
 from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
 from sbclient.message import ServiceBusMessage
@@ -17,7 +17,7 @@ from sbclient.telemetry import metrics
 from sbclient.telemetry.operations import BACKLOG, Telemetry, result_of
 from tests.measured import values
 
-MESSAGES = [Outgoing(ServiceBusMessage(text), 0) for text in "ab"]
+MESSAGES = [encode_message(ServiceBusMessage(text)) for text in "ab"]
 
 
 @pytest.fixture

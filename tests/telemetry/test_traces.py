@@ -20,10 +20,10 @@ from sbclient.clock import VirtualClock
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
-from sbclient.rules.size import encoded_size
 from sbclient.telemetry import tracing
 from sbclient.testing import Fault, FaultKind, MemoryNamespace, MemoryPair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, dead_letters, make_queue, options, taken
+from tests.payloads import size_of
 from tests.traced import parent_of, tree
 
 ADDED = {"Diagnostic-Id", "traceparent"}
@@ -285,8 +285,8 @@ async def test_the_context_of_a_message_can_be_the_parent_of_the_applications_ow
 
 def of_size(size: int, **attributes: str) -> ServiceBusMessage:
     message = ServiceBusMessage(b"", message_id="1", **attributes)  # type: ignore[arg-type]
-    message = ServiceBusMessage(b"x" * (size - encoded_size(message) - 3), message_id="1", **attributes)  # type: ignore[arg-type]
-    assert encoded_size(message) == size
+    message = ServiceBusMessage(b"x" * (size - size_of(message) - 3), message_id="1", **attributes)  # type: ignore[arg-type]
+    assert size_of(message) == size
     return message
 
 

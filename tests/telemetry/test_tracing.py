@@ -12,13 +12,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span
 
-from sbclient.client.outgoing import Outgoing
+from sbclient.amqp import encode_message
 from sbclient.clock import VirtualClock
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.size import encoded_size
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import tracing
 from tests.fresh_process import output_of
+from tests.payloads import size_of
 
 application = TracerProvider(shutdown_on_exit=False).get_tracer("an application")
 
@@ -72,8 +72,10 @@ def test_a_message_that_is_not_sampled_has_an_unsampled_context(clock: VirtualCl
 
 
 async def _sign(message: ServiceBusMessage) -> None:
-    with tracing.sending(tracing.SEND, [Outgoing(message, 0)], {}, VirtualClock(), tracing.TRACE_BYTES):
+    sent = [encode_message(message)]
+    with tracing.sending(tracing.SEND, sent, {}, VirtualClock(), tracing.TRACE_BYTES):
         pass
+    message.application_properties.update(sent[0].application_properties)
 
 
 async def test_a_message_is_signed_if_the_context_fits(
@@ -81,21 +83,19 @@ async def test_a_message_is_signed_if_the_context_fits(
 ) -> None:
     for properties in ({}, {"own": "x" * 300}, {"own": "x" * 250}):
         message = ServiceBusMessage("a", application_properties=properties)
-        before = encoded_size(message)
-        copy = Outgoing(message, before)
-        with tracing.sending(tracing.SEND, [copy], {}, clock, tracing.TRACE_BYTES - 1):
-            assert encoded_size(message) == before
-        with tracing.sending(tracing.SEND, [copy], {}, clock, tracing.TRACE_BYTES):
-            assert 0 < encoded_size(message) - before <= tracing.TRACE_BYTES
-        assert copy.size_bytes == encoded_size(message)
+        before = size_of(message)
+        sent = [encode_message(message)]
+        with tracing.sending(tracing.SEND, sent, {}, clock, tracing.TRACE_BYTES - 1):
+            assert sent[0].size_bytes == before
+        with tracing.sending(tracing.SEND, sent, {}, clock, tracing.TRACE_BYTES):
+            assert 0 < sent[0].size_bytes - before <= tracing.TRACE_BYTES
 
 
 async def test_a_context_with_a_state_is_left_out_where_the_state_does_not_fit(clock: VirtualClock) -> None:
     context = trace.SpanContext(1, 1, False, trace.TraceFlags(1), trace.TraceState([("vendor", "x" * 250)]))
     for room_bytes, expected in ((tracing.TRACE_BYTES, set()), (1000, {"Diagnostic-Id", "traceparent", "tracestate"})):
-        copy = Outgoing(ServiceBusMessage("a"), 0)
-        tracing.sign(copy, trace.NonRecordingSpan(context), room_bytes)
-        assert copy.message.application_properties.keys() == expected
+        signed = tracing.signed(encode_message(ServiceBusMessage("a")), trace.NonRecordingSpan(context), room_bytes)
+        assert signed.application_properties.keys() == expected
 
 
 async def test_background_work_is_not_part_of_the_callers_span(clock: VirtualClock) -> None:
@@ -116,4 +116,8 @@ def test_any_context_properties_can_be_read(properties: dict[str, str | int]) ->
         message = ServiceBusMessage("a", application_properties=properties)
     except ValueError:
         return  # what cannot be encoded never travels
-    assert tracing.context_of(message) is None or "traceparent" in properties or "Diagnostic-Id" in properties
+    assert (
+        tracing.context_of(encode_message(message)) is None
+        or "traceparent" in properties
+        or "Diagnostic-Id" in properties
+    )

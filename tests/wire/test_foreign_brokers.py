@@ -27,6 +27,7 @@ from sbclient.transport.amqp import received
 from sbclient.transport.amqp.tokens import Tokens
 from sbclient.transport.amqp.transport import AmqpTransport, open_amqp_transport
 from sbclient.transport.base import ReceiverLink, Transport
+from tests.payloads import batch_of
 from tests.wire import rabbitmq
 from tests.wire.broker_j.running import installed, running
 from tests.wire.maven import NotInstalledError
@@ -115,7 +116,9 @@ async def test_concurrent_sends_arrive_with_their_properties(transport: AmqpTran
     await asyncio.gather(
         *(
             sender.send(
-                [ServiceBusMessage(f"body {n}", message_id=str(n), subject="s", application_properties={"n": n})],
+                batch_of(
+                    [ServiceBusMessage(f"body {n}", message_id=str(n), subject="s", application_properties={"n": n})]
+                ),
                 timeout_s=WAIT_S,
             )
             for n in range(200)
@@ -130,7 +133,7 @@ async def test_concurrent_sends_arrive_with_their_properties(transport: AmqpTran
 async def test_concurrent_settlements_remove_messages(transport: AmqpTransport, broker: Broker) -> None:
     locking(broker)
     sender = transport.open_sender("settled")
-    await asyncio.gather(*(sender.send([ServiceBusMessage(str(n))], timeout_s=WAIT_S) for n in range(100)))
+    await asyncio.gather(*(sender.send(batch_of([ServiceBusMessage(str(n))]), timeout_s=WAIT_S) for n in range(100)))
     receiver = receiver_of(transport, "settled")
     messages = await taken(receiver, 100)
     await asyncio.gather(*(receiver.settle(message, COMPLETE, timeout_s=WAIT_S) for message in messages))
@@ -139,14 +142,16 @@ async def test_concurrent_settlements_remove_messages(transport: AmqpTransport, 
 
 async def test_message_larger_than_a_frame_arrives_whole(transport: AmqpTransport, broker: Broker) -> None:
     body = bytes(range(256)) * 4096
-    await transport.open_sender(broker.prefix + "large").send([ServiceBusMessage(body)], timeout_s=WAIT_S)
+    await transport.open_sender(broker.prefix + "large").send(batch_of([ServiceBusMessage(body)]), timeout_s=WAIT_S)
     (message,) = await taken(receiver_of(transport, broker.prefix + "large", DELETING), 1)
     assert b"".join(message.body) == body
 
 
 async def test_abandoned_message_is_delivered_again(transport: AmqpTransport, broker: Broker) -> None:
     locking(broker)
-    await transport.open_sender(broker.prefix + "abandoned").send([ServiceBusMessage("again")], timeout_s=WAIT_S)
+    await transport.open_sender(broker.prefix + "abandoned").send(
+        batch_of([ServiceBusMessage("again")]), timeout_s=WAIT_S
+    )
     receiver = receiver_of(transport, broker.prefix + "abandoned")
     (first,) = await taken(receiver, 1)
     await receiver.settle(first, Settlement(SettleMode.ABANDON), timeout_s=WAIT_S)
@@ -159,7 +164,7 @@ async def test_receive_and_delete_leaves_nothing(transport: AmqpTransport, broke
     if broker.name == "rabbitmq":
         pytest.skip("RabbitMQ sometimes resets the connection when a link with credit is closed")
     sender = transport.open_sender(broker.prefix + "deleted")
-    await asyncio.gather(*(sender.send([ServiceBusMessage("x")], timeout_s=WAIT_S) for _ in range(5)))
+    await asyncio.gather(*(sender.send(batch_of([ServiceBusMessage("x")]), timeout_s=WAIT_S) for _ in range(5)))
     receiver = receiver_of(transport, broker.prefix + "deleted", DELETING)
     assert len(await taken(receiver, 5)) == 5
     await receiver.close()
@@ -179,7 +184,9 @@ async def test_transaction_stores_all_of_its_messages_or_none(transport: AmqpTra
     for is_committed in (False, True):
         transaction = await transport.begin_transaction(timeout_s=WAIT_S)
         for n in range(3):
-            await sender.send([ServiceBusMessage(f"{is_committed} {n}")], timeout_s=WAIT_S, transaction=transaction)
+            await sender.send(
+                batch_of([ServiceBusMessage(f"{is_committed} {n}")]), timeout_s=WAIT_S, transaction=transaction
+            )
         assert await receiver.receive(max_message_count=1, max_wait_time_s=0.5) == []
         await (transaction.commit if is_committed else transaction.rollback)(timeout_s=WAIT_S)
     assert sorted(map(str, await taken(receiver, 3))) == ["True 0", "True 1", "True 2"]
@@ -187,10 +194,10 @@ async def test_transaction_stores_all_of_its_messages_or_none(transport: AmqpTra
 
 async def test_send_after_a_lost_connection_opens_another(transport: AmqpTransport, broker: Broker) -> None:
     sender = transport.open_sender(broker.prefix + "reconnected")
-    await sender.send([ServiceBusMessage("before")], timeout_s=WAIT_S)
+    await sender.send(batch_of([ServiceBusMessage("before")]), timeout_s=WAIT_S)
     connection = await transport.connection_for(broker.prefix + "reconnected")
     connection.on_lost(ConnectionResetError("cut by the test"))
-    await sender.send([ServiceBusMessage("after")], timeout_s=WAIT_S)
+    await sender.send(batch_of([ServiceBusMessage("after")]), timeout_s=WAIT_S)
     assert sorted(map(str, await taken(receiver_of(transport, broker.prefix + "reconnected", DELETING), 2))) == [
         "after",
         "before",

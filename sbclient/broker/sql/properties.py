@@ -16,8 +16,9 @@ from random import Random
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.sql.values import Steps
-from sbclient.message import PropertyValue, ServiceBusMessage, ServiceBusMessageState
+from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 
 
 class SystemProperties(NamedTuple):
@@ -43,13 +44,13 @@ class SystemProperties(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """All that an expression is evaluated over. `properties` are those of `message`, taken out once.
+    """All that an expression is evaluated over. `properties` are those of `message`, by name.
 
     `steps` limits the work of the evaluation.
     """
 
-    properties: dict[str, PropertyValue]
-    message: ServiceBusMessage
+    properties: Any
+    message: EncodedMessage | ServiceBusMessage
     system: SystemProperties
     random: Random | None
     steps: Steps

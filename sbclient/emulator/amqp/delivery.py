@@ -1,7 +1,6 @@
 """Encodes stored messages for delivery to a client.
 
-The sections of the sender are sent as the bytes that arrived; the broker replaces header and annotations. A message
-that did not arrive over AMQP is encoded first.
+The sections of the sender are sent as the bytes that arrived; the broker replaces header and annotations.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from sbclient.amqp import BrokerAnnotations, Sections, WireMessage, encode_delivery, encode_message
+from sbclient.amqp import BrokerAnnotations, encode_delivery
 from sbclient.broker.entry import Entry
 from sbclient.broker.session import SessionLock
 
@@ -44,18 +43,13 @@ def encode_entry(
         is_peeked: leave out the lock that a receiver may have.
         without_body: leave out the body.
     """
-    content = entry.content
     enqueued_at_ms = _milliseconds(entry.enqueued_at)
-    if isinstance(content, WireMessage):
-        sections = content.sections
-    else:
-        sections = Sections(encode_message(content, created_at_ms=enqueued_at_ms))
     token = UUID(int=entry.token) if entry.token and not is_peeked else None
     locked_until_ms = None
     if token is not None:
         locked_until = entry.locked_until if lock is None else lock.locked_until
         locked_until_ms = None if locked_until == math.inf else _milliseconds(locked_until)
-    ttl_ms, is_ttl_cut = _time_to_live_ms(entry, sections)
+    ttl_ms, is_ttl_cut = _time_to_live_ms(entry)
     annotations = BrokerAnnotations(
         entry.number,
         enqueued_at_ms,
@@ -67,10 +61,9 @@ def encode_entry(
         entry.shown_state,
         entry.dead_letter_source,
         entry.added_properties,
-        content.message_id,
         is_ttl_cut,
     )
-    return EncodedDelivery(encode_delivery(sections, annotations, without_body=without_body), token)
+    return EncodedDelivery(encode_delivery(entry.content.sections, annotations, without_body=without_body), token)
 
 
 def _milliseconds(at: float) -> int:
@@ -78,12 +71,12 @@ def _milliseconds(at: float) -> int:
     return math.floor(at * 1000 + 1e-4)
 
 
-def _time_to_live_ms(entry: Entry, sections: Sections) -> tuple[int | None, bool]:
+def _time_to_live_ms(entry: Entry) -> tuple[int | None, bool]:
     """The time to live for the header, as sent unless the entity limits it; and whether it does."""
     if entry.expires_at == math.inf:
-        return sections.ttl_ms, False
+        return entry.content.sections.ttl_ms, False
     left_ms = round((entry.expires_at - entry.enqueued_at) * 1000)
     requested = entry.content.time_to_live
     if requested is not None and requested // _MILLISECOND <= left_ms:
-        return sections.ttl_ms, False
+        return entry.content.sections.ttl_ms, False
     return left_ms, True

@@ -13,7 +13,7 @@ from datetime import MAXYEAR
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from sbclient.amqp import WireMessage
+from sbclient.amqp import EncodedMessage
 from sbclient.amqp.errors import NOT_IMPLEMENTED
 from sbclient.amqp.types import Array, Int, Symbol, longs, timestamps
 from sbclient.broker.entity import PeekCursor, SharedPeekCursor
@@ -225,7 +225,7 @@ class ManagementNode:
             payload = each.get("message")
             if not isinstance(payload, bytes):
                 raise ArgumentError("an entry of messages has no message: give the encoded message, binary")
-            messages.append(WireMessage.of(payload))
+            messages.append(EncodedMessage.of(payload))
         numbers = self._namespace.schedule(request.call, self._path, messages, transaction=request.transaction)
         return {"sequence-numbers": longs(numbers)}
 

@@ -17,21 +17,21 @@ from typing import Final
 from sbclient.amqp import (
     ACCEPTED,
     BATCH_FORMAT,
+    EncodedMessage,
     IncomingDelivery,
     IncomingLink,
     Rejected,
     TransactionalState,
     WireError,
-    WireMessage,
     split_batch,
 )
 from sbclient.amqp.errors import INVALID_FIELD
-from sbclient.amqp.message import VIA_PARTITION_KEY_ANNOTATION
 from sbclient.amqp.states import DeliveryState
 from sbclient.annotated_message import (
     ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
     MESSAGE_STATE_ANNOTATION,
     SCHEDULED_ENQUEUE_TIME_ANNOTATION,
+    VIA_PARTITION_KEY_ANNOTATION,
 )
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
@@ -188,7 +188,7 @@ class SenderLink(LinkHandler):
         )
 
 
-def _via_key(first: WireMessage) -> str | None:
+def _via_key(first: EncodedMessage) -> str | None:
     """The via-partition-key of the first message of a transfer.
 
     Raises:
@@ -204,7 +204,7 @@ def _via_key(first: WireMessage) -> str | None:
     return key
 
 
-def messages_in(delivery: IncomingDelivery) -> list[WireMessage]:
+def messages_in(delivery: IncomingDelivery) -> list[EncodedMessage]:
     """The messages of one transfer.
 
     Raises:
@@ -220,9 +220,9 @@ def messages_in(delivery: IncomingDelivery) -> list[WireMessage]:
     return [_message(delivery.payload)]
 
 
-def _message(payload: bytes) -> WireMessage:
-    message = WireMessage.of(payload)
-    annotations = message.sections.message_annotations
+def _message(payload: bytes) -> EncodedMessage:
+    message = EncodedMessage.of(payload)
+    annotations = message.annotations
     for name in NOT_NULL if annotations else ():
         if annotations.get(name, ...) is None:
             raise WireError(INVALID_FIELD, f"annotation {name} is null: give it a value, or leave it out")

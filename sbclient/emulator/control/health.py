@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
@@ -35,13 +36,13 @@ def _send_and_receive(host: BrokerHost, call: Call) -> None:
     namespace.management.create(call, address, QueueProperties(_QUEUE, enable_partitioning=False))
     try:
         sending = Call(Operation.SEND, call.now)
-        namespace.send(sending, _QUEUE, [ServiceBusMessage(_BODY)])
+        namespace.send(sending, _QUEUE, [encode_message(ServiceBusMessage(_BODY))])
         receiving = Call(Operation.RECEIVE, call.now)
         received = namespace.receive(
             receiving, _QUEUE, max_message_count=1, mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
         )
         call.answer_not_before(max(sending.answer_after_s, receiving.answer_after_s))
-        if [bytes(entry.content) for entry in received] != [_BODY]:
+        if [entry.content.body for entry in received] != [_BODY]:
             raise ServiceBusInternalError(f"namespace {namespace.name} accepted a message but did not return it")
     finally:
         # Not by a request, because a fault could then leave the queue behind.

@@ -6,14 +6,13 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from sbclient.amqp import WireMessage
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.entry import Entry
 from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import InvalidOperationError, ServiceBusError
-from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState, chunks_of
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState
 from sbclient.message_json import TEXTS, message_of, value_json
 
 Facts: TypeAlias = dict[str, Any]
@@ -76,7 +75,7 @@ def whole_of(entry: Entry) -> Facts:
     }
 
 
-def body_of(content: ServiceBusMessage) -> Facts:
+def body_of(content: EncodedMessage) -> Facts:
     """A body as text, or as base64 if it is not text. An AMQP value or sequence is shown as JSON."""
     if content.body_type is not AmqpMessageBodyType.DATA:
         text = _value_text(content) or "(this body is too large, or is not valid)"
@@ -111,19 +110,19 @@ def read_messages(fields: Any) -> list[ServiceBusMessage]:
     return [message, *(message.copy() for _ in range(copies - 1))]
 
 
-def _preview(content: ServiceBusMessage) -> str | None:
+def _preview(content: EncodedMessage) -> str | None:
     """The beginning of a body in one line; None if the body is binary."""
     if content.body_type is not AmqpMessageBodyType.DATA:
         text = _value_text(content)
     else:
-        raw = b"".join(islice(chunks_of(content), 1))
+        raw = next(iter(content.sections.data()), b"")
         text = _decoded(raw[: 4 * MAX_PREVIEW], is_cut=len(raw) > 4 * MAX_PREVIEW)
     return None if text is None else " ".join(text.split())[:MAX_PREVIEW]
 
 
-def _value_text(content: ServiceBusMessage) -> str | None:
+def _value_text(content: EncodedMessage) -> str | None:
     """A body that is an AMQP value or sequence; None if it is too large to be decoded here, or malformed."""
-    if isinstance(content, WireMessage) and len(content.sections.raw_body) > MAX_DECODED_BYTES:
+    if len(content.sections.raw_body) > MAX_DECODED_BYTES:
         return None
     try:
         return _text(content.body)

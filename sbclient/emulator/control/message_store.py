@@ -11,6 +11,7 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.directory import Entity
 from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
@@ -20,9 +21,8 @@ from sbclient.broker.session import Session
 from sbclient.broker.storage import COUNTER_BITS
 from sbclient.broker.topic import Topic
 from sbclient.errors import InvalidOperationError, MessageNotFoundError, MessagingEntityNotFoundError
-from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusMessage, ServiceBusMessageState
+from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusMessageState
 from sbclient.rules.entity_path import split_sub_queue
-from sbclient.rules.size import encoded_size
 
 MAX_OF_SESSION: Final = 10_000
 """Messages of one session that are read."""
@@ -226,19 +226,19 @@ def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[in
 def _revived(entry: Entry) -> Entry:
     """The message before it was dead-lettered."""
     content = _without_reasons(entry.content)
-    revived = Entry(content, entry.size_bytes if content is entry.content else encoded_size(content))
+    revived = Entry(content, entry.size_bytes if content is entry.content else content.size_bytes)
     revived.destination = entry.destination
     return revived
 
 
-def _without_reasons(content: ServiceBusMessage) -> ServiceBusMessage:
+def _without_reasons(content: EncodedMessage) -> EncodedMessage:
     """A message that was forwarded from one dead-letter queue to another has its reason as properties."""
     reasons = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
     properties = content.application_properties
     if not any(name in properties for name in reasons):
         return content
     kept = {name: value for name, value in properties.items() if name not in reasons}
-    return content.copy(application_properties=kept)
+    return content.with_properties(kept)
 
 
 def _emptied(fragment: Fragment, now: float, numbers: Collection[int] | None) -> int:

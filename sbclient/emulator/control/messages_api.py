@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.control.message_json import line_of, read_messages, whole_of
@@ -81,7 +82,7 @@ class MessagesApi:
             if self._context.wire_faults.is_busy(path, call.now):
                 raise ServiceBusServerBusyError(f"{path} is too busy: wait 10 seconds and try again")
             for message in messages:
-                self._host.namespace.send(call, path, [message])
+                self._host.namespace.send(call, path, [encode_message(message)])
                 sent += 1
 
         try:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from sqlite3 import Connection
 from typing import Any, Final
 
-from sbclient.amqp import WireError, WireMessage, encode_message
+from sbclient.amqp import EncodedMessage, WireError
 from sbclient.amqp.decode import decode_value
 from sbclient.amqp.encode import encode_value
 from sbclient.broker.changes import FragmentLog
@@ -58,7 +58,7 @@ CREATE TABLE fragment (
 ) WITHOUT ROWID;
 CREATE TABLE message (
     {_OF_ENTITY}, sub_queue TEXT, number INTEGER, {", ".join(_ATTRIBUTES)}, was_scheduled INTEGER NOT NULL,
-    state INTEGER NOT NULL, properties BLOB, message_id TEXT, payload BLOB NOT NULL,
+    state INTEGER NOT NULL, properties BLOB, payload BLOB NOT NULL,
     PRIMARY KEY (entity, sub_queue, number)
 ) WITHOUT ROWID;
 CREATE TABLE session (
@@ -71,9 +71,9 @@ CREATE TABLE seen (
 ) WITHOUT ROWID;
 """
 
-_PUT_MESSAGE: Final = f"REPLACE INTO message VALUES (?, ?, ?, {'?, ' * len(_ATTRIBUTES)}?, ?, ?, ?, ?)"
+_PUT_MESSAGE: Final = f"REPLACE INTO message VALUES (?, ?, ?, {'?, ' * len(_ATTRIBUTES)}?, ?, ?, ?)"
 _MESSAGES: Final = (
-    f"SELECT sub_queue, number, {', '.join(_ATTRIBUTES)}, was_scheduled, state, properties, message_id, payload "
+    f"SELECT sub_queue, number, {', '.join(_ATTRIBUTES)}, was_scheduled, state, properties, payload "
     "FROM message WHERE entity = ? ORDER BY sub_queue, number"
 )
 _attributes_of: Final[Callable[[Entry], tuple[Any, ...]]] = attrgetter(*_ATTRIBUTES)
@@ -253,23 +253,19 @@ class NamespaceRows:
 def _row_of(entry: Entry) -> tuple[Any, ...]:
     """The columns of a message after its number."""
     content = entry.content
-    payload = encode_message(content)
     properties = encode_value(dict(entry.properties)) if entry.properties else None
     return (
         *_attributes_of(entry),
         entry.was_scheduled,
         entry.state.value,
         properties,
-        content.message_id,
-        payload,
+        content.payload,
     )
 
 
 def _entry_of(number: int, row: list[Any]) -> Entry:
-    *attributes, was_scheduled, state, properties, message_id, payload = row
-    content = WireMessage.of(payload)
-    content.message_id = message_id  # given by the broker if the payload has none
-    entry = Entry(content, 0)
+    *attributes, was_scheduled, state, properties, payload = row
+    entry = Entry(EncodedMessage.of(payload), 0)
     for name, value in zip(_ATTRIBUTES, attributes, strict=True):
         setattr(entry, name, value)
     entry.number, entry.was_scheduled, entry.state = number, bool(was_scheduled), ServiceBusMessageState(state)

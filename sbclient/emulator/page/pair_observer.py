@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.directory import Entity
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.pings import Ping
 from sbclient.emulator.page.history import STATES_KEPT, Change, RecentRate, note_state
-from sbclient.message import ServiceBusMessage
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import split_sub_queue
 from sbclient.rules.envelope import PATH
@@ -225,6 +225,6 @@ def _queue_row(queue: Entity) -> Facts:
     }
 
 
-def _destination_of(content: ServiceBusMessage) -> str:
+def _destination_of(content: EncodedMessage) -> str:
     path = content.application_properties.get(PATH)
     return split_sub_queue(path)[0] if isinstance(path, str) else UNKNOWN

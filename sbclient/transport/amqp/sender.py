@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from sbclient.amqp import BATCH_FORMAT, EncodedBatch, EncodeError, Source, Target, encode_message, join_batch
+from sbclient.amqp import EncodedBatch, EncodedMessage, Source, Target
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusCommunicationError, ServiceBusError
-from sbclient.message import ServiceBusMessage
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.links import Wire
@@ -85,12 +84,10 @@ class AmqpSender(SenderLink):
             await self.open(timeout_s=timeout_s)
         return self._limits or LEAST_LIMITS
 
-    async def send(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
-    ) -> None:
+    async def send(self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None) -> None:
         began_at = self._clock.monotonic()
         via_key = None if transaction is None else transaction_of(transaction).partition_key
-        transfer = self._transfer(messages, began_at + timeout_s, via_key)
+        transfer = self._transfer(batch.via(via_key), began_at + timeout_s)
         if transaction is not None:
             end = await self._transfers.open(transfer.deadline)
             transfer.state = await transaction_of(transaction).state_on(end.wire, transfer.deadline)
@@ -103,13 +100,11 @@ class AmqpSender(SenderLink):
             self._suspect(began_at)
             raise
 
-    def start(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
-    ) -> bool:
+    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
         if self._is_closed or self._transfers.end is None:
             return False
         began_at = self._clock.monotonic()
-        transfer = self._transfer(messages, began_at + timeout_s)
+        transfer = self._transfer(batch, began_at + timeout_s)
 
         def answered(error: ServiceBusError | None) -> None:
             if isinstance(error, OperationTimeoutError):
@@ -119,34 +114,22 @@ class AmqpSender(SenderLink):
         self._transfers.start(transfer, answered)
         return True
 
-    def _transfer(self, messages: Sequence[ServiceBusMessage], deadline: float, via_key: str | None = None) -> Transfer:
-        if isinstance(messages, EncodedBatch):  # its caller keeps the order
-            message_format = BATCH_FORMAT if len(messages) > 1 else 0
-            return Transfer(messages.payload, message_format=message_format, deadline=deadline, doing=self._sending)
-        first = messages[0]
-        message_format = 0
-        created_at_ms = int(self._clock.now() * 1000)
-        try:
-            if len(messages) == 1:
-                payload = encode_message(first, via_key, created_at_ms=created_at_ms)
-            else:
-                payload = join_batch(messages, via_key, created_at_ms=created_at_ms)
-                message_format = BATCH_FORMAT
-        except EncodeError as error:
-            raise InvalidOperationError(f"message {first.message_id!r} cannot be sent: {error}") from error
-        key = first._session_id
-        if key is None:
-            key = first._partition_key
-        return Transfer(payload, message_format=message_format, deadline=deadline, doing=self._sending, key=key)
+    def _transfer(self, batch: EncodedBatch, deadline: float) -> Transfer:
+        return Transfer(
+            batch.payload,
+            message_format=batch.message_format,
+            deadline=deadline,
+            doing=self._sending,
+            key=batch.key,
+        )
 
     async def schedule(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+        self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
         self._check_open()
         doing = f"schedule for {self.path!r}"
         deadline = self._clock.monotonic() + timeout_s
-        created_at_ms = int(self._clock.now() * 1000)
-        entries = [_entry(message, created_at_ms) for message in messages]
+        entries = [_entry(message) for message in batch]
         end = await self._transfers.open(deadline)  # a node knows no entity that cannot be sent to
         state = None
         if transaction is not None:
@@ -163,9 +146,9 @@ class AmqpSender(SenderLink):
             wire=wire,
         )
         numbers = items_of(reply.body, "sequence-numbers")
-        if len(numbers) != len(messages):
+        if len(numbers) != len(batch):
             raise ServiceBusCommunicationError(
-                f"{doing}: {len(numbers)} sequence numbers came for {len(messages)} messages"
+                f"{doing}: {len(numbers)} sequence numbers came for {len(batch)} messages"
             )
         return [int(number) for number in numbers]
 
@@ -218,15 +201,12 @@ class AmqpSender(SenderLink):
         return end
 
 
-def _entry(message: ServiceBusMessage, created_at_ms: int) -> dict[str, Any]:
+def _entry(message: EncodedMessage) -> dict[str, Any]:
     """A message in the body of a request to schedule messages."""
     entry: dict[str, Any] = {"message-id": message.message_id}
     if message.session_id is not None:
         entry["session-id"] = message.session_id
     if message.partition_key is not None:
         entry["partition-key"] = message.partition_key
-    try:
-        entry["message"] = encode_message(message, created_at_ms=created_at_ms)
-    except EncodeError as error:
-        raise InvalidOperationError(f"message {message.message_id!r} cannot be sent: {error}") from error
+    entry["message"] = message.payload
     return entry

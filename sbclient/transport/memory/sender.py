@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from sbclient.amqp import EncodedBatch
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusError
-from sbclient.message import ServiceBusMessage
 from sbclient.transport.base import SenderLink, TransactionLink
 from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of, own
 
@@ -39,20 +39,16 @@ class MemorySender(SenderLink):
     async def limits(self, *, timeout_s: float) -> SenderLimits:
         return await self._ask(Operation.OPEN, lambda call: self._namespace.open_sender(call, self._path), timeout_s)
 
-    async def send(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
-    ) -> None:
+    async def send(self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None) -> None:
         core = core_of(transaction)
         via_key = None if transaction is None else own(transaction).partition_key
 
         def work(call: Call) -> None:
-            self._namespace.send(call, self._path, list(messages), transaction=core, via_partition_key=via_key)
+            self._namespace.send(call, self._path, batch.messages, transaction=core, via_partition_key=via_key)
 
         await self._ask(Operation.SEND, work, timeout_s)
 
-    def start(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Callable[[ServiceBusError | None], None]
-    ) -> bool:
+    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
         if not self._is_open:
             return False
         self._connection.check_via(self._path, receives=False)
@@ -65,19 +61,19 @@ class MemorySender(SenderLink):
         self._connection.start(
             Operation.SEND,
             self._path,
-            lambda call: self._namespace.send(call, self._path, messages),
+            lambda call: self._namespace.send(call, self._path, batch.messages),
             timeout_s,
             answered,
         )
         return True
 
     async def schedule(
-        self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, transaction: TransactionLink | None = None
+        self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
         core = core_of(transaction)
         return await self._ask(
             Operation.SCHEDULE,
-            lambda call: self._namespace.schedule(call, self._path, messages, transaction=core),
+            lambda call: self._namespace.schedule(call, self._path, batch.messages, transaction=core),
             timeout_s,
         )
 

@@ -3,24 +3,26 @@
 1. The body with its type, keys, ids and application properties are kept.
 2. Values that the SDK would encode wrongly are passed in a form that it encodes correctly: a time to live below a
    second, integers beyond 32 bits, a body that is false.
-3. Dropped: other annotations, delivery annotations, footer, user id, content encoding, group sequence, priority and
-   durability. Ids that are numbers, UUIDs or bytes become text, as in the service.
+3. Ids that are numbers, UUIDs or bytes become text, as in the service.
 4. The SDK is imported when the first message is converted. `is_sdk_message` never imports it.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from sbclient import annotated_message
-from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
+from sbclient.amqp import EncodedMessage
+from sbclient.amqp.encode import encode_binary, encode_symbol, encode_timestamp, encode_uint
+from sbclient.amqp.encoded import encode_annotated
+from sbclient.annotated_message import BROKER_ANNOTATIONS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 from sbclient.errors import InvalidOperationError
-from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, chunks_of
-from sbclient.rules.size import MAX_TTL_MS
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 
 if TYPE_CHECKING:
     from azure import servicebus as sdk
@@ -46,29 +48,66 @@ def _sdk_types(module: str, name: str) -> tuple[type, ...]:
     return () if kind is None else (kind,)
 
 
-def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> ServiceBusMessage:
-    """Return a message of this package with the same content.
+def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> EncodedMessage:
+    """Encode a message of the SDK.
 
     Names and values of application properties that are bytes in the SDK become str. The scheduled enqueue time may be a
     `datetime` or, as in received messages, milliseconds.
 
     Raises:
-        InvalidOperationError: an id is too long, or a text is not UTF-8.
-        TypeError: it is not a message of the SDK, or AMQP has no type for a property.
+        InvalidOperationError: an id is too long, a text is not UTF-8, or AMQP has no type for a value.
+        TypeError: it is not a message of the SDK.
     """
     if not is_sdk_message(message):
         raise TypeError(f"{type(message).__name__} is not a message of azure-servicebus")
-    raw: Any = getattr(message, "raw_amqp_message", message)
-    return _content_of(raw, dict(raw.properties or {}))
+    plain, further = parts_of(message)
+    return encode_annotated(plain, **further)
 
 
-def from_annotated(message: annotated_message.AmqpAnnotatedMessage) -> ServiceBusMessage:
-    """Return a message with the content of a received one; what `from_sdk` drops is dropped here too.
+def parts_of(
+    message: sdk.ServiceBusMessage | AmqpAnnotatedMessage | annotated_message.AmqpAnnotatedMessage,
+) -> tuple[ServiceBusMessage, dict[str, Any]]:
+    """Return a plain message, and the arguments of `encode_annotated` for all that it has no attribute for.
 
     Raises:
         InvalidOperationError, TypeError: as `from_sdk` raises them.
     """
-    return _content_of(message, asdict(message.properties))
+    raw: Any = getattr(message, "raw_amqp_message", message)
+    stated = raw.properties or {}
+    fields: dict[str, Any] = asdict(stated) if is_dataclass(stated) else dict(stated)  # type: ignore[arg-type]
+    header = raw.header
+    return _content_of(raw, fields), {
+        "durable": getattr(header, "durable", None),
+        "priority": getattr(header, "priority", None),
+        "delivery_annotations": _senders(raw.delivery_annotations),
+        "annotations": {
+            name: value
+            for name, value in _senders(raw.annotations).items()
+            if name not in (PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+        },
+        "fields": {
+            place: encode_field(fields[name])
+            for name, (place, encode_field) in _FURTHER_FIELDS.items()
+            if fields.get(name) is not None
+        },
+        "footer": raw.footer,
+    }
+
+
+_FURTHER_FIELDS: Final[dict[str, tuple[int, Callable[[Any], bytes]]]] = {
+    "user_id": (1, lambda value: encode_binary(value.encode() if isinstance(value, str) else value)),
+    "content_encoding": (7, lambda value: encode_symbol(_text("content_encoding", value) or "")),
+    "absolute_expiry_time": (8, encode_timestamp),
+    "creation_time": (9, encode_timestamp),
+    "group_sequence": (11, encode_uint),
+}
+"""The position and the encoder of the fields of the properties section that have no attribute."""
+
+
+def _senders(annotations: Any) -> dict[Any, Any]:
+    """Return annotations by name, without those that only a broker may set."""
+    named = {_text("an annotation", name): _untyped(value) for name, value in (annotations or {}).items()}
+    return {name: value for name, value in named.items() if name not in BROKER_ANNOTATIONS}
 
 
 def _content_of(raw: Any, fields: dict[str, Any]) -> ServiceBusMessage:
@@ -101,10 +140,8 @@ def _content_of(raw: Any, fields: dict[str, Any]) -> ServiceBusMessage:
     return ours
 
 
-def to_sdk(message: ServiceBusMessage) -> sdk.ServiceBusMessage:
+def to_sdk(encoded: EncodedMessage) -> sdk.ServiceBusMessage:
     """Return a message of the SDK with the same content.
-
-    The time to live is rounded down to milliseconds, at most 2**32 - 1. Of a received message only the content is kept.
 
     Raises:
         InvalidOperationError: the SDK cannot encode a value: a body of type VALUE that is False or an integer beyond 32
@@ -113,28 +150,17 @@ def to_sdk(message: ServiceBusMessage) -> sdk.ServiceBusMessage:
     from azure.servicebus import ServiceBusMessage as SdkMessage
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-    annotations: dict[str | bytes, Any] = {}
-    if message.partition_key is not None:
-        annotations[PARTITION_KEY_ANNOTATION.encode()] = message.partition_key
-    if message.scheduled_enqueue_time_utc is not None:
-        annotations[SCHEDULED_ENQUEUE_TIME_ANNOTATION.encode()] = message.scheduled_enqueue_time_utc
-    time_to_live = message.time_to_live
+    message, ours = encoded.decoded(), encoded.annotated()
+    header, fields = ours.header, ours.properties
     raw = AmqpAnnotatedMessage(
         **_body_of(message),
-        header={"time_to_live": None if time_to_live is None else min(time_to_live // _MILLISECOND, MAX_TTL_MS)},
-        properties={
-            "message_id": message.message_id,
-            "to": message.to,
-            "subject": message.subject,
-            "reply_to": message.reply_to,
-            "correlation_id": message.correlation_id,
-            "content_type": message.content_type,
-            "group_id": message.session_id,
-            "reply_to_group_id": message.reply_to_session_id,
-        },
+        header={"time_to_live": header.time_to_live, "durable": header.durable, "priority": header.priority},
+        properties=asdict(fields),
         application_properties={name: _typed(value) for name, value in message.application_properties.items()} or None,
     )
-    raw.annotations = annotations or None
+    raw.annotations = {name.encode(): _typed(value) for name, value in ours.annotations.items()} or None
+    raw.delivery_annotations = {name: _typed(value) for name, value in ours.delivery_annotations.items()} or None
+    raw.footer = {name: _typed(value) for name, value in ours.footer.items()} or None
     # The attributes of ServiceBusMessage would shorten the time to live and add a message id.
     return SdkMessage(None, message=None, raw_amqp_message=raw)
 
@@ -142,7 +168,7 @@ def to_sdk(message: ServiceBusMessage) -> sdk.ServiceBusMessage:
 def _body_of(message: ServiceBusMessage) -> dict[str, Any]:
     """Return the keyword argument of `AmqpAnnotatedMessage` for the body."""
     if message.body_type is AmqpMessageBodyType.DATA:
-        return {"data_body": list(chunks_of(message)) or [b""]}
+        return {"data_body": list(message.body) or [b""]}
     if message.body_type is AmqpMessageBodyType.SEQUENCE:
         return {"sequence_body": [[_typed(item) for item in part] for part in message.body] or [[]]}
     body = message.body

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
+from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.delivery import SenderLimits
 from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError, OperationTimeoutError
 from sbclient.errors import TransactionNotSupportedError as NotSupported
-from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import canonical
-from sbclient.rules.partition_key import ordering_key
-from sbclient.rules.size import batch_size
 from sbclient.transport.base import SenderLink, TransactionLink
 from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
 from sbclient.transport.sdk.message import to_sdk
@@ -61,7 +59,7 @@ class SdkTransaction(TransactionLink):
 
     def __init__(self) -> None:
         self._sender: SdkSender | None = None
-        self._messages: list[ServiceBusMessage] = []
+        self._messages: list[EncodedMessage] = []
         self._is_over = False
 
     def via_to(self, path: str) -> None:
@@ -73,7 +71,7 @@ class SdkTransaction(TransactionLink):
     async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None:
         raise _no_rules(address)
 
-    async def add(self, sender: SdkSender, messages: Sequence[ServiceBusMessage], *, timeout_s: float) -> None:
+    async def add(self, sender: SdkSender, messages: Sequence[EncodedMessage], *, timeout_s: float) -> None:
         """Keep messages for the commit.
 
         Raises:
@@ -87,7 +85,7 @@ class SdkTransaction(TransactionLink):
                 "azure-servicebus it is one batch to one entity: use one transaction for each, or transport='amqp'"
             )
         limit = (await sender.limits(timeout_s=timeout_s)).max_batch_size_bytes
-        size = batch_size([*self._messages, *messages])
+        size = EncodedBatch([*self._messages, *messages]).size_bytes
         if size > limit:
             raise MessageSizeExceededError(
                 f"the transaction's messages for {sender.path!r} take {size} bytes, {limit} are allowed in one batch: "
@@ -101,7 +99,7 @@ class SdkTransaction(TransactionLink):
         self._check()
         self._is_over = True
         if self._sender is not None and self._messages:
-            await self._sender.send(self._messages, timeout_s=timeout_s)
+            await self._sender.send(EncodedBatch(self._messages), timeout_s=timeout_s)
 
     async def rollback(self, *, timeout_s: float) -> None:
         self._is_over = True
@@ -143,26 +141,26 @@ class SdkSender(SenderLink):
 
     async def send(
         self,
-        messages: Sequence[ServiceBusMessage],
+        batch: EncodedBatch,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> None:
         if transaction is not None:
-            await _ours(transaction).add(self, messages, timeout_s=timeout_s)
+            await _ours(transaction).add(self, batch.messages, timeout_s=timeout_s)
             return
         deadline = self._clock.monotonic() + timeout_s
-        outgoing = [to_sdk(message) for message in messages]
+        outgoing = [to_sdk(message) for message in batch]
 
         async def transfer(sdk: Any) -> None:
             left_s = max(deadline - self._clock.monotonic(), 0.001)
             await sdk.send_messages(outgoing if len(outgoing) > 1 else outgoing[0], timeout=left_s)
 
-        await self._call(ordering_key(messages[0]), transfer, doing="send to", timeout_s=timeout_s)
+        await self._call(batch.first.key, transfer, doing="send to", timeout_s=timeout_s)
 
     async def schedule(
         self,
-        messages: Sequence[ServiceBusMessage],
+        batch: EncodedBatch,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,
@@ -177,13 +175,13 @@ class SdkSender(SenderLink):
         async def schedule(sdk: Any) -> list[int]:
             """Send one request for each enqueue time, because the SDK's method accepts only one."""
             numbers: list[int] = []
-            for enqueue_at, group in groupby(messages, key=lambda message: message.scheduled_enqueue_time_utc):
+            for enqueue_at, group in groupby(batch, key=lambda message: message.scheduled_enqueue_time_utc):
                 left_s = max(deadline - self._clock.monotonic(), 0.001)
                 outgoing = [to_sdk(message) for message in group]
                 numbers += await sdk.schedule_messages(outgoing, enqueue_at, timeout=left_s)
             return numbers
 
-        return await self._call(ordering_key(messages[0]), schedule, doing="schedule for", timeout_s=timeout_s)
+        return await self._call(batch.first.key, schedule, doing="schedule for", timeout_s=timeout_s)
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         deadline = self._clock.monotonic() + timeout_s

@@ -37,9 +37,7 @@ from sbclient.amqp import (
     Source,
     Target,
     TransactionalState,
-    encode_message,
     encode_sections,
-    join_batch,
 )
 from sbclient.amqp.sasl import PLAIN
 from sbclient.amqp.states import DeliveryState
@@ -61,6 +59,7 @@ from sbclient.entities import (
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.shared_access_signature import sign
+from tests.payloads import batch_of, payload_of
 
 E = TypeVar("E")
 
@@ -267,8 +266,8 @@ class Client:
     ) -> DeliveryState | None:
         """Send one message, or several as a batch; returns the outcome."""
         if len(messages) == 1:
-            return await self.transfer(link, encode_message(messages[0]), state=state)
-        return await self.transfer(link, join_batch(messages), message_format=BATCH_FORMAT, state=state)
+            return await self.transfer(link, payload_of(messages[0]), state=state)
+        return await self.transfer(link, batch_of(messages).payload, message_format=BATCH_FORMAT, state=state)
 
     async def transfer(
         self, link: OutgoingLink, payload: bytes, *, message_format: int = 0, state: DeliveryState | None = None

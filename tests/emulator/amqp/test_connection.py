@@ -17,6 +17,7 @@ from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import Client, Pipe, connected, create, wire
+from tests.payloads import payload_of
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
@@ -201,7 +202,7 @@ async def test_a_client_with_many_running_operations_is_not_read(
     async with connected(context, queue) as client:
         link = await client.sender(queue)
         host.inject(Fault(FaultKind.SLOW, queue, operations=(Operation.SEND,), latency_s=20.0))
-        payload = encode_message(ServiceBusMessage("x" * 60_000))
+        payload = payload_of(ServiceBusMessage("x" * 60_000))
         for number in range(40):
             link.send(payload, tag=number.to_bytes(4, "big"), needs_credit=False)
             client.flush()
@@ -238,7 +239,7 @@ async def test_an_error_of_our_own_ends_that_connection_with_an_internal_error(
 
         with monkeypatch.context() as patch:
             patch.setattr(host.namespace, "send", broken)
-            link.send(encode_message(ServiceBusMessage("x")), tag=b"1")
+            link.send(payload_of(ServiceBusMessage("x")), tag=b"1")
             client.flush()
             closed = await asyncio.wait_for(client.closed, 60)
         assert closed.error is not None
@@ -283,7 +284,7 @@ async def test_message_sent_right_before_the_close_is_stored(context: NamespaceC
     async with connected(context, queue) as client:
         link = await client.sender(queue)
         for number in range(20):
-            link.send(encode_message(ServiceBusMessage(str(number))), tag=number.to_bytes(4, "big"), settled=True)
+            link.send(payload_of(ServiceBusMessage(str(number))), tag=number.to_bytes(4, "big"), settled=True)
         await client.close()
     assert len(context.host.namespace.queue(queue)) == 20
 
@@ -298,7 +299,7 @@ async def test_an_error_of_our_own_in_answering_an_event_ends_that_connection(
             raise RuntimeError("a bug")
 
         monkeypatch.setattr("sbclient.emulator.amqp.sender_link.SenderLink.on_delivery", broken)
-        link.send(encode_message(ServiceBusMessage("x")), tag=b"1")
+        link.send(payload_of(ServiceBusMessage("x")), tag=b"1")
         client.flush()
         closed = await asyncio.wait_for(client.closed, 60)
         assert closed.error is not None
@@ -310,7 +311,7 @@ async def closing(client: Client, host: BrokerHost, queue: str) -> None:
     link = await client.sender(queue)
     client.engine.receive_bytes = lambda *_, **__: None  # type: ignore[method-assign]  # deaf from now on
     host.inject(Fault(FaultKind.DOWN, operations=(Operation.SEND,), count=1))
-    link.send(encode_message(ServiceBusMessage("x")), tag=b"1")
+    link.send(payload_of(ServiceBusMessage("x")), tag=b"1")
     client.flush()
     await asyncio.sleep(1)
 
@@ -322,7 +323,10 @@ async def test_no_message_is_locked_for_a_client_that_does_not_answer_a_close(
         await client.receiver(queue, credit=1)
         await closing(client, host, queue)
         await host.perform(
-            Operation.RENEW, queue, lambda call: host.namespace.send(call, queue, [ServiceBusMessage("x")]), timeout_s=1
+            Operation.RENEW,
+            queue,
+            lambda call: host.namespace.send(call, queue, [encode_message(ServiceBusMessage("x"))]),
+            timeout_s=1,
         )
         await asyncio.sleep(1)
         (message,) = await host.receive(queue, max_message_count=1, max_wait_time_s=1)
@@ -338,6 +342,8 @@ async def test_a_session_granted_while_the_client_closes_is_released(
         client.session.attach_receiver("waits", source=source)
         await closing(client, host, queue)
         message = ServiceBusMessage("x", session_id="a")
-        await host.perform(Operation.RENEW, "s", lambda call: host.namespace.send(call, "s", [message]), timeout_s=1)
+        await host.perform(
+            Operation.RENEW, "s", lambda call: host.namespace.send(call, "s", [encode_message(message)]), timeout_s=1
+        )
         await asyncio.sleep(1)
         assert (await host.accept_session("s", "a", timeout_s=1)).session_id == "a"

@@ -21,7 +21,6 @@ from sbclient.amqp import (
     Source,
     Target,
     TransactionalState,
-    encode_message,
     encode_sections,
 )
 from sbclient.amqp.types import uuids
@@ -32,6 +31,7 @@ from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import Client, connected, create
+from tests.payloads import payload_of
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ async def test_scheduling_waits_for_the_commit(context: NamespaceContext, queue:
     async with connected(context, queue) as client:
         coordinator, txn = await begun(client)
         at = datetime.fromtimestamp(client.clock.now() + 60, UTC)
-        payload = encode_message(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
+        payload = payload_of(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
         request = {"messages": [{"message": payload}]}
         status, body = await client.ask(queue, "schedule-message", request, state=TransactionalState(txn))
         assert status == 200

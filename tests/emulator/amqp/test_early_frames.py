@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from sbclient.amqp import ACCEPTED, Attach
+from sbclient.amqp import ACCEPTED, Attach, encode_message
 from sbclient.amqp.performatives import Detach, Disposition, Flow, Transfer
 from sbclient.broker.faults import Call, Operation
 from sbclient.clock import VirtualClock
@@ -27,7 +27,7 @@ ORDERS = ["before", "with", "after"]
 def put(host: BrokerHost, path: str, *texts: str, session_id: str | None = None) -> None:
     for text in texts:
         message = ServiceBusMessage(text, session_id=session_id)
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [message])
+        host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [encode_message(message)])
 
 
 def prepared(host: BrokerHost, place: str) -> Attach:

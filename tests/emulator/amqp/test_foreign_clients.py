@@ -13,6 +13,7 @@ from sbclient.amqp import (
     ACCEPTED,
     AmqpError,
     DeliveryReceived,
+    EncodedMessage,
     Header,
     IncomingDelivery,
     IncomingLink,
@@ -21,8 +22,6 @@ from sbclient.amqp import (
     Properties,
     Rejected,
     Sections,
-    WireMessage,
-    encode_message,
     encode_sections,
 )
 from sbclient.amqp.types import Int, Long, longs
@@ -34,6 +33,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import SETTLED, Client, connected, create
+from tests.payloads import payload_of
 
 ABANDON, DEFER = Modified(True, False, {"Why": "later", "Tries": Long(3)}), Modified(True, True, {"Why": "later"})
 NUMBER = "x-opt-sequence-number"
@@ -74,7 +74,7 @@ async def test_id_of_the_broker_counts_for_no_size(host: BrokerHost, context: Na
     async with connected(context, queue) as client:
         link = await client.sender(queue)
         await client.send(link, ServiceBusMessage("x"))
-        assert host.namespace.queue(queue).fragments[0].size_bytes == len(encode_message(ServiceBusMessage("x")))
+        assert host.namespace.queue(queue).fragments[0].size_bytes == len(payload_of(ServiceBusMessage("x")))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_partition_key_may_be_binary(context: NamespaceContext, host: Brok
     create(host, EntityKind.QUEUE, "p", enable_partitioning=True)
     payload = encode_sections(message_annotations={"x-opt-partition-key": b"k"}, data=[b"x"])
     async with connected(context, "p") as client:
-        assert WireMessage.of(await delivered_bytes(client, "p", payload)).partition_key == "k"
+        assert EncodedMessage.of(await delivered_bytes(client, "p", payload)).partition_key == "k"
 
 
 async def delivered_bytes(client: Client, queue: str, payload: bytes) -> bytes:
@@ -135,8 +135,8 @@ async def test_empty_text_is_the_id_of_a_session(context: NamespaceContext, host
 async def test_sdk_reads_the_decimals_of_a_delivery(context: NamespaceContext, queue: str, text: str) -> None:
     sent = ServiceBusMessage("x", message_id="m", application_properties={"a": 1, "price": Decimal(text), "z": "z"})
     async with connected(context, queue) as client:
-        payload = await delivered_bytes(client, queue, encode_message(sent))
-    ours = WireMessage.of(payload).application_properties
+        payload = await delivered_bytes(client, queue, payload_of(sent))
+    ours = EncodedMessage.of(payload).application_properties
     assert ours == sent.application_properties
     if abs(Decimal(text)) < 10**8:  # its decoder joins the words of larger numbers wrongly
         read: Any = _decode.decode_payload(memoryview(payload))
@@ -145,7 +145,7 @@ async def test_sdk_reads_the_decimals_of_a_delivery(context: NamespaceContext, q
 
 async def test_decimal_that_the_service_cannot_show_is_kept(context: NamespaceContext, queue: str) -> None:
     wide = Decimal("9999999999999999999999999999999999")
-    payload = encode_message(ServiceBusMessage("x", message_id="m", application_properties={"wide": wide}))
+    payload = payload_of(ServiceBusMessage("x", message_id="m", application_properties={"wide": wide}))
     async with connected(context, queue) as client:
         assert (await sent_and_received(client, queue, payload)).raw(0x74) == Sections(payload).raw(0x74)
 
@@ -168,7 +168,7 @@ async def test_message_that_waited_for_its_time_is_shown_as_scheduled(
 ) -> None:
     at = datetime.fromtimestamp(context.clock.now(), UTC) + timedelta(seconds=delay_s)
     async with connected(context, queue) as client:
-        payload = encode_message(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
+        payload = payload_of(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
         assert (await sent_and_received(client, queue, payload)).message_annotations.get(STATE) == state
 
 

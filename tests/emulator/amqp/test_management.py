@@ -13,12 +13,11 @@ import pytest
 from sbclient.amqp import (
     ACCEPTED,
     DeliveryReceived,
+    EncodedMessage,
     LinkDrained,
     Modified,
     Rejected,
     Sections,
-    WireMessage,
-    encode_message,
 )
 from sbclient.amqp.types import Described, Int, Long, Timestamp, UInt, longs, uuids
 from sbclient.broker.faults import Fault, FaultKind, Operation
@@ -38,6 +37,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import HOST, Client, connected, create
+from tests.payloads import payload_of
 
 DEFER = Modified(True, True)
 SUBSCRIPTION = "t/Subscriptions/s"
@@ -91,7 +91,7 @@ async def deferred(client: Client, path: str, **options: Any) -> int:
 
 
 def texts(body: Any) -> list[str]:
-    return [str(WireMessage.of(each["message"])) for each in body["messages"]]
+    return [bytes(EncodedMessage.of(each["message"])).decode() for each in body["messages"]]
 
 
 # ---------------------------------------------------------------------- each operation on partitioned entities
@@ -101,7 +101,7 @@ async def test_send_and_receive(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         await put(client, path, ServiceBusMessage("x"))
         delivery = await one(client, path)
-        assert str(WireMessage.of(delivery.payload)) == "x"
+        assert bytes(EncodedMessage.of(delivery.payload)).decode() == "x"
         assert await client.settle(delivery, ACCEPTED) == ACCEPTED
 
 
@@ -112,7 +112,7 @@ async def test_batch_send_and_batch_receive(context: NamespaceContext, path: str
         assert await client.send(link, *messages) == ACCEPTED
         receiver = await client.receiver(path, credit=5)
         got = [(await client.event(DeliveryReceived, receiver)).delivery for _ in range(5)]
-        assert [str(WireMessage.of(each.payload)) for each in got] == list("01234")
+        assert [bytes(EncodedMessage.of(each.payload)).decode() for each in got] == list("01234")
 
 
 async def test_receive_by_sequence_number(context: NamespaceContext, path: str) -> None:
@@ -212,7 +212,7 @@ async def test_tokens_of_several_fragments_are_refused(context: NamespaceContext
 def scheduled(client: Client, body: str, in_s: float = 60) -> dict[str, Any]:
     at = datetime.fromtimestamp(client.clock.now() + in_s, UTC)
     message = ServiceBusMessage(body, scheduled_enqueue_time_utc=at, message_id=body)
-    return {"message-id": body, "message": encode_message(message)}
+    return {"message-id": body, "message": payload_of(message)}
 
 
 async def test_schedule_message(context: NamespaceContext, path: str) -> None:
@@ -243,7 +243,7 @@ async def test_cancel_scheduled_message(context: NamespaceContext, path: str) ->
 
 async def test_a_message_without_a_time_cannot_be_scheduled(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
-        messages = [{"message": encode_message(ServiceBusMessage("x"))}]
+        messages = [{"message": payload_of(ServiceBusMessage("x"))}]
         answer = await client.ask(target_of(path), "schedule-message", {"messages": messages})
         assert answer == (400, "amqp:not-allowed")
 
@@ -420,7 +420,7 @@ async def test_add_and_remove_rules(context: NamespaceContext, subscription: str
         await put(client, subscription, ServiceBusMessage("no"))
         await put(client, subscription, ServiceBusMessage("yes", application_properties={"a": 1}))
         delivery = await one(client, subscription)
-        assert str(WireMessage.of(delivery.payload)) == "yes"
+        assert bytes(EncodedMessage.of(delivery.payload)).decode() == "yes"
         properties = Sections(delivery.payload).application_properties
         assert properties["b"] == 2
         assert properties["RuleName"] == "sql"

@@ -16,6 +16,7 @@ from sbclient.amqp import (
     AmqpError,
     DeliveryReceived,
     DispositionReceived,
+    EncodedMessage,
     IncomingDelivery,
     IncomingLink,
     LinkDetached,
@@ -23,7 +24,6 @@ from sbclient.amqp import (
     Modified,
     Rejected,
     Sections,
-    WireMessage,
     encode_message,
 )
 from sbclient.amqp.states import DeliveryState
@@ -36,6 +36,7 @@ from sbclient.entities import EntityAddress, EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import SETTLED, Client, connected, create
+from tests.payloads import payload_of
 
 SESSION_FILTER = "com.microsoft:session-filter"
 LOCKED_UNTIL = "com.microsoft:locked-until-utc"
@@ -67,13 +68,13 @@ async def nothing(client: Client, link: IncomingLink, *, for_s: float = 5) -> No
 async def put(context: NamespaceContext, path: str, *messages: ServiceBusMessage) -> None:
     def send(call: Call) -> None:
         for message in messages:
-            context.host.namespace.send(call, path, [message])
+            context.host.namespace.send(call, path, [encode_message(message)])
 
     await context.host.perform(Operation.SEND, path, send, timeout_s=10)
 
 
 def text(delivery: IncomingDelivery) -> str:
-    return str(WireMessage.of(delivery.payload))
+    return bytes(EncodedMessage.of(delivery.payload)).decode()
 
 
 def session_filter(session_id: str | None) -> dict[str, str | None]:
@@ -408,7 +409,7 @@ async def test_connection_closed_by_the_server_locks_no_more_messages(
         await client.receiver(sessions, filters=session_filter("a"))
         sender = await client.sender("other")
         await asyncio.sleep(1)
-        sender.send(encode_message(ServiceBusMessage("y")), tag=b"1", needs_credit=False)
+        sender.send(payload_of(ServiceBusMessage("y")), tag=b"1", needs_credit=False)
         client.flush()
         monkeypatch.setattr(client, "flush", lambda: None)  # the client is slow to answer the close
         with monkeypatch.context() as broken:
@@ -654,9 +655,7 @@ async def test_a_pinned_message_for_a_dead_fragment_is_refused(context: Namespac
     create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
     context.host.inject(Fault(FaultKind.DOWN, "p", fragments=range(16)))
     async with connected(context, "p") as client:
-        outcome = await client.transfer(
-            await client.sender("p"), encode_message(ServiceBusMessage("x", partition_key="k"))
-        )
+        outcome = await client.transfer(await client.sender("p"), payload_of(ServiceBusMessage("x", partition_key="k")))
         assert isinstance(outcome, Rejected)
         assert outcome.error is not None
         assert outcome.error.condition == "amqp:internal-error"

@@ -19,6 +19,7 @@ from sbclient.amqp import (
     Sections,
     Source,
     Target,
+    encode_message,
     encode_sections,
 )
 from sbclient.amqp.performatives import (
@@ -56,7 +57,7 @@ def call(host: BrokerHost, operation: Operation = Operation.SEND) -> Call:
 
 def put(host: BrokerHost, path: str, *texts: str, **attributes: Any) -> None:
     for text in texts:
-        host.namespace.send(call(host), path, [ServiceBusMessage(text, **attributes)])
+        host.namespace.send(call(host), path, [encode_message(ServiceBusMessage(text, **attributes))])
 
 
 async def sent(raw: Raw, handle: int, payload: bytes, *, delivery_id: int = 0, state: Any = None) -> Any:

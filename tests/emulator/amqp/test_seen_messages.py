@@ -20,6 +20,7 @@ from sbclient.amqp import (
     Sections,
     Source,
     TransactionalState,
+    encode_message,
     encode_sections,
 )
 from sbclient.amqp.performatives import Disposition, Transfer
@@ -41,7 +42,9 @@ DEAD_LETTER = "com.microsoft:dead-letter"
 
 def put(host: BrokerHost, path: str, *texts: str, **attributes: Any) -> None:
     for text in texts:
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [ServiceBusMessage(text, **attributes)])
+        host.namespace.send(
+            Call(Operation.SEND, host.clock.now()), path, [encode_message(ServiceBusMessage(text, **attributes))]
+        )
 
 
 class Sending:
@@ -240,7 +243,7 @@ async def test_cancelling_a_scheduled_message_in_a_transaction(
 ) -> None:
     create(host, EntityKind.QUEUE, "q")
     message = ServiceBusMessage("x", scheduled_enqueue_time_utc=datetime.fromtimestamp(clock.now() + 60, UTC))
-    numbers = host.namespace.schedule(Call(Operation.SCHEDULE, clock.now()), "q", [message])
+    numbers = host.namespace.schedule(Call(Operation.SCHEDULE, clock.now()), "q", [encode_message(message)])
     async with raw_client(context) as raw:
         await raw.open()
         send = Sending(raw)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from sbclient.amqp import encode_message
 from sbclient.broker.entry import Entry
 from sbclient.emulator.control.message_json import (
     MAX_COPIES,
@@ -25,7 +26,7 @@ from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 
 
 def entry(body: Any, **attributes: Any) -> Entry:
-    stored = Entry(ServiceBusMessage(body, **attributes), 100)
+    stored = Entry(encode_message(ServiceBusMessage(body, **attributes)), 100)
     stored.number, stored.enqueued_at = (3 << 48) | 7, 1_700_000_000.0
     return stored
 
@@ -62,18 +63,18 @@ class TestShown:
 
     @pytest.mark.parametrize("raw", [b"\xff\xfe", b"\x00text", b"a\x1b[31m"])
     def test_binary_is_shown_as_base64(self, raw: bytes) -> None:
-        said = body_of(ServiceBusMessage(raw))
+        said = body_of(encode_message(ServiceBusMessage(raw)))
         assert b64decode(said["base64"]) == raw
         assert line_of(entry(raw))["preview"] is None
 
     def test_a_body_that_is_cut_stays_text(self) -> None:
-        said = body_of(ServiceBusMessage("x" + "ä" * MAX_SHOWN_BYTES))
+        said = body_of(encode_message(ServiceBusMessage("x" + "ä" * MAX_SHOWN_BYTES)))
         assert said["is_cut"]
         assert said["size_bytes"] == 1 + 2 * MAX_SHOWN_BYTES
         assert said["text"].endswith("ä")
 
     def test_a_body_in_parts_is_joined(self) -> None:
-        assert body_of(ServiceBusMessage([b"a", b"b"]))["text"] == "ab"
+        assert body_of(encode_message(ServiceBusMessage([b"a", b"b"])))["text"] == "ab"
 
     @pytest.mark.parametrize(
         ("kind", "value", "text"),
@@ -85,7 +86,7 @@ class TestShown:
         ],
     )
     def test_values_and_sequences_are_shown_as_text(self, kind: AmqpMessageBodyType, value: Any, text: str) -> None:
-        said = body_of(of_type(kind, value))
+        said = body_of(encode_message(of_type(kind, value)))
         assert (said["type"], said["text"]) == (kind.value, text)
 
 

@@ -24,7 +24,7 @@ def broker() -> Driver:
 
 
 def texts(entries: list[Entry]) -> list[str]:
-    return [str(entry.content) for entry in entries]
+    return [bytes(entry.content).decode() for entry in entries]
 
 
 def page(broker: Driver, count: int, **how: Any) -> Page:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sbclient.amqp import WireMessage, encode_message
 from sbclient.broker.entry import Entry
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
@@ -65,5 +64,5 @@ def entry_described(entry: Entry) -> Any:
         entry.was_scheduled,
         dict(entry.properties),
         content.message_id,
-        content.sections.payload if isinstance(content, WireMessage) else encode_message(content),
+        content.payload,
     )

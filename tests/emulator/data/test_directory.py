@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import PREM_2021, STD_2021, Profile
@@ -62,7 +63,7 @@ class Process:
 
     def send(self, *bodies: str) -> None:
         for body in bodies:
-            self.namespace.send(self.call(Operation.SEND), "q", [ServiceBusMessage(body)])
+            self.namespace.send(self.call(Operation.SEND), "q", [encode_message(ServiceBusMessage(body))])
 
     def delete(self, count: int) -> None:
         mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
@@ -91,7 +92,7 @@ class Process:
 
 def bodies(namespace: Namespace) -> list[str]:
     (fragment,) = namespace.queue("q").fragments
-    return [str(entry.content) for entry in fragment.browse(0.0, 0)]
+    return [bytes(entry.content).decode() for entry in fragment.browse(0.0, 0)]
 
 
 @pytest.fixture
@@ -333,7 +334,7 @@ async def test_namespaces_share_the_directory(folder: Path) -> None:
     assert not process.data.keep(other, process.clock.now())
     address = EntityAddress(EntityKind.QUEUE, ("q",))
     other.management.create(process.call(Operation.MANAGE), address, QueueProperties("q"))
-    other.send(process.call(Operation.SEND), "q", [ServiceBusMessage("of the other")])
+    other.send(process.call(Operation.SEND), "q", [encode_message(ServiceBusMessage("of the other"))])
     process.data.write()
     survivor = process.survivor()
     restored = Namespace("fabrikam", random=Random(1))

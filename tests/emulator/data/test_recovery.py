@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sbclient.amqp import WireMessage, encode_message
+from sbclient.amqp import EncodedMessage
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
@@ -38,6 +38,7 @@ from tests.broker.driver import (
     topic_address,
 )
 from tests.emulator.data.described import described
+from tests.payloads import payload_of
 
 QUEUES = ("plain", "partitioned", "sessions", "remembering")
 SUBSCRIPTIONS = ("t/Subscriptions/all", "t/Subscriptions/some")
@@ -98,7 +99,7 @@ class History(RuleBasedStateMachine):
         self.database.execute("COMMIT")
         self.ends.append((self.log.stat().st_size, described(self.driver.namespace, self.driver.now)))
 
-    def message(self, key: str | None, **attributes: Any) -> ServiceBusMessage:
+    def message(self, key: str | None, **attributes: Any) -> EncodedMessage:
         number = next(self.counts)
         sent = ServiceBusMessage(
             f"{number}",
@@ -107,7 +108,7 @@ class History(RuleBasedStateMachine):
             application_properties={"n": number},
             **attributes,
         )
-        return WireMessage.of(encode_message(sent)) if number % 3 else sent
+        return EncodedMessage.of(payload_of(sent))
 
     # ------------------------------------------------------------------ messages
 

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.profile import PREM_2021
 from sbclient.clock import VirtualClock
@@ -259,7 +260,7 @@ class TestGetAndDelete:
         await made(api, ("/orders", QUEUE))
         at = datetime.fromtimestamp(clock.now() + 600, UTC)
         for message in [ServiceBusMessage(b"1"), ServiceBusMessage(b"2", scheduled_enqueue_time_utc=at)]:
-            host.namespace.send(Call(Operation.SEND, clock.now()), "orders", [message])
+            host.namespace.send(Call(Operation.SEND, clock.now()), "orders", [encode_message(message)])
         found = await api.answer(request("GET", "/orders"))
         counts = description(found).child("CountDetails")
         assert counts is not None
@@ -398,7 +399,7 @@ class TestForwarding:
     async def test_destination_is_a_url_outside_and_a_path_inside(self, api: ManagementApi, host: BrokerHost) -> None:
         await made(api, ("/a%2Fb", QUEUE), ("/q", described("Queue", ForwardTo="sb://localhost:5672/a/b")))
         assert fields(await api.answer(request("GET", "/q")))["ForwardTo"] == "sb://localhost:5672/a/b"
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [ServiceBusMessage(b"1")])
+        host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [encode_message(ServiceBusMessage(b"1"))])
         assert fields(await api.answer(request("GET", "/a%2Fb")))["MessageCount"] == "1"
 
     @pytest.mark.parametrize("method_is_update", [False, True])

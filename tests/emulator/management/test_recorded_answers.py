@@ -19,6 +19,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.clock import VirtualClock
 from sbclient.delivery import Settlement, SettleMode
@@ -116,7 +117,7 @@ def _send(context: NamespaceContext, path: str) -> None:
     namespace, now = context.host.namespace, context.clock.now()
     to, _, subscription = path.partition("/")
     source = f"{to}/Subscriptions/{subscription}" if subscription else to
-    namespace.send(Call(Operation.SEND, now), to, [ServiceBusMessage(b"to dead-letter")])
+    namespace.send(Call(Operation.SEND, now), to, [encode_message(ServiceBusMessage(b"to dead-letter"))])
     (entry,) = namespace.receive(Call(Operation.RECEIVE, now), source, max_message_count=1)
     settlement = Settlement(SettleMode.DEAD_LETTER)
     namespace.settle(Call(Operation.SETTLE, now), source, [UUID(int=entry.token)], settlement)
@@ -124,7 +125,10 @@ def _send(context: NamespaceContext, path: str) -> None:
     namespace.send(
         Call(Operation.SEND, now),
         to,
-        [ServiceBusMessage(b"active"), ServiceBusMessage(b"scheduled", scheduled_enqueue_time_utc=at)],
+        [
+            encode_message(ServiceBusMessage(b"active")),
+            encode_message(ServiceBusMessage(b"scheduled", scheduled_enqueue_time_utc=at)),
+        ],
     )
 
 

@@ -36,6 +36,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import SETTLED, Client, connected, create, wire
 from tests.emulator.net.test_websocket_stream import HELLO, PING, open_engine
+from tests.payloads import payload_of
 
 
 class TickingClock(VirtualClock):
@@ -140,7 +141,7 @@ class TestAmqp:
         async with connected(context, "q") as client:
             link = await client.sender("q")
             async with bystander() as turns:
-                client.pipe.write(transfers(client, link.handle, encode_message(ServiceBusMessage(b"")), 3_200))
+                client.pipe.write(transfers(client, link.handle, payload_of(ServiceBusMessage(b"")), 3_200))
                 while len(host.namespace.queue("q")) < 3_200:
                     before = len(host.namespace.queue("q"))
                     await asyncio.sleep(0)
@@ -174,7 +175,7 @@ class TestAmqp:
     ) -> None:
         create(host, EntityKind.QUEUE, "q")
         for _ in range(200):
-            host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [ServiceBusMessage(b"")])
+            host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [encode_message(ServiceBusMessage(b""))])
         async with connected(context, "q") as client:
             link = await client.receiver("q", credit=200)
             for _ in range(200):
@@ -189,7 +190,7 @@ class TestAmqp:
         create(host, EntityKind.QUEUE, "q")
         for _ in range(9_000):
             call = Call(Operation.SEND, host.clock.now())
-            host.namespace.send(call, "q", [ServiceBusMessage(b"")])
+            host.namespace.send(call, "q", [encode_message(ServiceBusMessage(b""))])
         async with connected(context, "q") as client:
             links = [await client.receiver("q", settle_mode=SETTLED) for _ in range(90)]
             for link in links:
@@ -207,7 +208,7 @@ class TestAmqp:
         create(host, EntityKind.QUEUE, "q")
         async with connected(context, "q") as client:
             link = await client.sender("q")
-            payloads = [encode_message(ServiceBusMessage(str(number))) for number in range(300)]
+            payloads = [payload_of(ServiceBusMessage(str(number))) for number in range(300)]
             frames = [
                 write_transfers(
                     client.session.channel,
@@ -226,7 +227,7 @@ class TestAmqp:
             received: list[Entry] = []
             while len(received) < 300:
                 received += await host.receive("q", max_message_count=300, max_wait_time_s=5)
-        assert [str(entry.content) for entry in received] == [str(number) for number in range(300)]
+        assert [bytes(entry.content).decode() for entry in received] == [str(number) for number in range(300)]
 
 
 class TestHttp:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.clock import VirtualClock
 from sbclient.delivery import Settlement, SettleMode
@@ -64,7 +65,7 @@ class Emulated:
     def send(self, path: str, *messages: ServiceBusMessage, context: NamespaceContext | None = None) -> None:
         host = (context or self.primary).host
         for message in messages:
-            host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [message])
+            host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [encode_message(message)])
 
     async def overview(self, **how: Any) -> Any:
         answer = await self.api.answer(request("GET", "/$control/overview", **how))

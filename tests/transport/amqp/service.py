@@ -24,6 +24,7 @@ from sbclient.amqp import (
     DeliveryReceived,
     DispositionReceived,
     DispositionsReceived,
+    EncodedMessage,
     IncomingDelivery,
     IncomingLink,
     LinkDetached,
@@ -31,7 +32,6 @@ from sbclient.amqp import (
     Properties,
     Sections,
     TransactionalState,
-    encode_message,
     encode_sections,
 )
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
@@ -41,6 +41,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.transport.amqp.connection import Sink
 from sbclient.transport.amqp.credentials import SharedKey
 from sbclient.transport.amqp.transport import AmqpTransport
+from tests.payloads import payload_of
 
 Answer = tuple[int, str | None, Any]
 """Status, condition and body of a reply."""
@@ -224,7 +225,9 @@ class ServiceEnd:
         if drain and self.service.answers_drain:
             link.drained()
 
-    def send(self, link: OutgoingLink, message: ServiceBusMessage, *, needs_credit: bool = True) -> None:
+    def send(
+        self, link: OutgoingLink, message: ServiceBusMessage | EncodedMessage, *, needs_credit: bool = True
+    ) -> None:
         """Deliver one message."""
         self._tags += 1
         token = UUID(int=self._tags)
@@ -236,7 +239,7 @@ class ServiceEnd:
             locked_until_ms=None if is_deleting else now_ms + int(self.service.lock_s * 1000),
             lock_token=None if is_deleting else token,
         )
-        payload = encode_delivery(Sections(encode_message(message)), annotations)
+        payload = encode_delivery(Sections(payload_of(message)), annotations)
         link.send(payload, tag=token.bytes_le, settled=is_deleting, needs_credit=needs_credit)
 
 
@@ -258,7 +261,7 @@ class Service:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.ends: list[ServiceEnd] = []
-        self.stored: list[ServiceBusMessage] = []
+        self.stored: list[ServiceBusMessage | EncodedMessage] = []
         self.options = ConnectionOptions(container_id="service", max_message_size=2**27)
         self.max_message_size = 2**20
         self.session = "s1"

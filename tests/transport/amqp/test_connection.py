@@ -16,6 +16,7 @@ from sbclient.errors import (
 )
 from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.transport import AmqpTransport
+from tests.payloads import batch_of
 from tests.transport.amqp.service import Service, hold
 
 X = [ServiceBusMessage("x")]
@@ -23,13 +24,13 @@ X = [ServiceBusMessage("x")]
 
 async def test_silent_peer_is_probed_and_dropped_after_a_timeout(service: Service, transport: AmqpTransport) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     service.end.is_deaf = True
     with pytest.raises(OperationTimeoutError):
-        await sender.send(X, timeout_s=10)
+        await sender.send(batch_of(X), timeout_s=10)
     await transport.clock.sleep(6)
     assert not sender.is_open
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     assert len(service.ends) == 2
 
 
@@ -37,7 +38,7 @@ async def test_unexpected_error_of_the_socket_ends_the_connection_at_once(
     service: Service, transport: AmqpTransport, clock: VirtualClock
 ) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
 
     def write(data: bytes) -> None:
         raise RuntimeError("the handler is closed")
@@ -47,19 +48,19 @@ async def test_unexpected_error_of_the_socket_ends_the_connection_at_once(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
     began_at = clock.monotonic()
     with pytest.raises(ServiceBusConnectionError, match="RuntimeError: the handler is closed"):
-        await sender.send(X, timeout_s=10)
+        await sender.send(batch_of(X), timeout_s=10)
     assert clock.monotonic() - began_at < 1
     assert isinstance(logged[0]["exception"], RuntimeError)
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     assert len(service.ends) == 2
 
 
 async def test_peer_that_answers_the_probe_is_kept(service: Service, transport: AmqpTransport) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     service.on_transfer = hold
     with pytest.raises(OperationTimeoutError):
-        await sender.send(X, timeout_s=10)
+        await sender.send(batch_of(X), timeout_s=10)
     await transport.clock.sleep(6)
     assert sender.is_open
     assert len(service.ends) == 1
@@ -67,40 +68,40 @@ async def test_peer_that_answers_the_probe_is_kept(service: Service, transport: 
 
 async def test_peer_that_has_answered_probes_is_probed_again(service: Service, transport: AmqpTransport) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     answering, service.on_transfer = service.on_transfer, hold
     for _ in range(2):
         with pytest.raises(OperationTimeoutError):
-            await sender.send(X, timeout_s=10)
+            await sender.send(batch_of(X), timeout_s=10)
         await transport.clock.sleep(6)
         assert sender.is_open
     service.end.is_deaf = True
     with pytest.raises(OperationTimeoutError):
-        await sender.send(X, timeout_s=10)
+        await sender.send(batch_of(X), timeout_s=10)
     await transport.clock.sleep(6)
     assert not sender.is_open
     service.on_transfer = answering
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     assert len(service.ends) == 2
 
 
 async def test_idle_frames_keep_the_connection(service: Service, transport: AmqpTransport) -> None:
     service.options = ConnectionOptions(container_id="service", idle_timeout_s=30.0)
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     before = len(service.end.written)
     for _ in range(8):
         await transport.clock.sleep(10)
         service.end.engine.pass_time(now=transport.clock.monotonic())
         service.end.flush()
     assert bytes(service.end.written[before:]).count(EMPTY_FRAME) >= 5
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     assert len(service.ends) == 1
 
 
 async def test_peer_that_falls_silent_is_dropped_without_a_call(service: Service, transport: AmqpTransport) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     service.end.is_deaf = True
     await transport.clock.sleep(121)
     assert not sender.is_open
@@ -118,7 +119,7 @@ async def test_handshake_without_answer_ends(service: Service, transport: AmqpTr
     silent = service.transport()
     began_at = clock.monotonic()
     with pytest.raises(ServiceBusConnectionError) as caught:
-        await silent.open_sender("orders").send(X, timeout_s=60)
+        await silent.open_sender("orders").send(batch_of(X), timeout_s=60)
     assert not caught.value.is_in_doubt
     assert clock.monotonic() - began_at == pytest.approx(30, abs=1)
     await silent.close()
@@ -129,7 +130,7 @@ async def test_close_by_the_service_leaves_sends_in_doubt(service: Service, tran
         AmqpError("amqp:connection:forced", "going down"), now=transport.clock.monotonic()
     )
     with pytest.raises(ServiceBusConnectionError) as caught:
-        await transport.open_sender("orders").send(X, timeout_s=10)
+        await transport.open_sender("orders").send(batch_of(X), timeout_s=10)
     assert caught.value.is_in_doubt
 
 
@@ -152,7 +153,7 @@ async def test_close_instead_of_open_decides_the_error(service: Service, transpo
     service.connect = closing  # type: ignore[assignment,method-assign]  # a service that closes at once
     unwelcome = service.transport()
     with pytest.raises((ServiceBusAuthorizationError, ServiceBusConnectionError)) as caught:
-        await unwelcome.open_sender("orders").send(X, timeout_s=60)
+        await unwelcome.open_sender("orders").send(batch_of(X), timeout_s=60)
     assert not caught.value.is_in_doubt
     await unwelcome.close()
 
@@ -164,7 +165,7 @@ async def test_further_connection_is_opened_at_the_limit_of_channels(
     service.replies["com.microsoft:cancel-scheduled-message"] = lambda body: (200, None, None)
     senders = [transport.open_sender(f"q{number}") for number in range(7)]
     for sender in senders:
-        await sender.send(X, timeout_s=10)
+        await sender.send(batch_of(X), timeout_s=10)
     assert all(sender.is_open for sender in senders)
     assert len(service.ends) == 7
     for sender in senders:  # each connection has a channel left for a management node
@@ -211,7 +212,7 @@ async def test_closed_links_free_their_channels(service: Service, transport: Amq
     service.options = ConnectionOptions(container_id="service", channel_max=7)
     for number in range(20):
         sender = transport.open_sender(f"q{number}")
-        await sender.send(X, timeout_s=10)
+        await sender.send(batch_of(X), timeout_s=10)
         await sender.close()
         receiver = transport.open_receiver(f"q{number}")
         await receiver.open(timeout_s=10)
@@ -222,7 +223,7 @@ async def test_closed_links_free_their_channels(service: Service, transport: Amq
 async def test_close_ends_everything(service: Service, transport: AmqpTransport) -> None:
     sender = transport.open_sender("orders")
     receiver = transport.open_receiver("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     waiting = asyncio.create_task(receiver.receive(max_message_count=1, max_wait_time_s=60))
     await transport.clock.sleep(1)
     await transport.close()
@@ -232,13 +233,13 @@ async def test_close_ends_everything(service: Service, transport: AmqpTransport)
     assert service.end.engine.is_over
     assert service.end.is_closed
     with pytest.raises(InvalidOperationError):
-        await transport.open_sender("orders").send(X, timeout_s=10)
+        await transport.open_sender("orders").send(batch_of(X), timeout_s=10)
 
 
 async def test_close_of_a_silent_peer_ends_soon(
     service: Service, transport: AmqpTransport, clock: VirtualClock
 ) -> None:
-    await transport.open_sender("orders").send(X, timeout_s=10)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10)
     await transport.open_receiver("orders").open(timeout_s=10)
     service.end.is_deaf = True
     began_at = clock.monotonic()

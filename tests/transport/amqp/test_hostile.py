@@ -27,6 +27,7 @@ from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.connection import Sink
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.fuzz.amqp_engine import Author
+from tests.payloads import batch_of
 from tests.transport.amqp.service import Service, ServiceEnd, hold
 
 TIMEOUT_S = 5.0
@@ -134,7 +135,7 @@ class Caller:
         body = f"<uid {self.count}>"
         message = ServiceBusMessage(body, session_id=self.random.choice((None, "k")))
         try:
-            await self.sender.send([message], timeout_s=TIMEOUT_S)
+            await self.sender.send(batch_of([message]), timeout_s=TIMEOUT_S)
         except (OperationTimeoutError, ServiceBusConnectionError) as error:
             if not error.is_in_doubt:
                 self.not_sent.append(body)
@@ -151,7 +152,7 @@ class Caller:
         assert not unexpected
 
     async def schedule(self) -> None:
-        await self.sender.schedule([ServiceBusMessage("later")], timeout_s=TIMEOUT_S)
+        await self.sender.schedule(batch_of([ServiceBusMessage("later")]), timeout_s=TIMEOUT_S)
 
     async def peek(self) -> None:
         await self.receiver.peek(max_message_count=1, sequence_number=1, timeout_s=TIMEOUT_S)
@@ -165,7 +166,7 @@ class Caller:
 
     async def transact(self) -> None:
         transaction = await self.transport.begin_transaction(timeout_s=TIMEOUT_S)
-        await self.sender.send([ServiceBusMessage("x")], timeout_s=TIMEOUT_S / 2, transaction=transaction)
+        await self.sender.send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S / 2, transaction=transaction)
         await transaction.commit(timeout_s=TIMEOUT_S / 2)
 
 
@@ -188,7 +189,7 @@ async def test_calls_end_in_time_for_any_responses(first: int, clock: VirtualClo
         service.malice = 0.0
         for attempt in range(3):
             try:
-                await transport.open_sender("orders").send([ServiceBusMessage("again")], timeout_s=TIMEOUT_S)
+                await transport.open_sender("orders").send(batch_of([ServiceBusMessage("again")]), timeout_s=TIMEOUT_S)
                 break
             except ServiceBusError:
                 assert attempt < 2, f"seed {seed}: the transport is not usable any more"
@@ -205,7 +206,7 @@ async def test_outcome_that_no_send_can_have_is_no_success(outcome: Any, clock: 
     transport = service.transport()
     sender = transport.open_sender("orders")
     with pytest.raises(ServiceBusError):
-        await sender.send([ServiceBusMessage("x")], timeout_s=TIMEOUT_S)
+        await sender.send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)
     await transport.close()
 
 
@@ -213,7 +214,9 @@ async def test_link_that_loses_its_right_leaves_transfers_in_doubt(clock: Virtua
     service = Service(clock)
     service.on_transfer = hold
     transport = service.transport()
-    sending = asyncio.create_task(transport.open_sender("orders").send([ServiceBusMessage("x")], timeout_s=TIMEOUT_S))
+    sending = asyncio.create_task(
+        transport.open_sender("orders").send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)
+    )
     await clock.sleep(1)
     service.end.link("orders").detach(AmqpError(UNAUTHORIZED, "the token has expired"))
     service.end.flush()
@@ -221,7 +224,7 @@ async def test_link_that_loses_its_right_leaves_transfers_in_doubt(clock: Virtua
         await sending
     assert raised.value.is_in_doubt
     service.on_transfer = lambda delivery: delivery.settle(ACCEPTED)
-    await transport.open_sender("orders").send([ServiceBusMessage("x")], timeout_s=TIMEOUT_S)
+    await transport.open_sender("orders").send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)
     await transport.close()
 
 
@@ -245,7 +248,7 @@ async def test_huge_frame_before_the_open_ends_the_connection_at_once(opening: b
     transport = HugeService(clock).transport()
     began_at = clock.monotonic()
     with pytest.raises(ServiceBusError) as raised:
-        await transport.open_sender("orders").send([ServiceBusMessage("x")], timeout_s=TIMEOUT_S)
+        await transport.open_sender("orders").send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)
     assert not raised.value.is_in_doubt
     assert clock.monotonic() - began_at < 1
     await transport.close()

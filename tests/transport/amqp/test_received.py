@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from sbclient.amqp import Header, Properties, Sections, WireMessage, encode_message, encode_sections
+from sbclient.amqp import EncodedMessage, Header, Properties, Sections, encode_message, encode_sections
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.types import (
@@ -36,6 +36,7 @@ from sbclient.errors import ServiceBusError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.envelope import seal, unseal
 from sbclient.transport.amqp.received import AmqpReceivedMessage
+from tests.payloads import payload_of
 
 PLAIN: Sequence[Any] = (
     None,
@@ -80,7 +81,7 @@ def entries(payload: bytes) -> dict[str, Any]:
 
 def delivered(payload: bytes) -> bytes:
     """The message as the service delivers it."""
-    return encode_delivery(WireMessage.of(payload).sections, BrokerAnnotations(1, 1_700_000_000_000))
+    return encode_delivery(EncodedMessage.of(payload).sections, BrokerAnnotations(1, 1_700_000_000_000))
 
 
 def received(payload: bytes) -> AmqpReceivedMessage:
@@ -90,9 +91,9 @@ def received(payload: bytes) -> AmqpReceivedMessage:
 
 def through_the_backlog(message: ServiceBusMessage) -> bytes:
     """The encoding of a message that was diverted, and drained to its entity."""
-    stored = encode_message(seal(message, "orders"))
+    stored = payload_of(seal(encode_message(message), "orders"))
     drained = unseal(received(stored), now=1_700_000_000.0, time_to_live_mode="remaining")
-    return encode_message(drained.message)
+    return payload_of(drained.message)
 
 
 def payload(body: bytes, properties: dict[str, bytes]) -> bytes:
@@ -130,14 +131,14 @@ def test_value_of_an_edited_property_replaces_the_received_one() -> None:
     message = received(payload(BODIES["data"], {"kept": WIDE["int"], "edited": WIDE["int"]})).copy()
     message.application_properties["edited"] = "new"
     message.application_properties["added"] = True
-    encoded = encode_message(message)
+    encoded = payload_of(message)
     assert entries(encoded) == {"kept": (int, 7), "edited": (str, "new"), "added": (bool, True)}
     assert WIDE["int"] in encoded
 
 
 def test_copy_of_a_copy_keeps_the_bytes() -> None:
     message = received(payload(BODIES["wide"], {"n": WIDE["binary"]})).copy().copy(subject="s")
-    encoded = Sections(encode_message(message))
+    encoded = Sections(payload_of(message))
     assert (encoded.raw_body, encoded.properties.subject) == (BODIES["wide"], "s")
     assert encoded.application_properties["n"] == b"\xff"
 
@@ -158,7 +159,7 @@ def test_a_received_message_shows_every_section() -> None:
     assert (raw.annotations, raw.delivery_annotations) == ({"x-opt-sequence-number": 5, "mine": "a"}, {"d": 1})
     assert (raw.footer, raw.application_properties) == ({"f": 2}, {"n": 1})
     assert (raw.body, raw.body_type) == ([1, "x"], AmqpMessageBodyType.VALUE)
-    bare = AmqpReceivedMessage.read(encode_message(ServiceBusMessage("x")), lock_token=None, has_session=False)
+    bare = AmqpReceivedMessage.read(payload_of(ServiceBusMessage("x")), lock_token=None, has_session=False)
     assert bare.raw_amqp_message.header == AmqpMessageHeader()
 
 
@@ -172,7 +173,7 @@ def test_a_repr_of_a_message_with_unreadable_properties_says_so() -> None:
 
 
 def test_attribute_that_was_set_is_not_decoded_any_more() -> None:
-    message = received(encode_message(ServiceBusMessage("x", subject="sent", message_id="m")))
+    message = received(payload_of(ServiceBusMessage("x", subject="sent", message_id="m")))
     message.subject = "set"
     message.locked_until_utc = until = datetime(2030, 1, 1, tzinfo=UTC)
     assert (message.message_id, message.subject, message.sequence_number) == ("m", "set", 1)
@@ -180,9 +181,7 @@ def test_attribute_that_was_set_is_not_decoded_any_more() -> None:
 
 
 def test_unreadable_annotations_leave_the_rest_readable() -> None:
-    payload = (
-        b"\x00\x53\x72" + b"\xc1\x06\x02\xa3\x01a\xa1\x09" + encode_message(ServiceBusMessage("x", message_id="m"))
-    )
+    payload = b"\x00\x53\x72" + b"\xc1\x06\x02\xa3\x01a\xa1\x09" + payload_of(ServiceBusMessage("x", message_id="m"))
     message = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False)
     assert (str(message), message.message_id) == ("x", "m")
     with pytest.raises(ServiceBusError):
@@ -190,6 +189,6 @@ def test_unreadable_annotations_leave_the_rest_readable() -> None:
 
 
 def test_unknown_attribute_is_an_attribute_error() -> None:
-    message = received(encode_message(ServiceBusMessage("x")))
+    message = received(payload_of(ServiceBusMessage("x")))
     assert not hasattr(message, "nothing")
     assert message.auto_renew_error is None

@@ -28,6 +28,7 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.transport import AmqpTransport
+from tests.payloads import batch_of
 from tests.transport.amqp.service import Answer, Service
 
 COMPLETE = Settlement(SettleMode.COMPLETE)
@@ -73,12 +74,12 @@ async def test_message_has_the_facts_of_the_service(
 
 
 async def test_binary_property_reads_as_text_and_is_sent_as_it_came(service: Service, transport: AmqpTransport) -> None:
-    from sbclient.amqp import Sections, WireMessage, encode_sections
+    from sbclient.amqp import EncodedMessage, Sections, encode_sections
 
-    service.stored.append(WireMessage.of(encode_sections(application_properties={"b": b"\xff\x00"}, data=[b"x"])))
+    service.stored.append(EncodedMessage.of(encode_sections(application_properties={"b": b"\xff\x00"}, data=[b"x"])))
     (message,) = await receive(transport.open_receiver("orders"), 1)
     assert message.application_properties["b"] == "\\xff\x00"
-    await transport.open_sender("copies").send([message.copy()], timeout_s=10)
+    await transport.open_sender("copies").send(batch_of([message.copy()]), timeout_s=10)
     sent = Sections(service.end.transfers[0].payload)
     assert sent.application_properties == {"b": b"\xff\x00"}
 
@@ -605,7 +606,7 @@ async def test_transfer_to_a_wrong_handle_ends_that_session_alone(service: Servi
     from sbclient.amqp.transfers import write_transfers
 
     other = transport.open_sender("other")
-    await other.send([ServiceBusMessage("x")], timeout_s=10)
+    await other.send(batch_of([ServiceBusMessage("x")]), timeout_s=10)
     receiver = transport.open_receiver("orders")
     waiting = asyncio.create_task(receive(receiver, 1, 60))
     await transport.clock.sleep(1)
@@ -640,7 +641,9 @@ async def test_message_with_unreadable_annotations_is_received_with_the_others(
         waiting = asyncio.create_task(receiver.receive_messages(2, 5))
         await transport.clock.sleep(1)
         annotations = b"\x00\x53\x72" + b"\xc1\x06\x02\xa3\x01a\xa1\x09"
-        service.end.link("orders").send(annotations + encode_message(ServiceBusMessage("a")), tag=UUID(int=77).bytes_le)
+        service.end.link("orders").send(
+            annotations + encode_message(ServiceBusMessage("a")).payload, tag=UUID(int=77).bytes_le
+        )
         put(service, "b")
         unreadable, readable = await waiting
         assert (str(unreadable), str(readable)) == ("a", "b")

@@ -22,6 +22,7 @@ from sbclient.errors import (
 )
 from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.transport import AmqpTransport
+from tests.payloads import batch_of
 from tests.transport.amqp.service import Service, accept, hold, refused
 
 
@@ -35,7 +36,9 @@ def bodies(service: Service) -> list[str]:
 
 async def test_sends_share_a_connection_and_a_token(service: Service, transport: AmqpTransport) -> None:
     one, other = transport.open_sender("orders"), transport.open_sender("orders")
-    await asyncio.gather(one.send(message("a"), timeout_s=10), other.send(message("b"), timeout_s=10))
+    await asyncio.gather(
+        one.send(batch_of(message("a")), timeout_s=10), other.send(batch_of(message("b")), timeout_s=10)
+    )
     assert len(service.ends) == 1
     assert service.asked == ["put-token"]
     assert service.end.attached.count("$cbs") == 2
@@ -46,7 +49,7 @@ async def test_sends_share_a_connection_and_a_token(service: Service, transport:
 
 async def test_limits_are_read_again_after_the_link_was_lost(service: Service, transport: AmqpTransport) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(message(), timeout_s=10)
+    await sender.send(batch_of(message()), timeout_s=10)
     service.end.cut()
     service.max_message_size = 2**18
     assert await sender.limits(timeout_s=10) == SenderLimits(2**18, 2**18)
@@ -58,11 +61,11 @@ async def test_connection_lost_before_the_answer_leaves_the_send_in_doubt(
     sender = transport.open_sender("orders")
     service.on_transfer = lambda _: service.end.cut()
     with pytest.raises(ServiceBusConnectionError) as caught:
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert caught.value.is_in_doubt
     assert not sender.is_open
     service.on_transfer = accept
-    await sender.send(message(), timeout_s=10)
+    await sender.send(batch_of(message()), timeout_s=10)
     assert len(service.ends) == 2
 
 
@@ -71,7 +74,7 @@ async def test_connection_lost_while_waiting_for_credit_sends_nothing(
 ) -> None:
     service.credit = 0
     sender = transport.open_sender("orders")
-    sending = asyncio.create_task(sender.send(message(), timeout_s=10))
+    sending = asyncio.create_task(sender.send(batch_of(message()), timeout_s=10))
     await clock.sleep(1)
     service.end.cut()
     with pytest.raises(ServiceBusConnectionError) as caught:
@@ -84,7 +87,7 @@ async def test_each_of_many_callers_gets_its_own_doubt(service: Service, transpo
     service.credit = 3
     service.on_transfer = hold
     sender = transport.open_sender("orders")
-    sends = [asyncio.create_task(sender.send(message(str(n)), timeout_s=60)) for n in range(5)]
+    sends = [asyncio.create_task(sender.send(batch_of(message(str(n))), timeout_s=60)) for n in range(5)]
     await transport.clock.sleep(1)
     service.end.cut()
     errors = await asyncio.gather(*sends, return_exceptions=True)
@@ -102,10 +105,10 @@ async def test_connect_refused_sends_nothing(service: Service, transport: AmqpTr
     service.connect_error = refused("connection refused")
     sender = transport.open_sender("orders")
     with pytest.raises(ServiceBusConnectionError) as caught:
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert not caught.value.is_in_doubt
     service.connect_error = None
-    await sender.send(message(), timeout_s=10)
+    await sender.send(batch_of(message()), timeout_s=10)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +120,11 @@ async def test_refused_token_decides_the_error(
     service.replies["put-token"] = lambda body: (status, None, None)
     sender = transport.open_sender("orders")
     with pytest.raises(kind) as caught:
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert not caught.value.is_in_doubt
     assert "SharedAccessSignature" not in str(caught.value)
     service.replies["put-token"] = lambda body: (202, None, None)
-    await sender.send(message(), timeout_s=10)
+    await sender.send(batch_of(message()), timeout_s=10)
     assert len(service.ends) == 1
 
 
@@ -132,18 +135,18 @@ async def test_refused_attach_decides_the_error(service: Service, transport: Amq
         await sender.open(timeout_s=10)
     assert not caught.value.is_in_doubt
     service.refusals.clear()
-    await sender.send(message(), timeout_s=10)
+    await sender.send(batch_of(message()), timeout_s=10)
 
 
 async def test_link_detached_for_idleness_is_attached_again_by_the_next_send(
     service: Service, transport: AmqpTransport
 ) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(message("a"), timeout_s=10)
+    await sender.send(batch_of(message("a")), timeout_s=10)
     service.end.link("orders").detach(AmqpError("amqp:link:detach-forced", "idle for 10 minutes"))
     service.end.flush()
     assert not sender.is_open
-    await sender.send(message("b"), timeout_s=10)
+    await sender.send(batch_of(message("b")), timeout_s=10)
     assert bodies(service) == ["a", "b"]
     assert len(service.ends) == 1
 
@@ -155,12 +158,12 @@ async def test_no_credit_in_time_is_a_timeout_without_doubt(
     sender = transport.open_sender("orders")
     began_at = clock.monotonic()
     with pytest.raises(OperationTimeoutError) as caught:
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert not caught.value.is_in_doubt
     assert clock.monotonic() - began_at == pytest.approx(10, abs=0.01)
     service.end.link("orders").grant(5)
     service.end.flush()
-    await sender.send(message("later"), timeout_s=10)
+    await sender.send(batch_of(message("later")), timeout_s=10)
     assert bodies(service) == ["later"]
 
 
@@ -169,10 +172,10 @@ async def test_credit_that_is_used_up_is_waited_for_until_the_deadline(
 ) -> None:
     service.credit = 1
     sender = transport.open_sender("orders")
-    await sender.send([ServiceBusMessage("x")], timeout_s=7)
+    await sender.send(batch_of([ServiceBusMessage("x")]), timeout_s=7)
     began_at = clock.monotonic()
     with pytest.raises(OperationTimeoutError) as raised:
-        await sender.send([ServiceBusMessage("x")], timeout_s=7)
+        await sender.send(batch_of([ServiceBusMessage("x")]), timeout_s=7)
     assert not raised.value.is_in_doubt
     assert clock.monotonic() - began_at == 7
 
@@ -181,7 +184,7 @@ async def test_no_answer_in_time_is_a_timeout_in_doubt(service: Service, transpo
     service.on_transfer = hold
     sender = transport.open_sender("orders")
     with pytest.raises(OperationTimeoutError) as caught:
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert caught.value.is_in_doubt
 
 
@@ -189,10 +192,10 @@ async def test_attach_without_answer_ends_at_the_deadline(service: Service, tran
     service.unanswered.add("orders")
     sender = transport.open_sender("orders")
     with pytest.raises(OperationTimeoutError) as caught:
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert not caught.value.is_in_doubt
     service.unanswered.clear()
-    await sender.send(message(), timeout_s=10)
+    await sender.send(batch_of(message()), timeout_s=10)
     assert len(service.ends) == 1
 
 
@@ -201,9 +204,11 @@ async def test_one_transfer_of_a_key_is_unsettled_while_others_are_pipelined(
 ) -> None:
     service.on_transfer = hold
     sender = transport.open_sender("orders")
-    sends = [asyncio.create_task(sender.send(message(f"k{n}", session_id="k"), timeout_s=60)) for n in range(3)]
-    sends += [asyncio.create_task(sender.send(message(f"n{n}"), timeout_s=60)) for n in range(3)]
-    sends.append(asyncio.create_task(sender.send(message("p", partition_key="p"), timeout_s=60)))
+    sends = [
+        asyncio.create_task(sender.send(batch_of(message(f"k{n}", session_id="k")), timeout_s=60)) for n in range(3)
+    ]
+    sends += [asyncio.create_task(sender.send(batch_of(message(f"n{n}")), timeout_s=60)) for n in range(3)]
+    sends.append(asyncio.create_task(sender.send(batch_of(message("p", partition_key="p")), timeout_s=60)))
     await transport.clock.sleep(1)
     assert bodies(service) == ["k0", "n0", "n1", "n2", "p"]
     for seen in ("k1", "k2"):
@@ -222,7 +227,9 @@ async def test_order_of_a_key_holds_across_a_cancelled_and_a_late_caller(
 ) -> None:
     service.on_transfer = hold
     sender = transport.open_sender("orders")
-    sends = [asyncio.create_task(sender.send(message(f"k{n}", session_id="k"), timeout_s=60)) for n in range(4)]
+    sends = [
+        asyncio.create_task(sender.send(batch_of(message(f"k{n}", session_id="k")), timeout_s=60)) for n in range(4)
+    ]
     await transport.clock.sleep(1)
     sends[1].cancel()
     await transport.clock.sleep(1)
@@ -236,7 +243,9 @@ async def test_order_of_a_key_holds_across_a_cancelled_and_a_late_caller(
 
 async def test_calls_before_the_link_stands_keep_their_order(service: Service, transport: AmqpTransport) -> None:
     sender = transport.open_sender("orders")
-    sends = [asyncio.create_task(sender.send(message(str(n), session_id="k"), timeout_s=60)) for n in range(20)]
+    sends = [
+        asyncio.create_task(sender.send(batch_of(message(str(n), session_id="k")), timeout_s=60)) for n in range(20)
+    ]
     await asyncio.gather(*sends)
     assert bodies(service) == [str(n) for n in range(20)]
 
@@ -244,8 +253,8 @@ async def test_calls_before_the_link_stands_keep_their_order(service: Service, t
 async def test_cancelled_send_that_waits_never_leaves(service: Service, transport: AmqpTransport) -> None:
     service.credit = 0
     sender = transport.open_sender("orders")
-    first = asyncio.create_task(sender.send(message("first"), timeout_s=60))
-    second = asyncio.create_task(sender.send(message("second"), timeout_s=60))
+    first = asyncio.create_task(sender.send(batch_of(message("first")), timeout_s=60))
+    second = asyncio.create_task(sender.send(batch_of(message("second")), timeout_s=60))
     await transport.clock.sleep(1)
     first.cancel()
     await transport.clock.sleep(1)
@@ -258,11 +267,11 @@ async def test_cancelled_send_that_waits_never_leaves(service: Service, transpor
 async def test_cancelled_send_that_left_leaves_the_link_usable(service: Service, transport: AmqpTransport) -> None:
     service.on_transfer = hold
     sender = transport.open_sender("orders")
-    sending = asyncio.create_task(sender.send(message("a"), timeout_s=60))
+    sending = asyncio.create_task(sender.send(batch_of(message("a")), timeout_s=60))
     await transport.clock.sleep(1)
     sending.cancel()
     service.on_transfer = accept
-    await sender.send(message("b"), timeout_s=10)
+    await sender.send(batch_of(message("b")), timeout_s=10)
     accept(service.end.transfers[0])
     service.end.flush()
     assert bodies(service) == ["a", "b"]
@@ -280,15 +289,15 @@ async def test_cancelled_opening_leaves_the_connection_usable(
     opening.cancel()
     await transport.clock.sleep(1)
     service.unanswered.clear()
-    await sender.send(message(), timeout_s=10)
+    await sender.send(batch_of(message()), timeout_s=10)
     assert len(service.ends) == 1
 
 
 async def test_cancelled_caller_does_not_end_the_opening_for_others(service: Service, transport: AmqpTransport) -> None:
     service.unanswered.add("orders")
     sender = transport.open_sender("orders")
-    one = asyncio.create_task(sender.send(message("a"), timeout_s=60))
-    other = asyncio.create_task(sender.send(message("b"), timeout_s=60))
+    one = asyncio.create_task(sender.send(batch_of(message("a")), timeout_s=60))
+    other = asyncio.create_task(sender.send(batch_of(message("b")), timeout_s=60))
     await transport.clock.sleep(1)
     one.cancel()
     await transport.clock.sleep(1)
@@ -306,7 +315,7 @@ async def test_large_message_is_split_at_the_frame_size_of_the_service(
     service.options = ConnectionOptions(container_id="service", max_frame_size=frame_size, max_message_size=2**20)
     body = bytes(range(256)) * 100
     sender = transport.open_sender("orders")
-    await sender.send([ServiceBusMessage(body)], timeout_s=10)
+    await sender.send(batch_of([ServiceBusMessage(body)]), timeout_s=10)
     assert Sections(service.end.transfers[0].payload).data() == [body]
 
 
@@ -319,15 +328,15 @@ async def test_transfer_held_by_the_session_window_keeps_later_ones_unsent(
     sender = transport.open_sender("orders")
     await sender.open(timeout_s=10)
     service.end.is_deaf = True
-    large = asyncio.create_task(sender.send([ServiceBusMessage(b"x" * 5000)], timeout_s=30))
-    small = asyncio.create_task(sender.send(message(), timeout_s=10))
+    large = asyncio.create_task(sender.send(batch_of([ServiceBusMessage(b"x" * 5000)]), timeout_s=30))
+    small = asyncio.create_task(sender.send(batch_of(message()), timeout_s=10))
     with pytest.raises(OperationTimeoutError) as caught:
         await small
     assert not caught.value.is_in_doubt
     service.end.is_deaf = False
     service.end.work()
     await large
-    await sender.send(message("after"), timeout_s=10)
+    await sender.send(batch_of(message("after")), timeout_s=10)
     assert bodies(service)[-1] == "after"
 
 
@@ -347,7 +356,7 @@ async def test_outcome_decides_the_error(
     service.on_transfer = lambda delivery: delivery.settle(outcome)
     sender = transport.open_sender("orders")
     with pytest.raises(kind) as caught:
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert not caught.value.is_in_doubt
     assert sender.is_open
 
@@ -356,7 +365,7 @@ async def test_unsettled_outcome_is_settled_by_the_client(service: Service, tran
     from sbclient.amqp import ACCEPTED
 
     service.on_transfer = lambda delivery: delivery.settle(ACCEPTED, settled=False)
-    await transport.open_sender("orders").send(message(), timeout_s=10)
+    await transport.open_sender("orders").send(batch_of(message()), timeout_s=10)
     await transport.clock.sleep(1)
     assert service.end.transfers[0].is_settled
 
@@ -368,7 +377,7 @@ async def test_pipelined_sends_need_no_task_and_no_timer_each(service: Service, 
     await sender.open(timeout_s=10)
     tasks = len(asyncio.all_tasks())
     writes = service.end.writes
-    sends = [asyncio.create_task(sender.send(message(), timeout_s=20)) for _ in range(500)]
+    sends = [asyncio.create_task(sender.send(batch_of(message()), timeout_s=20)) for _ in range(500)]
     await transport.clock.sleep(1)
     assert len(asyncio.all_tasks()) == tasks + 500
     assert len(service.end.transfers) == 500
@@ -385,7 +394,7 @@ async def test_list_goes_out_as_one_batch(service: Service, transport: AmqpTrans
     from sbclient.amqp import BATCH_FORMAT, split_batch
 
     sender = transport.open_sender("orders")
-    await sender.send([ServiceBusMessage(str(n)) for n in range(3)], timeout_s=10)
+    await sender.send(batch_of([ServiceBusMessage(str(n)) for n in range(3)]), timeout_s=10)
     (delivery,) = service.end.transfers
     assert delivery.message_format == BATCH_FORMAT
     assert [Sections(part).data() for part in split_batch(delivery.payload)] == [[b"0"], [b"1"], [b"2"]]
@@ -396,7 +405,7 @@ async def test_schedule_returns_the_sequence_numbers(service: Service, transport
 
     service.replies["com.microsoft:schedule-message"] = lambda body: (200, None, {"sequence-numbers": longs([7, 8])})
     sender = transport.open_sender("orders")
-    assert await sender.schedule(message("a") + message("b"), timeout_s=10) == [7, 8]
+    assert await sender.schedule(batch_of(message("a") + message("b")), timeout_s=10) == [7, 8]
     _, arguments, body = service.end.requests[-1]
     assert arguments["com.microsoft:server-timeout"] <= 10_000
     assert [Sections(entry["message"]).data() for entry in body["messages"]] == [[b"a"], [b"b"]]
@@ -405,7 +414,7 @@ async def test_schedule_returns_the_sequence_numbers(service: Service, transport
 async def test_unanswered_schedule_is_in_doubt(service: Service, transport: AmqpTransport) -> None:
     service.replies["com.microsoft:schedule-message"] = lambda body: None
     with pytest.raises(OperationTimeoutError) as caught:
-        await transport.open_sender("orders").schedule(message(), timeout_s=10)
+        await transport.open_sender("orders").schedule(batch_of(message()), timeout_s=10)
     assert caught.value.is_in_doubt
 
 
@@ -413,7 +422,7 @@ async def test_connection_lost_after_a_request_was_taken_leaves_it_in_doubt(
     service: Service, transport: AmqpTransport
 ) -> None:
     service.replies["com.microsoft:schedule-message"] = lambda body: None
-    scheduling = asyncio.create_task(transport.open_sender("orders").schedule(message(), timeout_s=60))
+    scheduling = asyncio.create_task(transport.open_sender("orders").schedule(batch_of(message()), timeout_s=60))
     await transport.clock.sleep(1)
     service.end.cut()
     with pytest.raises(ServiceBusConnectionError) as caught:
@@ -424,14 +433,14 @@ async def test_connection_lost_after_a_request_was_taken_leaves_it_in_doubt(
 async def test_closing_a_sender_fails_its_pending_sends(service: Service, transport: AmqpTransport) -> None:
     service.on_transfer = hold
     sender = transport.open_sender("orders")
-    sending = asyncio.create_task(sender.send(message(), timeout_s=60))
+    sending = asyncio.create_task(sender.send(batch_of(message()), timeout_s=60))
     await transport.clock.sleep(1)
     await sender.close()
     with pytest.raises(ServiceBusError) as caught:
         await sending
     assert caught.value.is_in_doubt
     with pytest.raises(InvalidOperationError):
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
 
 
 async def test_answers_to_unknown_deliveries_change_nothing(service: Service, transport: AmqpTransport) -> None:
@@ -447,7 +456,7 @@ async def test_answers_to_unknown_deliveries_change_nothing(service: Service, tr
     service.on_transfer = answer
     sender = transport.open_sender("orders")
     for _ in range(3):
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert len(service.ends) == 1
 
 
@@ -457,16 +466,16 @@ async def test_garbage_from_the_service_ends_the_connection_with_doubt(
     service.on_transfer = lambda _: service.end.engine.write_bytes(b"\xff" * 64)
     sender = transport.open_sender("orders")
     with pytest.raises(ServiceBusConnectionError) as caught:
-        await sender.send(message(), timeout_s=10)
+        await sender.send(batch_of(message()), timeout_s=10)
     assert caught.value.is_in_doubt
     service.on_transfer = accept
-    await sender.send(message(), timeout_s=10)
+    await sender.send(batch_of(message()), timeout_s=10)
 
 
 async def test_frames_above_the_announced_size_end_the_connection(service: Service, transport: AmqpTransport) -> None:
     service.on_transfer = lambda _: service.end.engine.write_bytes((70_000).to_bytes(4, "big") + b"\x02\x00\x00\x00")
     with pytest.raises(ServiceBusConnectionError):
-        await transport.open_sender("orders").send(message(), timeout_s=10)
+        await transport.open_sender("orders").send(batch_of(message()), timeout_s=10)
 
 
 async def test_large_message_does_not_delay_other_links(service: Service, transport: AmqpTransport) -> None:
@@ -484,10 +493,10 @@ async def test_large_message_does_not_delay_other_links(service: Service, transp
 
     end.write = write_slowly  # type: ignore[method-assign]  # a network that takes a quarter of a megabyte a second
     body = b"x" * 1_000_000
-    sending = asyncio.create_task(large.send([ServiceBusMessage(body)], timeout_s=60))
+    sending = asyncio.create_task(large.send(batch_of([ServiceBusMessage(body)]), timeout_s=60))
     await transport.clock.sleep(0.5)
     began_at = transport.clock.monotonic()
-    await small.send(message("small"), timeout_s=60)
+    await small.send(batch_of(message("small")), timeout_s=60)
     assert transport.clock.monotonic() - began_at < 3
     assert not sending.done()
     await sending

@@ -23,6 +23,7 @@ from sbclient.transport.amqp.socket import Endpoint, open_stream, proxy_of, tls_
 from sbclient.transport.amqp.transport import endpoint_of
 from sbclient.transport.base import Transport
 from sbclient.transport.choice import open_transport
+from tests.payloads import batch_of
 
 pytestmark = [pytest.mark.real_time, pytest.mark.every_loop]
 
@@ -48,7 +49,7 @@ async def round_trip(connection_string: str, **options: Any) -> None:
     transport = await opened(connection_string, **options)
     body = bytes(range(256)) * 700
     try:
-        await transport.open_sender("orders").send([ServiceBusMessage(body)], timeout_s=20)
+        await transport.open_sender("orders").send(batch_of([ServiceBusMessage(body)]), timeout_s=20)
         (message,) = await transport.open_receiver("orders").receive(max_message_count=1, max_wait_time_s=20)
         assert bytes(message) == body
     finally:
@@ -60,7 +61,7 @@ async def failure(connection_string: str, **options: Any) -> ServiceBusConnectio
     transport = await opened(connection_string, **options)
     try:
         with pytest.raises(ServiceBusConnectionError) as caught:
-            await transport.open_sender("orders").send([ServiceBusMessage("x")], timeout_s=20)
+            await transport.open_sender("orders").send(batch_of([ServiceBusMessage("x")]), timeout_s=20)
     finally:
         await transport.close()
     assert not caught.value.is_in_doubt

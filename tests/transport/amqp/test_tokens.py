@@ -13,6 +13,7 @@ from sbclient.rules.connection_string import parse_connection_string
 from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.credentials import IdentityCredential, SharedKey, Signature, Token, token_source
 from sbclient.transport.amqp.transport import AmqpTransport
+from tests.payloads import batch_of
 from tests.transport.amqp.service import Service
 
 X = [ServiceBusMessage("x")]
@@ -22,7 +23,7 @@ async def test_token_is_renewed_before_it_ends_and_links_do_not_notice(
     service: Service, transport: AmqpTransport
 ) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     for _ in range(4):
         await transport.clock.sleep(0.9 * 3600)
         service.end.engine.pass_time(now=transport.clock.monotonic())
@@ -34,7 +35,7 @@ async def test_token_is_renewed_before_it_ends_and_links_do_not_notice(
 
 async def test_failed_renewal_is_tried_again(service: Service, transport: AmqpTransport) -> None:
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     service.replies["put-token"] = lambda body: (500, None, None)
     await transport.clock.sleep(0.85 * 3600 + 35)
     assert 3 <= service.asked.count("put-token") <= 6

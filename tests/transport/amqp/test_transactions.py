@@ -26,6 +26,7 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.transport.amqp.transport import AmqpTransport
+from tests.payloads import batch_of
 from tests.transport.amqp.service import Service, confirm
 
 X = [ServiceBusMessage("x")]
@@ -39,7 +40,7 @@ async def test_send_and_settlement_carry_the_state_of_the_transaction(
     receiver = transport.open_receiver("orders")
     (message,) = await receiver.receive(max_message_count=1, max_wait_time_s=5)
     transaction = await transport.begin_transaction(timeout_s=10)
-    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
     complete = Settlement(SettleMode.COMPLETE)
     await receiver.settle(message, complete, timeout_s=10, transaction=transaction)
     await transaction.commit(timeout_s=10)
@@ -52,9 +53,9 @@ async def test_send_and_settlement_carry_the_state_of_the_transaction(
 async def test_messages_carry_the_partition_key_of_the_transaction(service: Service, transport: AmqpTransport) -> None:
     transaction = await transport.begin_transaction(timeout_s=10, partition_key="k")
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10, transaction=transaction)
-    await sender.send([*X, *X], timeout_s=10, transaction=transaction)
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10, transaction=transaction)
+    await sender.send(batch_of([*X, *X]), timeout_s=10, transaction=transaction)
+    await sender.send(batch_of(X), timeout_s=10)
     one, batch, other = (Sections(transfer.payload) for transfer in service.end.transfers)
     inside = [Sections(payload) for payload in batch.data()]
     keys = [each.message_annotations.get("x-opt-via-partition-key") for each in (one, batch, *inside, other)]
@@ -92,7 +93,7 @@ async def test_commit_whose_connection_is_lost_before_the_answer_is_in_doubt(
     service: Service, transport: AmqpTransport
 ) -> None:
     transaction = await transport.begin_transaction(timeout_s=10)
-    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
     service.answers_control = False
     committing = asyncio.create_task(transaction.commit(timeout_s=10))
     await asyncio.sleep(1)
@@ -110,7 +111,7 @@ async def test_id_that_the_service_has_forgotten_is_an_invalid_operation(
     service.discharge_outcome = unknown
     transaction = await transport.begin_transaction(timeout_s=10)
     with pytest.raises(InvalidOperationError):
-        await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+        await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
     assert len(service.end.transfers) == 1
     with pytest.raises(InvalidOperationError) as caught:
         await transaction.commit(timeout_s=10)
@@ -123,7 +124,7 @@ async def test_scheduling_carries_the_state(service: Service, transport: AmqpTra
     service.replies["com.microsoft:schedule-message"] = lambda body: (200, None, {"sequence-numbers": longs([1])})
     transaction = await transport.begin_transaction(timeout_s=10)
     sender = transport.open_sender("orders")
-    assert await sender.schedule(X, timeout_s=10, transaction=transaction) == [1]
+    assert await sender.schedule(batch_of(X), timeout_s=10, transaction=transaction) == [1]
     await transaction.rollback(timeout_s=10)
     assert service.controls == [Declare(), Discharge(TXN, True)]
 
@@ -138,7 +139,7 @@ async def test_transaction_without_operations_asks_nothing(service: Service, tra
 async def test_refused_commit_is_not_in_doubt(service: Service, transport: AmqpTransport) -> None:
     service.discharge_outcome = Rejected(AmqpError("com.microsoft:message-lock-lost", "the lock has ended"))
     transaction = await transport.begin_transaction(timeout_s=10)
-    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
     with pytest.raises(MessageLockLostError) as caught:
         await transaction.commit(timeout_s=10)
     assert not caught.value.is_in_doubt
@@ -149,7 +150,7 @@ async def test_refused_commit_is_not_in_doubt(service: Service, transport: AmqpT
 async def test_rolled_back_by_the_service_is_an_error_of_its_own(service: Service, transport: AmqpTransport) -> None:
     service.discharge_outcome = Rejected(AmqpError("amqp:transaction:rollback", "too late"))
     transaction = await transport.begin_transaction(timeout_s=10)
-    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
     with pytest.raises(ServiceBusError) as caught:
         await transaction.commit(timeout_s=10)
     assert (type(caught.value), caught.value.is_in_doubt) == (ServiceBusError, False)
@@ -157,7 +158,7 @@ async def test_rolled_back_by_the_service_is_an_error_of_its_own(service: Servic
 
 async def test_commit_without_answer_is_in_doubt(service: Service, transport: AmqpTransport) -> None:
     transaction = await transport.begin_transaction(timeout_s=10)
-    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
     service.answers_control = False
     with pytest.raises(OperationTimeoutError) as caught:
         await transaction.commit(timeout_s=10)
@@ -166,7 +167,7 @@ async def test_commit_without_answer_is_in_doubt(service: Service, transport: Am
 
 async def test_commit_after_the_connection_was_lost_did_not_happen(service: Service, transport: AmqpTransport) -> None:
     transaction = await transport.begin_transaction(timeout_s=10)
-    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
     service.end.cut()
     with pytest.raises(ServiceBusConnectionError) as caught:
         await transaction.commit(timeout_s=10)
@@ -175,7 +176,7 @@ async def test_commit_after_the_connection_was_lost_did_not_happen(service: Serv
 
 async def test_rollback_succeeds_although_the_connection_is_lost(service: Service, transport: AmqpTransport) -> None:
     transaction = await transport.begin_transaction(timeout_s=10)
-    await transport.open_sender("orders").send(X, timeout_s=10, transaction=transaction)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
     service.end.cut()
     await transaction.rollback(timeout_s=10)
 
@@ -183,17 +184,17 @@ async def test_rollback_succeeds_although_the_connection_is_lost(service: Servic
 async def test_transaction_does_not_move_to_another_connection(service: Service, transport: AmqpTransport) -> None:
     transaction = await transport.begin_transaction(timeout_s=10)
     sender = transport.open_sender("orders")
-    await sender.send(X, timeout_s=10, transaction=transaction)
+    await sender.send(batch_of(X), timeout_s=10, transaction=transaction)
     service.end.cut()
     with pytest.raises(InvalidOperationError):
-        await sender.send(X, timeout_s=10, transaction=transaction)
+        await sender.send(batch_of(X), timeout_s=10, transaction=transaction)
     assert [len(end.transfers) for end in service.ends] == [1, 0]
 
 
 async def test_transaction_of_another_transport_is_refused(service: Service, transport: AmqpTransport) -> None:
     foreign: Any = object()
     with pytest.raises(InvalidOperationError):
-        await transport.open_sender("orders").send(X, timeout_s=10, transaction=foreign)
+        await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=foreign)
 
 
 async def test_links_of_cross_entity_transactions_share_a_session_behind_the_coordinator(service: Service) -> None:
@@ -218,7 +219,7 @@ async def test_receiver_of_cross_entity_transactions_is_the_first_link_again_aft
     await receiver.open(timeout_s=10)
     await sender.open(timeout_s=10)
     service.end.cut()
-    await sender.send(X, timeout_s=10)
+    await sender.send(batch_of(X), timeout_s=10)
     entities = [address for address in service.end.attached if not address.startswith("$")]
     assert entities == ["coordinator", "in/Subscriptions/s", "out"]
     await transport.close()

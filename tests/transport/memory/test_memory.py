@@ -32,6 +32,7 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.base import Administration, ReceiverLink, SenderLink, Transport
 from sbclient.transport.memory.transport import MemoryTransport, drop_memory_host, memory_host
 from tests.broker.driver import ABANDON, COMPLETE, DEFER, at, bodies, message
+from tests.payloads import batch_of
 
 QUEUE = EntityAddress(EntityKind.QUEUE, ("q",))
 SESSIONS = EntityAddress(EntityKind.QUEUE, ("s",))
@@ -49,7 +50,7 @@ async def transport() -> AsyncIterator[MemoryTransport]:
 
 
 async def send(transport: MemoryTransport, *names: str, path: str = "q", **attributes: Any) -> None:
-    await transport.open_sender(path).send([message(name, **attributes) for name in names], timeout_s=T)
+    await transport.open_sender(path).send(batch_of([message(name, **attributes) for name in names]), timeout_s=T)
 
 
 async def receive(link: ReceiverLink, count: int = 10, wait_s: float = 0.0) -> list[ServiceBusReceivedMessage]:
@@ -97,7 +98,7 @@ async def test_sender_opens_at_first_use_and_reports_that_it_is_ready(transport:
     assert transport.host.namespace.operation_count == before
     transport.host.inject(Fault(FaultKind.DOWN, count=1))
     with pytest.raises(ServiceBusConnectionError):
-        await sender.send([message("a")], timeout_s=T)
+        await sender.send(batch_of([message("a")]), timeout_s=T)
     assert not sender.is_open
     await sender.open(timeout_s=T)
     assert sender.is_open
@@ -105,7 +106,7 @@ async def test_sender_opens_at_first_use_and_reports_that_it_is_ready(transport:
     await sender.close()
     assert not sender.is_open
     with pytest.raises(InvalidOperationError):
-        await sender.send([message("a")], timeout_s=T)
+        await sender.send(batch_of([message("a")]), timeout_s=T)
 
 
 async def test_opening_proves_that_the_entity_exists(transport: MemoryTransport) -> None:
@@ -122,7 +123,9 @@ async def test_opening_proves_that_the_entity_exists(transport: MemoryTransport)
 async def test_messages_are_scheduled_and_cancelled(transport: MemoryTransport) -> None:
     sender = transport.open_sender("q")
     later = at(transport.host.clock.now() + 30)
-    first, _ = await sender.schedule([message(name, scheduled_enqueue_time_utc=later) for name in "ab"], timeout_s=T)
+    first, _ = await sender.schedule(
+        batch_of([message(name, scheduled_enqueue_time_utc=later) for name in "ab"]), timeout_s=T
+    )
     await sender.cancel_scheduled([first], timeout_s=T)
     assert bodies(await receive(transport.open_receiver("q"), wait_s=60)) == ["b"]
     assert asyncio.get_running_loop().time() == 30
@@ -134,9 +137,9 @@ async def test_a_transaction_commits_or_rolls_back(transport: MemoryTransport) -
     (held,) = await receive(receiver)
     for ends in ("rollback", "commit"):
         transaction = await transport.begin_transaction(timeout_s=T)
-        await sender.send([message(ends)], timeout_s=T, transaction=transaction)
+        await sender.send(batch_of([message(ends)]), timeout_s=T, transaction=transaction)
         await sender.schedule(
-            [message("later", scheduled_enqueue_time_utc=at(transport.host.clock.now() + 5))],
+            batch_of([message("later", scheduled_enqueue_time_utc=at(transport.host.clock.now() + 5))]),
             timeout_s=T,
             transaction=transaction,
         )
@@ -149,7 +152,7 @@ async def test_a_transaction_commits_or_rolls_back(transport: MemoryTransport) -
 async def test_a_transaction_of_another_transport_is_refused(transport: MemoryTransport) -> None:
     foreign: Any = object()
     with pytest.raises(InvalidOperationError):
-        await transport.open_sender("q").send([message("a")], timeout_s=T, transaction=foreign)
+        await transport.open_sender("q").send(batch_of([message("a")]), timeout_s=T, transaction=foreign)
 
 
 async def test_deferred_messages_are_fetched_and_messages_peeked(transport: MemoryTransport) -> None:
@@ -340,7 +343,7 @@ async def test_a_transaction_whose_connection_ends_does_nothing(transport: Memor
     receiver = other.open_receiver("q")
     (held,) = await receive(receiver)
     transaction = await other.begin_transaction(timeout_s=T)
-    await other.open_sender("q").send([message("b")], timeout_s=T, transaction=transaction)
+    await other.open_sender("q").send(batch_of([message("b")]), timeout_s=T, transaction=transaction)
     await receiver.settle(held, COMPLETE, timeout_s=T, transaction=transaction)
     await other.close()
     with pytest.raises(InvalidOperationError):

@@ -27,6 +27,7 @@ from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.shared_access_signature import sign
 from sbclient.transport.sdk.transport import open_sdk_transport
+from tests.payloads import batch_of
 
 pytestmark = pytest.mark.real_time
 
@@ -170,7 +171,7 @@ async def test_a_transport_connects_on_first_use() -> None:
     with pytest.raises(InvalidOperationError):
         await transport.administration.create(QUEUE, QueueProperties("orders"))
     with pytest.raises(InvalidOperationError):
-        await sender.send([ServiceBusMessage("x")], timeout_s=1.0)
+        await sender.send(batch_of([ServiceBusMessage("x")]), timeout_s=1.0)
 
 
 def test_a_namespace_without_a_credential_is_rejected() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus import exceptions as sdk_errors
 
+from sbclient.amqp import encode_message
 from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
@@ -288,9 +289,14 @@ async def test_only_locked_messages_of_this_transport_can_be_settled(owner: Owne
     sdk.arrive("x")
     message = await take(receiver)
     foreign = ServiceBusReceivedMessage.of(
-        ServiceBusMessage("y"), sequence_number=1, enqueued_time_utc=LOCKED_UNTIL, lock_token=message.lock_token
+        encode_message(ServiceBusMessage("y")),
+        sequence_number=1,
+        enqueued_time_utc=LOCKED_UNTIL,
+        lock_token=message.lock_token,
     )
-    peeked = ServiceBusReceivedMessage.of(ServiceBusMessage("z"), sequence_number=2, enqueued_time_utc=LOCKED_UNTIL)
+    peeked = ServiceBusReceivedMessage.of(
+        encode_message(ServiceBusMessage("z")), sequence_number=2, enqueued_time_utc=LOCKED_UNTIL
+    )
     for wrong in (foreign, peeked):
         with pytest.raises(InvalidOperationError):
             await receiver.settle(wrong, COMPLETE, timeout_s=5.0)

@@ -19,6 +19,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.transport.sdk.sender import FIRST_IDLE_S, FURTHER_IDLE_S, MAX_SENDERS, SdkSender, SdkTransaction
+from tests.payloads import batch_of
 from tests.transport.sdk.sdk_double import OwnerDouble, SenderDouble
 
 
@@ -55,20 +56,22 @@ def sends_take(seconds: float) -> Any:
 
 async def test_no_sdk_sender_is_made_before_the_first_send(owner: OwnerDouble, sender: SdkSender) -> None:
     assert (owner.senders, sender.is_open) == ([], False)
-    await sender.send([message()], timeout_s=5.0)
+    await sender.send(batch_of([message()]), timeout_s=5.0)
     assert (len(owner.senders), sender.is_open) == (1, True)
 
 
 async def test_successive_sends_share_one_connection(owner: OwnerDouble, sender: SdkSender) -> None:
     for number in range(5):
-        await sender.send([message(str(number), key=str(number))], timeout_s=5.0)
+        await sender.send(batch_of([message(str(number), key=str(number))]), timeout_s=5.0)
     assert len(owner.senders) == 1
     assert bodies(owner.senders[0]) == [["0"], ["1"], ["2"], ["3"], ["4"]]
 
 
 async def test_one_key_stays_on_one_connection_in_call_order(owner: OwnerDouble, sender: SdkSender) -> None:
     owner.prepare = sends_take(1.0)
-    await asyncio.gather(*(sender.send([message(str(number), key="a")], timeout_s=30.0) for number in range(6)))
+    await asyncio.gather(
+        *(sender.send(batch_of([message(str(number), key="a")]), timeout_s=30.0) for number in range(6))
+    )
     assert len(owner.senders) == 1
     assert bodies(owner.senders[0]) == [[str(number)] for number in range(6)]
 
@@ -84,11 +87,11 @@ async def test_a_key_without_an_answer_delays_no_other_key(
         sdk.on_call = hang_for_bad
 
     owner.prepare = prepare
-    bad = asyncio.create_task(sender.send([message("bad", key="bad")], timeout_s=20.0))
+    bad = asyncio.create_task(sender.send(batch_of([message("bad", key="bad")]), timeout_s=20.0))
     await asyncio.sleep(0)
     began = clock.monotonic()
     for number in range(10):
-        await sender.send([message(str(number), key=f"good-{number}")], timeout_s=5.0)
+        await sender.send(batch_of([message(str(number), key=f"good-{number}")]), timeout_s=5.0)
     assert clock.monotonic() - began < 2.0
     with pytest.raises(OperationTimeoutError):
         await bad
@@ -98,7 +101,7 @@ async def test_the_number_of_connections_is_limited(owner: OwnerDouble, sender: 
     owner.prepare = sends_take(1.0)
     sends = MAX_SENDERS * 3
     await asyncio.gather(
-        *(sender.send([message(str(number), key=str(number))], timeout_s=30.0) for number in range(sends))
+        *(sender.send(batch_of([message(str(number), key=str(number))]), timeout_s=30.0) for number in range(sends))
     )
     assert len(owner.senders) == MAX_SENDERS
     assert sum(len(sdk.log) for sdk in owner.senders) == sends
@@ -106,13 +109,13 @@ async def test_the_number_of_connections_is_limited(owner: OwnerDouble, sender: 
 
 async def test_idle_connections_are_closed_all_but_the_first_sooner(owner: OwnerDouble, sender: SdkSender) -> None:
     owner.prepare = sends_take(1.0)
-    await asyncio.gather(*(sender.send([message(key=key)], timeout_s=9.0) for key in "abc"))
+    await asyncio.gather(*(sender.send(batch_of([message(key=key)]), timeout_s=9.0) for key in "abc"))
     await asyncio.sleep(FURTHER_IDLE_S + 1.0)
     assert [sdk.closed for sdk in owner.senders] == [0, 1, 1]
     await asyncio.sleep(FIRST_IDLE_S)
     assert [sdk.closed for sdk in owner.senders] == [1, 1, 1]
     assert not sender.is_open
-    await sender.send([message()], timeout_s=9.0)
+    await sender.send(batch_of([message()]), timeout_s=9.0)
     assert len(owner.senders) == 4
 
 
@@ -120,11 +123,11 @@ async def test_a_lost_connection_is_replaced_by_the_next_send(owner: OwnerDouble
     async def cut(_: Any) -> None:
         raise sdk_errors.ServiceBusConnectionError(message="cut")
 
-    await sender.send([message("one")], timeout_s=5.0)
+    await sender.send(batch_of([message("one")]), timeout_s=5.0)
     owner.senders[0].on_call = cut
     with pytest.raises(ServiceBusConnectionError):
-        await sender.send([message("two")], timeout_s=5.0)
-    await sender.send([message("two")], timeout_s=5.0)
+        await sender.send(batch_of([message("two")]), timeout_s=5.0)
+    await sender.send(batch_of([message("two")]), timeout_s=5.0)
     assert bodies(owner.senders[1]) == [["two"]]
     await asyncio.sleep(1.0)
     assert owner.senders[0].closed == 1
@@ -138,9 +141,9 @@ async def test_a_send_that_waited_for_a_discarded_connection_uses_another(
 
     await sender.open(timeout_s=5.0)
     owner.senders[0].on_call = hang
-    first = asyncio.create_task(sender.send([message("first", key="a")], timeout_s=2.0))
+    first = asyncio.create_task(sender.send(batch_of([message("first", key="a")]), timeout_s=2.0))
     await asyncio.sleep(0)
-    second = asyncio.create_task(sender.send([message("second", key="a")], timeout_s=10.0))
+    second = asyncio.create_task(sender.send(batch_of([message("second", key="a")]), timeout_s=10.0))
     with pytest.raises(OperationTimeoutError):
         await first
     await second
@@ -161,8 +164,8 @@ async def test_a_single_message_is_sent_without_a_batch(owner: OwnerDouble, send
         sent.append(message)
 
     owner.senders[0].send_messages = send_messages  # type: ignore[method-assign]  # records the argument itself
-    await sender.send([message("a")], timeout_s=5.0)
-    await sender.send([message("b"), message("c")], timeout_s=5.0)
+    await sender.send(batch_of([message("a")]), timeout_s=5.0)
+    await sender.send(batch_of([message("b"), message("c")]), timeout_s=5.0)
     assert [type(each).__name__ for each in sent] == ["ServiceBusMessage", "list"]
 
 
@@ -179,7 +182,7 @@ async def test_schedule_sends_one_request_per_enqueue_time(owner: OwnerDouble, s
         message(body, key="k").copy(scheduled_enqueue_time_utc=at)
         for body, at in (("a", noon), ("b", noon), ("c", later))
     ]
-    assert await sender.schedule(messages, timeout_s=5.0) == [7, 8, 9]
+    assert await sender.schedule(batch_of(messages), timeout_s=5.0) == [7, 8, 9]
     assert [(name, [str(each) for each in group], at) for name, group, at in owner.senders[0].log] == [
         ("schedule", ["a", "b"], noon),
         ("schedule", ["c"], later),
@@ -187,12 +190,12 @@ async def test_schedule_sends_one_request_per_enqueue_time(owner: OwnerDouble, s
 
 
 async def test_a_closed_sender_rejects_messages(owner: OwnerDouble, sender: SdkSender) -> None:
-    await sender.send([message()], timeout_s=5.0)
+    await sender.send(batch_of([message()]), timeout_s=5.0)
     await sender.close()
     await sender.close()
     assert (owner.senders[0].closed, owner.forgotten) == (1, [sender, sender])
     with pytest.raises(InvalidOperationError):
-        await sender.send([message()], timeout_s=5.0)
+        await sender.send(batch_of([message()]), timeout_s=5.0)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------
@@ -200,18 +203,18 @@ async def test_a_closed_sender_rejects_messages(owner: OwnerDouble, sender: SdkS
 
 async def test_a_transaction_is_one_batch_on_commit(owner: OwnerDouble, sender: SdkSender) -> None:
     transaction = SdkTransaction()
-    await sender.send([message("a")], timeout_s=5.0, transaction=transaction)
-    await sender.send([message("b"), message("c")], timeout_s=5.0, transaction=transaction)
+    await sender.send(batch_of([message("a")]), timeout_s=5.0, transaction=transaction)
+    await sender.send(batch_of([message("b"), message("c")]), timeout_s=5.0, transaction=transaction)
     assert owner.senders[0].log == []
     await transaction.commit(timeout_s=5.0)
     assert bodies(owner.senders[0]) == [["a", "b", "c"]]
     with pytest.raises(InvalidOperationError):
-        await sender.send([message("d")], timeout_s=5.0, transaction=transaction)
+        await sender.send(batch_of([message("d")]), timeout_s=5.0, transaction=transaction)
 
 
 async def test_a_rolled_back_transaction_sends_nothing(owner: OwnerDouble, sender: SdkSender) -> None:
     transaction = SdkTransaction()
-    await sender.send([message("a")], timeout_s=5.0, transaction=transaction)
+    await sender.send(batch_of([message("a")]), timeout_s=5.0, transaction=transaction)
     await transaction.rollback(timeout_s=5.0)
     assert owner.senders[0].log == []
 
@@ -224,12 +227,12 @@ async def test_an_empty_transaction_commits_without_a_connection(owner: OwnerDou
 async def test_a_transaction_accepts_only_sends_to_one_entity(owner: OwnerDouble, sender: SdkSender) -> None:
     transaction = SdkTransaction()
     other = SdkSender(owner, "invoices")
-    await sender.send([message("a")], timeout_s=5.0, transaction=transaction)
+    await sender.send(batch_of([message("a")]), timeout_s=5.0, transaction=transaction)
     with pytest.raises(TransactionNotSupportedError):
-        await other.send([message("b")], timeout_s=5.0, transaction=transaction)
+        await other.send(batch_of([message("b")]), timeout_s=5.0, transaction=transaction)
     with pytest.raises(TransactionNotSupportedError):
-        await sender.schedule([message("c")], timeout_s=5.0, transaction=transaction)
-    await SdkSender(owner, "ORDERS").send([message("d")], timeout_s=5.0, transaction=transaction)
+        await sender.schedule(batch_of([message("c")]), timeout_s=5.0, transaction=transaction)
+    await SdkSender(owner, "ORDERS").send(batch_of([message("d")]), timeout_s=5.0, transaction=transaction)
     await transaction.commit(timeout_s=5.0)
     assert [transfer for sdk in owner.senders for transfer in bodies(sdk)] == [["a", "d"]]
 
@@ -239,8 +242,8 @@ async def test_a_transaction_larger_than_a_batch_is_rejected_when_it_grows(
 ) -> None:
     transaction = SdkTransaction()
     half = ServiceBusMessage(b"x" * 150_000, message_id="half")
-    await sender.send([half], timeout_s=5.0, transaction=transaction)
+    await sender.send(batch_of([half]), timeout_s=5.0, transaction=transaction)
     with pytest.raises(MessageSizeExceededError):
-        await sender.send([half], timeout_s=5.0, transaction=transaction)
+        await sender.send(batch_of([half]), timeout_s=5.0, transaction=transaction)
     await transaction.commit(timeout_s=5.0)
     assert len(owner.senders[0].log) == 1

@@ -1,0 +1,758 @@
+"""The form of a message between the call that sends it and the code that reads it: its encoded sections.
+
+A message is encoded once, where the application hands it over, and decoded once, where the application reads it. All
+between them, the client, the broker and the syphon, use an `EncodedMessage`: its size is the length of its bytes, it
+is never changed, and it can be rewritten into another one whose body is not touched.
+
+Source of the layout: AMQP 1.0 part 3.2; the AMQP guide of Service Bus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import MAXYEAR, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import UUID
+
+from sbclient.amqp.decimals import of_service
+from sbclient.amqp.encode import (
+    encode_binary,
+    encode_integer,
+    encode_map,
+    encode_string,
+    encode_symbol,
+    encode_timestamp,
+    encode_uint,
+    encode_value,
+    list_of,
+    sized_list,
+    sized_map,
+)
+from sbclient.amqp.errors import INVALID_FIELD, WireError
+from sbclient.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    SEQUENCE,
+    VALUE,
+    Sections,
+    list_fields,
+    map_entries,
+)
+from sbclient.amqp.types import Opaque, Timestamp, TypedInteger
+from sbclient.annotated_message import (
+    BROKER_ANNOTATIONS,
+    PARTITION_KEY_ANNOTATION,
+    SCHEDULED_ENQUEUE_TIME_ANNOTATION,
+    VIA_PARTITION_KEY_ANNOTATION,
+    AmqpAnnotatedMessage,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
+)
+from sbclient.errors import InvalidOperationError
+from sbclient.message import MAX_ID_LENGTH, AmqpMessageBodyType, PropertyValue, ServiceBusMessage
+
+MAX_TTL_MS: Final = 2**32 - 1
+"""The longest time to live that the header can hold, 49.7 days.
+
+A longer one is sent as this value, and as the time from the creation of the message to its absolute expiry. Source: the
+.NET and Java SDKs.
+"""
+
+LONGEST_HEADER_TTL: Final = timedelta(milliseconds=MAX_TTL_MS)
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_PARTITION_KEY: Final = encode_symbol(PARTITION_KEY_ANNOTATION)
+_SCHEDULE: Final = encode_symbol(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+_VIA_PARTITION_KEY: Final = encode_symbol(VIA_PARTITION_KEY_ANNOTATION)
+
+_LATEST_EXPIRY_MS: Final = 253_402_300_799_999
+"""The end of the year 9999, the last one that a `datetime` has."""
+
+_NULL: Final = b"\x40"
+_NULLS: Final = tuple(_NULL * count for count in range(13))
+_INT64: Final = range(-(2**63), 2**63)
+
+_MAX_NAMES: Final = 1024
+_MAX_NAME_LENGTH: Final = 64
+_names: dict[str, bytes] = {}
+"""Encoded names of application properties, which recur in many messages; number and length are limited."""
+
+_FIELDS: Final = {
+    "message_id": (0, encode_string),
+    "to": (2, encode_string),
+    "subject": (3, encode_string),
+    "reply_to": (4, encode_string),
+    "correlation_id": (5, encode_string),
+    "content_type": (6, encode_symbol),
+    "session_id": (10, encode_string),
+    "reply_to_session_id": (12, encode_string),
+}
+"""The position of each attribute in the properties section, and its encoder."""
+
+ATTRIBUTES: Final = (*_FIELDS, "partition_key", "scheduled_enqueue_time_utc", "time_to_live")
+"""The attributes of a message beside its body and its application properties."""
+
+_BODY_TYPES: Final = {
+    DATA: AmqpMessageBodyType.DATA,
+    SEQUENCE: AmqpMessageBodyType.SEQUENCE,
+    VALUE: AmqpMessageBodyType.VALUE,
+}
+
+
+class EncodedMessage:
+    """One message, encoded. It is immutable; two may share one object.
+
+    Args:
+        payload: the sections of the message.
+
+    Attributes:
+        payload: the same bytes.
+        message_id, session_id, partition_key, content_type, subject, correlation_id, to, reply_to,
+            reply_to_session_id: texts or None.
+        scheduled_enqueue_time_utc: a datetime or None.
+        time_to_live: a timedelta or None.
+        annotations: the message annotations by name. Do not change them.
+
+    Raises:
+        WireError: reading it, if the sections are malformed or have the wrong type.
+        InvalidOperationError: reading it, if an id has more than 128 characters.
+    """
+
+    __slots__ = (*ATTRIBUTES, "_properties", "_sections", "annotations", "payload")
+
+    payload: bytes
+    message_id: str | None
+    session_id: str | None
+    partition_key: str | None
+    content_type: str | None
+    subject: str | None
+    correlation_id: str | None
+    to: str | None
+    reply_to: str | None
+    reply_to_session_id: str | None
+    scheduled_enqueue_time_utc: datetime | None
+    time_to_live: timedelta | None
+    annotations: dict[Any, Any]
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self._sections: Sections | None = None
+        self._properties: Mapping[str, PropertyValue] | None = None
+
+    @classmethod
+    def of(cls, payload: bytes) -> Self:
+        """Return a message whose attributes have been read, so that its form is known to be right.
+
+        Raises:
+            WireError, InvalidOperationError: see the class.
+        """
+        message = cls(payload)
+        _read_properties(message)
+        _read_header(message)
+        _read_annotations(message)
+        return message
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Decode the section of an attribute when it is read for the first time."""
+            read = _READERS.get(name)
+            if read is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            read(self)
+            return object.__getattribute__(self, name)
+
+    def __repr__(self) -> str:
+        """Return the size only: a repr may end up in logs."""
+        return f"EncodedMessage({len(self.payload)} bytes)"
+
+    def __bytes__(self) -> bytes:
+        """Return the content of the data sections."""
+        return b"".join(self.sections.data())
+
+    @property
+    def size_bytes(self) -> int:
+        """The encoded size."""
+        return len(self.payload)
+
+    @property
+    def sections(self) -> Sections:
+        """The positions of the sections."""
+        sections = self._sections
+        if sections is None:
+            sections = self._sections = Sections(self.payload)
+        return sections
+
+    @property
+    def key(self) -> str | None:
+        """The session id, or else the partition key. Messages with the same key are sent in order."""
+        return self.partition_key if self.session_id is None else self.session_id
+
+    @property
+    def application_properties(self) -> Mapping[str, PropertyValue]:
+        """The application properties, with integers of Python's own class. Do not change them."""
+        properties = self._properties
+        if properties is None:
+            found = self.sections.application_properties
+            properties = {
+                name: value if type(value) is str else _plain_property(value) for name, value in found.items()
+            }
+            self._properties = properties
+        return properties
+
+    @property
+    def header_bytes(self) -> int:
+        """The size without the content of data sections; of a message with another body the size of all but it."""
+        sections = self.sections
+        body = sum(sections.data_sizes()) if sections.body_code == DATA else len(sections.raw_body)
+        return len(self.payload) - body
+
+    @property
+    def body_type(self) -> AmqpMessageBodyType:
+        """How the body is encoded."""
+        return _BODY_TYPES[self.sections.body_code]
+
+    @property
+    def body(self) -> Any:
+        """The decoded body: bytes or a tuple of them, a list of sequences, or a value."""
+        sections = self.sections
+        if sections.body_code == DATA:
+            pieces = sections.data()
+            return pieces[0] if len(pieces) == 1 else tuple(pieces) or b""
+        return sections.sequences() if sections.body_code == SEQUENCE else sections.value(typed=True)
+
+    def decoded(self) -> ServiceBusMessage:
+        """Return a message that decodes each part when it is read, and that can be changed and sent."""
+        message = ServiceBusMessage.__new__(ServiceBusMessage)
+        message._content = self
+        return message
+
+    def read(self, name: str) -> Any:
+        """Decode the value of an attribute of `ServiceBusMessage`; see `message.Content`."""
+        if name == "_application_properties":
+            return self._typed_properties() or None
+        return getattr(self, name[1:])
+
+    def annotated(self) -> AmqpAnnotatedMessage:
+        """Return all sections of the message, decoded."""
+        sections = self.sections
+        raw = sections.raw_value(HEADER)
+        is_set = [field != _NULL for field in list_fields(raw)] if raw else []
+        fields: list[tuple[str, Any]] = list(sections.header._asdict().items())
+        known = dict(field for field, is_known in zip(fields, is_set, strict=False) if is_known)
+        return AmqpAnnotatedMessage(
+            properties=AmqpMessageProperties(**sections.properties._asdict()),
+            header=AmqpMessageHeader(time_to_live=known.pop("ttl", None), **known),
+            footer=sections.footer,
+            annotations=self.annotations,
+            delivery_annotations=sections.delivery_annotations,
+            application_properties=self._typed_properties(),
+            content=self.body,
+            body_type=self.body_type,
+        )
+
+    def _typed_properties(self) -> dict[str, PropertyValue]:
+        found = self.sections.application_properties
+        return {name: value if type(value) is str else _typed_property(value) for name, value in found.items()}
+
+    def rewritten(
+        self,
+        *,
+        created_at_ms: int = 0,
+        application_properties: bytes | None = None,
+        via_partition_key: str | None = None,
+        **changes: Any,
+    ) -> EncodedMessage:
+        """Return a message with other attributes. Body, footer and all that is not named stay as they are encoded.
+
+        The annotations that only a broker may set are left out.
+
+        Args:
+            created_at_ms: milliseconds since 1970, from which a time to live counts that the header cannot hold.
+            application_properties: the encoded map; empty = none.
+            via_partition_key: selects the partition of the entity through which the message passes in a transaction.
+            changes: attributes by name, see `ATTRIBUTES`.
+        """
+        sections = self.sections
+        raw = sections.raw_value(HEADER)
+        header = list_fields(raw)[:4] if raw else []
+        properties = list_fields(sections.raw_value(PROPERTIES)) if sections.has(PROPERTIES) else []
+        if "time_to_live" in changes:
+            time_to_live = changes["time_to_live"]
+            header += [_NULL] * (3 - len(header))
+            header[2] = _NULL if time_to_live is None else encode_uint(min(time_to_live // _MILLISECOND, MAX_TTL_MS))
+            lasting = _lasting(time_to_live, created_at_ms)
+            if lasting or len(properties) > 8:
+                properties += [_NULL] * (10 - len(properties))
+                properties[8:10] = lasting or [_NULL, _NULL]
+        for name, (place, encode_field) in _FIELDS.items():
+            if name in changes:
+                properties += [_NULL] * (place + 1 - len(properties))
+                properties[place] = _NULL if changes[name] is None else encode_field(changes[name])
+        dropped = {annotation for name, annotation in _ANNOTATIONS.items() if name in changes}
+        if via_partition_key is not None:
+            dropped.add(VIA_PARTITION_KEY_ANNOTATION)
+        annotations = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS), dropped)
+        added = _annotations(changes.get("partition_key"), changes.get("scheduled_enqueue_time_utc"), via_partition_key)
+        delivery_annotations = senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS))
+        if application_properties is None:
+            described = sections.raw(APPLICATION_PROPERTIES)
+        else:
+            described = b"\x00\x53\x74" + application_properties if application_properties else b""
+        rewritten = _joined(
+            header,
+            delivery_annotations,
+            annotations + added,
+            properties,
+            described + sections.raw_body + sections.raw(FOOTER),
+        )
+        for name in ATTRIBUTES:
+            setattr(rewritten, name, changes[name] if name in changes else getattr(self, name))
+        return rewritten
+
+    def with_properties(self, properties: Mapping[str, PropertyValue]) -> EncodedMessage:
+        """Return a message with these application properties; a value of this message keeps its encoding."""
+        return self.rewritten(application_properties=self.encoded_properties(properties, self.application_properties))
+
+    def with_added(self, properties: Mapping[str, PropertyValue]) -> EncodedMessage:
+        """Return a message with further application properties; they replace those of the same name."""
+        return self.with_properties({**self.application_properties, **properties})
+
+    def encoded_properties(self, properties: Mapping[str, PropertyValue], own: Mapping[str, PropertyValue]) -> bytes:
+        """Encode the map of application properties; values that have not changed keep their encoding.
+
+        Args:
+            properties: the new ones.
+            own: those of this message, as they were decoded.
+        """
+        raw = self.sections.raw_value(APPLICATION_PROPERTIES)
+        encodings = dict(map_entries(raw)) if raw else {}
+        parts: list[bytes] = []
+        for name, value in properties.items():
+            is_own = name in encodings and type(own[name]) is type(value) and own[name] == value
+            parts.append(encodings[name] if is_own else encode_entries({name: value})[0])
+        return sized_map(b"".join(parts), 2 * len(parts)) if parts else b""
+
+
+_ANNOTATIONS: Final = {
+    "partition_key": PARTITION_KEY_ANNOTATION,
+    "scheduled_enqueue_time_utc": SCHEDULED_ENQUEUE_TIME_ANNOTATION,
+}
+
+
+# -- encode ------------------------------------------------------------------------------------------------------------
+
+
+def encode_message(message: ServiceBusMessage, *, created_at_ms: int = 0) -> EncodedMessage:
+    """Encode a message. Parts that were received are encoded as they were, unless they have been changed.
+
+    Args:
+        created_at_ms: milliseconds since 1970, from which a time to live counts that the header cannot hold.
+
+    Raises:
+        EncodeError: a property or the body has a value without an AMQP type.
+    """
+    if message._content is not None:
+        return _encode_again(message, message._content, created_at_ms)
+    parts: list[bytes] = []
+    time_to_live = message._time_to_live
+    lasting: list[bytes] | None = None
+    if time_to_live is not None:
+        ttl_ms = min(time_to_live // _MILLISECOND, MAX_TTL_MS)
+        parts.append(b"\x00\x53\x70" + sized_list(b"\x40\x40" + encode_uint(ttl_ms), 3))
+        lasting = _lasting(time_to_live, created_at_ms)
+    partition_key, schedule = message._partition_key, message._scheduled_enqueue_time_utc
+    if partition_key is not None or schedule is not None:
+        parts.append(_described_map(b"\x00\x53\x72", _annotations(partition_key, schedule, None)))
+    parts.append(_properties(message, lasting))
+    properties = message._application_properties
+    if properties:
+        parts.append(b"\x00\x53\x74" + encode_application_properties(properties))
+    body: Any = message._body
+    if isinstance(body, bytes) and message._body_type is AmqpMessageBodyType.DATA:
+        parts += b"\x00\x53\x75", encode_binary(body)
+    else:
+        parts.append(encode_body(body, message._body_type))
+    encoded = EncodedMessage(b"".join(parts))
+    encoded.message_id = message._message_id
+    encoded.session_id = message._session_id
+    encoded.partition_key = partition_key
+    encoded.content_type = message._content_type
+    encoded.scheduled_enqueue_time_utc = schedule
+    encoded.time_to_live = time_to_live
+    return encoded
+
+
+def encode_body(body: Any, body_type: AmqpMessageBodyType) -> bytes:
+    """Return the sections of a body: bytes or parts of them, sequences, or a value.
+
+    Raises:
+        EncodeError: a value has no AMQP type.
+    """
+    if body_type is AmqpMessageBodyType.VALUE:
+        return b"\x00\x53\x77" + encode_value(body)
+    if body_type is AmqpMessageBodyType.SEQUENCE:
+        return b"".join(b"\x00\x53\x76" + encode_value(items) for items in body)
+    pieces = (body,) if isinstance(body, bytes) else body or (b"",)
+    return b"".join([b"\x00\x53\x75" + encode_binary(piece) for piece in pieces])
+
+
+def _encode_again(message: ServiceBusMessage, content: Any, created_at_ms: int) -> EncodedMessage:
+    """Encode a received message, or a copy of one: attributes that the application has not changed stay as they are."""
+    properties = None
+    if is_read(message, "_application_properties"):
+        held = message._application_properties
+        properties = content.encoded_properties(held or {}, content._typed_properties())
+    encoded: EncodedMessage = content.rewritten(
+        created_at_ms=created_at_ms, application_properties=properties, **changes_of(message)
+    )
+    return encoded
+
+
+def changes_of(message: ServiceBusMessage) -> dict[str, Any]:
+    """Return the attributes of a message with encoded content that differ from that content, by name."""
+    read = {name: getattr(message, f"_{name}") for name in ATTRIBUTES if is_read(message, f"_{name}")}
+    return {name: value for name, value in read.items() if value != getattr(message._content, name)}
+
+
+def encoded_content(message: ServiceBusMessage) -> EncodedMessage:
+    """Return the encoded content that a received message was created with."""
+    content = message._content
+    if not isinstance(content, EncodedMessage):
+        raise TypeError(f"a {type(message).__name__} was not received: encode it")
+    return content
+
+
+def is_read(message: ServiceBusMessage, name: str) -> bool:
+    """Return whether an attribute of a message with encoded content has been decoded."""
+    try:
+        object.__getattribute__(message, name)
+    except AttributeError:
+        return False
+    return True
+
+
+def encode_application_properties(properties: Mapping[str, PropertyValue]) -> bytes:
+    """Encode the map of application properties, without its descriptor."""
+    content, count = encode_entries(properties)
+    return sized_map(content, count)
+
+
+def encode_entries(properties: Mapping[str, PropertyValue]) -> tuple[bytes, int]:
+    """Return the encoded names and values, and how many elements they are."""
+    parts: list[bytes] = []
+    for name, value in properties.items():
+        known = _names.get(name)
+        if known is None:
+            known = encode_string(name)
+            if len(_names) < _MAX_NAMES and len(name) <= _MAX_NAME_LENGTH:
+                _names[name] = known
+        parts.append(known)
+        kind = type(value)
+        if kind is str:
+            parts.append(encode_string(value))  # type: ignore[arg-type]  # just seen to be a str
+        elif kind is int:
+            parts.append(encode_integer(value))  # type: ignore[arg-type]  # just seen to be an int
+        elif kind is bytes:
+            parts.append(_as_string(value))  # type: ignore[arg-type]  # just seen to be bytes
+        else:
+            parts.append(encode_value(value))
+    return b"".join(parts), len(parts)
+
+
+def _as_string(value: bytes) -> bytes:
+    """Bytes go out as text, as the SDK sends them; binary only where they are no text."""
+    try:
+        return encode_string(value.decode())
+    except UnicodeDecodeError:
+        return encode_binary(value)
+
+
+def _annotations(partition_key: str | None, schedule: datetime | None, via_partition_key: str | None) -> list[bytes]:
+    entries: list[bytes] = []
+    if partition_key is not None:
+        entries.append(_PARTITION_KEY + encode_string(partition_key))
+    if schedule is not None:
+        entries.append(_SCHEDULE + encode_timestamp(schedule))
+    if via_partition_key is not None:
+        entries.append(_VIA_PARTITION_KEY + encode_string(via_partition_key))
+    return entries
+
+
+def _lasting(time_to_live: timedelta | None, created_at_ms: int) -> list[bytes] | None:
+    """Return absolute-expiry-time and creation-time of a message that lives longer than the header can say."""
+    if time_to_live is None or time_to_live <= LONGEST_HEADER_TTL:
+        return None
+    expires_at_ms = min(created_at_ms + time_to_live // _MILLISECOND, _LATEST_EXPIRY_MS)
+    return [encode_timestamp(expires_at_ms), encode_timestamp(created_at_ms)]
+
+
+def _joined(
+    header: list[bytes],
+    delivery_annotations: list[bytes],
+    annotations: list[bytes],
+    properties: list[bytes],
+    rest: bytes,
+) -> EncodedMessage:
+    """Return the message of these encoded fields and entries; `rest` are the sections that follow them."""
+    return EncodedMessage(
+        b"".join(
+            (
+                _described_list(b"\x00\x53\x70", header),
+                _described_map(b"\x00\x53\x71", delivery_annotations),
+                _described_map(b"\x00\x53\x72", annotations),
+                _described_list(b"\x00\x53\x73", properties),
+                rest,
+            )
+        )
+    )
+
+
+def _described_list(descriptor: bytes, fields: list[bytes]) -> bytes:
+    while fields and fields[-1] == _NULL:
+        fields.pop()
+    return descriptor + list_of(fields) if fields else b""
+
+
+def _described_map(descriptor: bytes, entries: list[bytes]) -> bytes:
+    return descriptor + sized_map(b"".join(entries), 2 * len(entries)) if entries else b""
+
+
+def senders_entries(annotations: bytes, dropped: Iterable[str] = ()) -> list[bytes]:
+    """Return the encoded entries of annotations that a sender may set; none if the map is malformed.
+
+    Args:
+        annotations: the encoded map; empty for none.
+        dropped: further names to leave out.
+    """
+    if not annotations:
+        return []
+    try:
+        return [
+            entry
+            for name, entry in map_entries(annotations)
+            if not (isinstance(name, str) and (name in BROKER_ANNOTATIONS or name in dropped))
+        ]
+    except WireError:
+        return []
+
+
+def _properties(message: ServiceBusMessage, lasting: list[bytes] | None) -> bytes:
+    """Encode the properties section; empty if nothing is set. Trailing nulls are omitted.
+
+    Few are set, so each is asked for by itself; a null stands for each field that was left out before it.
+    """
+    parts: list[bytes] = []
+    last = 0
+    if message._message_id is not None:
+        parts.append(encode_string(message._message_id))
+        last = 1
+    if message._to is not None:
+        parts += _NULLS[2 - last], encode_string(message._to)
+        last = 3
+    if message._subject is not None:
+        parts += _NULLS[3 - last], encode_string(message._subject)
+        last = 4
+    if message._reply_to is not None:
+        parts += _NULLS[4 - last], encode_string(message._reply_to)
+        last = 5
+    if message._correlation_id is not None:
+        parts += _NULLS[5 - last], encode_string(message._correlation_id)
+        last = 6
+    if message._content_type is not None:
+        parts += _NULLS[6 - last], encode_symbol(message._content_type)
+        last = 7
+    if lasting:
+        parts += _NULLS[8 - last], *lasting
+        last = 10
+    if message._session_id is not None:
+        parts += _NULLS[10 - last], encode_string(message._session_id)
+        last = 11
+    if message._reply_to_session_id is not None:
+        parts += _NULLS[12 - last], encode_string(message._reply_to_session_id)
+        last = 13
+    return b"\x00\x53\x73" + sized_list(b"".join(parts), last) if last else b""
+
+
+def encode_annotated(
+    message: ServiceBusMessage,
+    *,
+    durable: bool | None = None,
+    priority: int | None = None,
+    delivery_annotations: Mapping[Any, Any] | None = None,
+    annotations: Mapping[Any, Any] | None = None,
+    fields: Mapping[int, bytes] | None = None,
+    footer: Mapping[Any, Any] | None = None,
+    created_at_ms: int = 0,
+) -> EncodedMessage:
+    """Encode a message with sections and fields that `ServiceBusMessage` has no attribute for.
+
+    Args:
+        message: without encoded content.
+        durable, priority: of the header.
+        annotations: of the message, besides those of its attributes.
+        fields: encoded fields of the properties section by position.
+        footer, delivery_annotations: of the message.
+
+    Raises:
+        EncodeError: a value has no AMQP type.
+    """
+    encoded = encode_message(message, created_at_ms=created_at_ms)
+    if durable is priority is None and not (delivery_annotations or annotations or fields or footer):
+        return encoded
+    sections = encoded.sections
+    raw = sections.raw_value(HEADER)
+    header = list_fields(raw) if raw else []
+    header += [_NULL] * (3 - len(header))
+    header[:2] = encode_value(durable), _NULL if priority is None else bytes((0x50, priority))
+    raw = sections.raw_value(PROPERTIES)
+    properties = list_fields(raw) if raw else []
+    for place, field in (fields or {}).items():
+        properties += [_NULL] * (place + 1 - len(properties))
+        properties[place] = field
+    entries = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS)) + _entries(annotations)
+    end = b"\x00\x53\x78" + encode_map(footer) if footer else b""
+    twin = _joined(
+        header,
+        _entries(delivery_annotations),
+        entries,
+        properties,
+        sections.raw(APPLICATION_PROPERTIES) + sections.raw_body + end,
+    )
+    for name in ATTRIBUTES:
+        setattr(twin, name, getattr(encoded, name))
+    return twin
+
+
+def _entries(annotations: Mapping[Any, Any] | None) -> list[bytes]:
+    if not annotations:
+        return []
+    return [entry for _, entry in map_entries(encode_map(annotations))]
+
+
+# -- decode ------------------------------------------------------------------------------------------------------------
+
+
+def _read_properties(message: EncodedMessage) -> None:
+    (
+        message_id,
+        _,
+        to,
+        message.subject,
+        reply_to,
+        correlation_id,
+        message.content_type,
+        _,
+        _,
+        _,
+        session_id,
+        _,
+        reply_to_session_id,
+    ) = message.sections.properties
+    message.to = None if to is None else _text(to)
+    message.reply_to = None if reply_to is None else _text(reply_to)
+    message.correlation_id = None if correlation_id is None else _text(correlation_id)
+    message.message_id = None if message_id is None else _short("message_id", _text(message_id))
+    message.session_id = None if session_id is None else _short("session_id", session_id)
+    message.reply_to_session_id = (
+        None if reply_to_session_id is None else _short("reply_to_session_id", reply_to_session_id)
+    )
+
+
+def _read_header(message: EncodedMessage) -> None:
+    ttl_ms = message.sections.ttl_ms
+    if ttl_ms is None:
+        message.time_to_live = None
+        return
+    message.time_to_live = timedelta(milliseconds=ttl_ms)
+    properties = message.sections.properties
+    created, expires = properties.creation_time, properties.absolute_expiry_time
+    if isinstance(created, datetime) and isinstance(expires, datetime):
+        lasting = expires - created
+        if lasting > LONGEST_HEADER_TTL and _exceeds_header(ttl_ms, lasting, expires):
+            message.time_to_live = lasting
+
+
+def _exceeds_header(ttl_ms: int, lasting: timedelta, expires: datetime) -> bool:
+    """Return whether the time to live exceeds the header field, so that creation and absolute expiry have it.
+
+    Java writes the largest value of the field, .NET that or the lowest 32 bits. The largest time to live of .NET ends
+    with the year 9999.
+    """
+    return ttl_ms in (MAX_TTL_MS, lasting // _MILLISECOND & MAX_TTL_MS) or expires.year == MAXYEAR
+
+
+def _read_annotations(message: EncodedMessage) -> None:
+    annotations = message.annotations = message.sections.message_annotations
+    message.partition_key = message.scheduled_enqueue_time_utc = None
+    if not annotations:
+        return
+    key = annotations.get(PARTITION_KEY_ANNOTATION)
+    if key is not None:
+        key = _text(key) if isinstance(key, bytes) else key  # azure-servicebus sends a key on as binary
+        if not isinstance(key, str):
+            raise WireError(INVALID_FIELD, f"{PARTITION_KEY_ANNOTATION} is a {type(key).__name__}, not a string")
+        message.partition_key = _short("partition_key", key)
+    schedule = annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+    if schedule is not None:
+        if not isinstance(schedule, datetime):
+            raise WireError(
+                INVALID_FIELD, f"{SCHEDULED_ENQUEUE_TIME_ANNOTATION} is a {type(schedule).__name__}, not a timestamp"
+            )
+        message.scheduled_enqueue_time_utc = schedule
+
+
+_READERS: Final[dict[str, Callable[[EncodedMessage], None]]] = {
+    **dict.fromkeys(_FIELDS, _read_properties),
+    "time_to_live": _read_header,
+    **dict.fromkeys(("annotations", "partition_key", "scheduled_enqueue_time_utc"), _read_annotations),
+}
+"""The function that decodes each attribute, with others of its section."""
+
+
+def _short(name: str, value: str | None) -> str | None:
+    if value is not None and len(value) > MAX_ID_LENGTH:
+        raise InvalidOperationError(
+            f"{name} has {len(value)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
+        )
+    return value
+
+
+def _text(value: Any) -> str:
+    """Convert an id or address to text: a UUID in its usual form, binary as UTF-8 or hexadecimal."""
+    if type(value) is str:
+        return value
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value.hex()
+    if isinstance(value, str | int | UUID) and not isinstance(value, Timestamp):
+        return str(value)
+    raise WireError(INVALID_FIELD, f"an id or address is a {type(value).__name__}, a string is expected")
+
+
+def _plain_property(value: Any) -> Any:
+    """An integer of Python's own class: `value in range(...)` is slow for a subclass. A decimal in the usual form."""
+    if isinstance(value, TypedInteger) and not isinstance(value, Timestamp):
+        return int(value)
+    return of_service(value) if type(value) is Decimal else value
+
+
+_KEPT: Final = (str, int, float, datetime, UUID, Decimal, type(None))
+"""What an application property may be; the AMQP types that are subclasses of these keep themselves."""
+
+
+def _typed_property(value: Any) -> PropertyValue:
+    if type(value) is Decimal:
+        return of_service(value)
+    if isinstance(value, _KEPT) and (not isinstance(value, int) or int(value) in _INT64):
+        return value
+    shown = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return Opaque.of(shown, encode_value(value))

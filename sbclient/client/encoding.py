@@ -1,0 +1,106 @@
+"""Encodes the messages that an application sends: once, checked, with a message id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sbclient.amqp import EncodedBatch, EncodedMessage, EncodeError, encode_message
+from sbclient.amqp.encoded import encode_annotated
+from sbclient.annotated_message import AmqpAnnotatedMessage
+from sbclient.delivery import SenderLimits
+from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
+from sbclient.rules.partition_key import check_keys
+from sbclient.rules.ping import check_not_ping
+from sbclient.transport.sdk.message import is_sdk_message, parts_of
+
+ALIAS_BYTES: Final = 160
+"""The bytes that sealing for a backlog queue adds to a message, without the path of the destination."""
+
+MAX_SIGNED_HEADER_BYTES: Final = 32 * 1024
+"""Larger headers get no trace context. Half of the 64 KB that Service Bus allows (source: Service Bus quotas)."""
+
+NewId = Callable[[], str]
+
+_MESSAGES: Final = (ServiceBusMessage, Mapping, AmqpAnnotatedMessage)  # building a union costs more than the check
+
+
+def is_message(candidate: object) -> bool:
+    """Return whether an object is one message: of this package, of azure-servicebus, or a mapping of attributes."""
+    return isinstance(candidate, _MESSAGES) or is_sdk_message(candidate)
+
+
+def encoded_messages(
+    given: Any, new_id: NewId, now: float, schedule_time_utc: datetime | None = None
+) -> list[EncodedMessage]:
+    """Encode a message, or each message of an iterable; see `encoded_message`."""
+    if is_message(given):
+        return [encoded_message(given, new_id, now, schedule_time_utc)]
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"cannot send an object of type {type(given).__name__}: pass a message, a batch of this sender or a list"
+        )
+    return [encoded_message(message, new_id, now, schedule_time_utc) for message in given]
+
+
+def encoded_message(
+    message: Any, new_id: NewId, now: float, schedule_time_utc: datetime | None = None
+) -> EncodedMessage:
+    """Encode and check a message. A message without an id gets one, which it keeps.
+
+    Args:
+        now: the creation time, in seconds since 1970-01-01 UTC.
+        schedule_time_utc: replaces the scheduled enqueue time; naive = UTC.
+
+    Raises:
+        InvalidOperationError: its keys differ, it has the content type of pings, or a value cannot be encoded.
+        TypeError: it is not a message, or a mapping has a key that `ServiceBusMessage` does not take.
+    """
+    if not isinstance(message, ServiceBusMessage) and isinstance(message, Mapping):  # the second check is slow
+        message = ServiceBusMessage(**message)
+    created_at_ms = int(now * 1000)
+    try:
+        if isinstance(message, ServiceBusMessage):
+            if message._message_id is None:
+                message._message_id = new_id()  # without the checks of the setter
+            encoded = encode_message(message, created_at_ms=created_at_ms)
+        elif isinstance(message, AmqpAnnotatedMessage) or is_sdk_message(message):
+            plain, further = parts_of(message)
+            if plain.message_id is None:
+                plain.message_id = new_id()
+                if hasattr(message, "message_id"):  # an annotated message may have no place for an id
+                    message.message_id = plain.message_id
+            encoded = encode_annotated(plain, **further, created_at_ms=created_at_ms)
+        else:
+            raise TypeError(f"cannot send an object of type {type(message).__name__}: pass a ServiceBusMessage")
+    except EncodeError as error:
+        raise InvalidOperationError(f"message {message.message_id!r} cannot be sent: {error}") from error
+    if schedule_time_utc is not None:
+        encoded = encoded.rewritten(scheduled_enqueue_time_utc=_utc(schedule_time_utc))
+    if encoded.partition_key is not None:  # a call costs as much as the check
+        check_keys(encoded)
+    if encoded.content_type is not None:
+        check_not_ping(encoded)
+    return encoded
+
+
+def _utc(value: datetime) -> datetime:
+    if not isinstance(value, datetime):
+        raise TypeError(f"schedule_time_utc must be a datetime, not {type(value).__name__}")
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def trace_room(batch: EncodedBatch, limits: SenderLimits, growth_bytes: int) -> int:
+    """Return the bytes that every message may grow by without exceeding a limit; negative if there are none.
+
+    Args:
+        limits: the limits of every entity that the messages may be sent to.
+        growth_bytes: the bytes that sealing for a backlog queue may add to each message.
+    """
+    room = limits.max_message_size_bytes - batch.largest_bytes
+    if len(batch) > 1:
+        spare_bytes = limits.max_batch_size_bytes - batch.size_bytes
+        room = min(room, spare_bytes // len(batch) - growth_bytes)
+    return min(room, MAX_SIGNED_HEADER_BYTES - max([message.header_bytes for message in batch]))
