@@ -23,7 +23,6 @@ from azure.servicebus import (
     ServiceBusSubQueue,
 )
 from azure.servicebus.exceptions import (
-    MessageLockLostError,
     MessageSizeExceededError,
     OperationTimeoutError,
     SessionCannotBeLockedError,
@@ -162,32 +161,6 @@ def check_sessions_with_state_and_renewal(site: Site) -> None:
         with pytest.raises(OperationTimeoutError), waiting:
             pass
     assert site.namespace.count(path) == 0
-
-
-@check
-def check_a_lost_lock_is_told(site: Site) -> None:
-    with site.queue(lock_duration=seconds(5)) as (_, sender, receiver):
-        sender.send_messages(ServiceBusMessage("x"))
-        (first,) = several(receiver, 1)
-        (again,) = several(receiver, 1)
-        with pytest.raises(MessageLockLostError):
-            receiver.complete_message(first)
-        with pytest.raises(MessageLockLostError):
-            receiver.renew_message_lock(first)
-        receiver.renew_message_lock(again)
-        receiver.complete_message(again)
-
-
-@check
-def check_topics_and_subscriptions(site: Site) -> None:
-    topic = site.namespace.topic(names.new(), "a", "b")
-    with site.client() as client:
-        with client.get_topic_sender(topic) as sender:
-            sender.send_messages(ServiceBusMessage("x"))
-        for name in "ab":
-            with client.get_subscription_receiver(topic, name) as receiver:
-                (message,) = several(receiver, 1)
-                receiver.complete_message(message)
 
 
 @check
