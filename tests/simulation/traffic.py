@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -72,7 +73,7 @@ def write_traffic(plan: Plan, lane: Lane, epoch: float, first_unit: int) -> list
             cancels=kind == "schedule" and random.random() < 0.4,
         )
         if kind == "schedule":
-            unit.schedule = datetime.fromtimestamp(epoch + due_s + random.choice((8.0, 40.0, 150.0)), UTC)
+            unit.schedule = _whole_ms(epoch + due_s + random.choice((8.0, 40.0, 150.0)))
         for _ in range(size):
             unit.submissions.append(_submission(random, plan, lane, unit, written, epoch))
             written += 1
@@ -113,7 +114,7 @@ def _submission(random: Random, plan: Plan, lane: Lane, unit: Unit, position: in
         message.time_to_live = timedelta(seconds=lane.life_s)
     if unit.kind == "single" and random.random() < lane.scheduled_share:
         moment = epoch + unit.due_s + random.choice((1.0, 15.0, 60.0, 150.0))
-        message.scheduled_enqueue_time_utc = datetime.fromtimestamp(moment, UTC)
+        message.scheduled_enqueue_time_utc = _whole_ms(moment)
     return Submission(uid, lane.name, lane.name, position, unit.number, message)
 
 
@@ -158,3 +159,8 @@ def _stretch(submission: Submission, size_bytes: int) -> None:
 
 
 _COPIED: Sequence[str] = ("application_properties", *TEXT_ATTRIBUTES)
+
+
+def _whole_ms(at: float) -> datetime:
+    """A scheduled time, which AMQP has in whole milliseconds."""
+    return datetime.fromtimestamp(math.floor(at * 1000) / 1000, UTC)

@@ -73,12 +73,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "pairing.diversion:Diversion._send_to",
             "sender.send(sealed, **...)",
-            "sender.send(sealed[: max(1, len(sealed) - 1)], **...)",
+            "sender.send(EncodedBatch(list(sealed.messages)[: max(1, len(sealed) - 1)]), **...)",
         ),
         Change(
             "pairing.diversion:Diversion.start",
             "link.start(sealed, **...)",
-            "link.start(sealed[: max(1, len(sealed) - 1)], **...)",
+            "link.start(EncodedBatch(list(sealed.messages)[: max(1, len(sealed) - 1)]), **...)",
         ),
     ),
     _mutant(
@@ -286,13 +286,17 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _TRANSACTION,
         "what was settled in a transaction comes back after its commit",
-        Change("broker.namespace:_settling", "fragment.settle(token, settlement, now)", "fragment.release(token, now)"),
+        Change(
+            "broker.transactions:Transaction.add_settlements",
+            "partial(fragment.settle, token, settlement)",
+            "partial(fragment.release, token)",
+        ),
     ),
     # -- the way through the backlog ------------------------------------------------------------------------------
     _mutant(
         _BACKLOG,
         "the session is lost in the backlog",
-        Change("rules.envelope:seal", "properties[SESSION_ID] = message.session_id", ""),
+        Change("rules.envelope:seal", "aliases[SESSION_ID] = message.session_id", ""),
     ),
     _mutant(
         _BACKLOG,
@@ -314,7 +318,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _BACKLOG,
         "the schedule is lost in the backlog",
-        Change("rules.envelope:seal", "properties[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc", ""),
+        Change("rules.envelope:seal", "aliases[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc", ""),
     ),
     _mutant(
         _BACKLOG,
@@ -333,8 +337,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the life is lost in the backlog",
         Change(
             "rules.envelope:unseal",
-            "received.copy(time_to_live=time_to_live, **...)",
-            "received.copy(time_to_live=None, **...)",
+            "sealed.rewritten(time_to_live=time_to_live, **...)",
+            "sealed.rewritten(time_to_live=None, **...)",
         ),
     ),
     _mutant(
@@ -342,20 +346,20 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a property of the application is overwritten by an alias",
         Change(
             "rules.envelope:seal",
-            "properties[USER_PREFIX + name if _is_reserved(name) else name] = value",
-            "properties.setdefault(name, value)",
+            "encode_string(USER_PREFIX + name) + entry[skip_value(entry, 0) :] if _is_reserved(name) else entry",
+            "b'' if _is_reserved(name) else entry",
         ),
     ),
     _mutant(
         _BACKLOG,
         "the aliases are left in forwarded messages",
         Change(
-            "rules.envelope:_restored",
+            "rules.envelope:unseal",
+            "aliases[name] = decode_at(entry, skip_value(entry, 0))[0]",
             """
-                if name not in _ALIASES and name != PARTITION_KEY:
-                    restored[name] = value
+                aliases[name] = decode_at(entry, skip_value(entry, 0))[0]
+                restored.append(entry)
             """,
-            "restored[name] = value",
         ),
     ),
     _mutant(
@@ -571,7 +575,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _IDENTITY,
         "a message gets a new id at each try",
-        Change("client.outgoing:outgoing_copy", "message.copy()", "message.copy(message_id=new_id())"),
+        Change(
+            "client.encoding:encoded_message",
+            "encode_message(message, created_at_ms=created_at_ms)",
+            "encode_message(message, created_at_ms=created_at_ms).rewritten(message_id=new_id())",
+        ),
     ),
     _mutant(
         _IDENTITY,
@@ -598,12 +606,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a send that succeeded is repeated",
         Change(
             "client.primary_link:PrimaryLink.send",
-            "await self._link.send(messages_of(transfer), timeout_s=left_s, transaction=transaction)",
+            "await self._link.send(batch, timeout_s=left_s, transaction=transaction)",
             """
-                messages = messages_of(transfer)
-                await self._link.send(messages, timeout_s=left_s, transaction=transaction)
-                if len(messages) > 2 and transaction is None:
-                    await self._link.send(messages, timeout_s=left_s)
+                await self._link.send(batch, timeout_s=left_s, transaction=transaction)
+                if len(batch) > 2 and transaction is None:
+                    await self._link.send(batch, timeout_s=left_s)
             """,
         ),
     ),
@@ -748,8 +755,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         ),
         Change(
             "broker.admission:admit",
-            "size_bytes > policy.max_message_size_bytes",
-            "size_bytes > policy.max_message_size_bytes + 1",
+            "message.size_bytes > policy.max_message_size_bytes",
+            "message.size_bytes > policy.max_message_size_bytes + 1",
         ),
     ),
     _mutant(
@@ -767,7 +774,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "client.primary_link:PrimaryLink._check",
             "self._too_large('a message', largest, ...)",
-            "self._too_large(str(transfer[0].message), largest, ...)",
+            "self._too_large(str(bytes(batch.messages[0])), largest, ...)",
         ),
     ),
     _mutant(
@@ -823,7 +830,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "client.primary_link:PrimaryLink._check",
             "largest > limits.max_message_size_bytes",
-            "len(transfer) == 1 and largest > limits.max_message_size_bytes",
+            "len(batch) == 1 and largest > limits.max_message_size_bytes",
         ),
     ),
     _mutant(

@@ -97,14 +97,20 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "a list is sent without the format of a batch",
-        Change("transport.amqp.sender:AmqpSender._transfer", "message_format = BATCH_FORMAT", "message_format = 0"),
+        Change("transport.amqp.sender:AmqpSender._transfer", "batch.message_format", "0"),
     ),
     _mutant(
         "a list loses its last message",
         Change(
-            "transport.amqp.sender:AmqpSender._transfer",
-            "join_batch(messages, via_key, **...)",
-            "join_batch(messages[:-1], via_key, **...)",
+            "amqp.batch:EncodedBatch.payload",
+            """
+                for message in messages:
+                    ...
+            """,
+            """
+                for message in messages[:-1]:
+                    ...
+            """,
         ),
     ),
     _mutant(
