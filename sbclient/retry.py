@@ -1,32 +1,27 @@
-"""The retry policy of the client: how often to retry, how long to wait between attempts, and for how long in all.
+"""Retries: tenacity repeats operations on the clock and the random generator of the client.
 
 1. Only transient errors are retried, `retry_total` times, with exponential back-off and jitter.
 2. A busy server gets 10 s each time, which uses up no retry; if it stays busy, that is the error (source: Microsoft's
    page about throttling).
 3. All attempts happen before the deadline. No attempt gets less than 20 s while time remains: the service may need 15 s
    to place a message on another fragment.
-4. A pause can be interrupted, so that a send goes to the backlog as soon as its entity fails over.
-
-tenacity drives the attempts. Its own strategies read the real clock and the global random generator; those here
-use the clock and the generator of the client.
+4. The first attempt does without tenacity, which gets no exception: it would outlive the operation.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import Final, TypeVar
 
-from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_result
-from tenacity.retry import retry_base
-from tenacity.stop import stop_base
-from tenacity.wait import wait_base
+from tenacity import AsyncRetrying, retry_if_result
 
 from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 from sbclient.options import SERVER_BUSY_PAUSE, RetryOptions
-from sbclient.rules.backoff import backoff_s
+from sbclient.rules.backoff import growing
 
 T = TypeVar("T")
 
@@ -36,39 +31,53 @@ MIN_ATTEMPT_S: Final = 20.0
 class NotTriedError(OperationTimeoutError):
     """The timeout passed before the first attempt. The service was not asked, so this says nothing about it."""
 
-    is_outage = False
-    is_in_doubt = False
+    is_outage = is_in_doubt = False
 
 
 class BackOffInterrupted(Exception):
     """The pause between two attempts was interrupted; the cause is the error of the last attempt."""
 
 
-class RetryPolicy:
-    """Retries operations on a given clock and random generator.
+async def repeat(
+    attempt: Callable[[int], Awaitable[bool]],
+    pause_s: Callable[[int], float],
+    sleep: Callable[[float], Awaitable[None]],
+    stop: Callable[[float], bool] = lambda _: False,
+) -> None:
+    """Call `attempt(failures)` until it returns True. `stop(seconds)` ends it before a pause of `pause_s(failures)`."""
 
-    Args:
-        options: the number of retries, the pauses and the timeout.
-        clock: the only source of time.
-        random: for the jitter.
-    """
+    async def next_attempt() -> bool:
+        failures: int = retrying.statistics["attempt_number"] - 1
+        return failures > 0 and await attempt(failures)  # the first one has failed already
+
+    if not await attempt(0):
+        retrying = AsyncRetrying(
+            sleep=sleep,
+            wait=lambda state: pause_s(state.attempt_number),
+            stop=lambda state: stop(state.upcoming_sleep),
+            retry=retry_if_result(lambda is_done: not is_done),
+            retry_error_callback=lambda _: None,
+        )
+        await retrying(next_attempt)
+
+
+class RetryPolicy:
+    """Retries the operations of a client, on its clock, with jitter from its random generator."""
 
     def __init__(self, options: RetryOptions, clock: Clock, random: Random) -> None:
         self.options = options
         self._clock = clock
-        # The benchmark `retry` compares it with AsyncRetrying. One object serves all operations: its decisions do not
-        # await, and the state of an operation is in the loop over it.
-        self._retrying = Retrying(
-            retry=RetryTransient(),
-            wait=WaitBackOff(options, random),
-            stop=StopAtLimits(clock),
-            sleep=_no_sleep,
-            retry_error_callback=_no_error,
-        )
+        self._pause_s = growing(options.retry_backoff_factor, options.retry_backoff_max, random)
 
     def deadline(self, timeout_s: float | None) -> float:
         """Return when an operation must end, in monotonic seconds; None = the timeout of the options."""
         return self._clock.monotonic() + (self.options.timeout if timeout_s is None else timeout_s)
+
+    def first_attempt_s(self, deadline: float, retry_total: int | None = None) -> float:
+        """Return the timeout of the first attempt of an operation; not positive if no time is left."""
+        left_s = deadline - self._clock.monotonic()
+        retries = self.options.retry_total if retry_total is None else retry_total
+        return min(left_s, max(MIN_ATTEMPT_S, left_s / (1 + retries)))
 
     async def run(
         self,
@@ -82,207 +91,51 @@ class RetryPolicy:
         """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes.
 
         Args:
-            deadline: monotonic seconds.
             interrupt: ends a pause with `BackOffInterrupted` when it is set.
-            retry_total: the number of retries instead of that of the options.
+            retry_total: instead of that of the options.
             failed: the error of the first attempt, if the caller has made it.
-
-        Raises:
-            ServiceBusError: the last error; a lasting busy answer rather than the timeout that follows from it.
         """
-        total = self.options.retry_total if retry_total is None else retry_total
-        remaining_s = deadline - self._clock.monotonic()
-        longest_s = longest_attempt_s(remaining_s, total)
-        operation: Operation | None = None
-        try:
-            if failed is None and remaining_s > 0:
-                try:
-                    return await attempt(min(remaining_s, longest_s))  # most operations succeed here, without tenacity
-                except ServiceBusError as error:
-                    failed = error
-            operation = Operation(total, self._clock, deadline, longest_s)
-            operation.fail(failed or NotTriedError("the timeout passed before the operation began: allow more time"))
-            for trial in self._retrying:
-                state = trial.retry_state
-                if state.attempt_number > 1:  # the first attempt has failed already
-                    await self._pause(state.upcoming_sleep, operation, interrupt)
-                    try:
-                        return await operation.attempt(attempt)
-                    except ServiceBusError:
-                        pass
-                # tenacity gets no exception: its reference cycle with the traceback would outlive the operation.
-                state.set_result(operation)
-            raise operation.last
-        finally:
-            failed = None
-            if operation is not None:
-                operation.forget()
+        retries = total = self.options.retry_total if retry_total is None else retry_total
+        longest_s = max(MIN_ATTEMPT_S, self.first_attempt_s(deadline, retry_total))
+        last: ServiceBusError = NotTriedError("the timeout passed before the operation began: allow more time")
+        result, is_busy, is_in_doubt, interrupted = list[T](), False, False, interrupt or asyncio.Event()
 
-    def first_attempt_s(self, deadline: float, retry_total: int | None = None) -> float:
-        """Return the timeout of the first attempt of an operation; not positive if no time is left."""
-        total = self.options.retry_total if retry_total is None else retry_total
-        remaining_s = deadline - self._clock.monotonic()
-        return min(remaining_s, longest_attempt_s(remaining_s, total))
-
-    async def _pause(self, seconds: float, operation: Operation, interrupt: asyncio.Event | None) -> None:
-        if interrupt is None:
-            await self._clock.sleep(seconds)
-            return
-        try:
-            async with self._clock.timeout(seconds):
-                await interrupt.wait()
-        except TimeoutError:
-            return
-        raise BackOffInterrupted from operation.last
-
-
-def longest_attempt_s(remaining_s: float, retry_total: int) -> float:
-    """Return the longest time of one attempt of an operation that has so much time left when it begins."""
-    return max(MIN_ATTEMPT_S, remaining_s / (retry_total + 1))
-
-
-class BackOff:
-    """Repeats an operation that handles its own errors until it succeeds, with pauses that double.
-
-    Args:
-        sleep: waits that many seconds; it may return earlier.
-        first_s, longest_s: the first pause and the upper limit.
-        random: reduces each pause by up to a half; None = no jitter.
-    """
-
-    def __init__(
-        self,
-        sleep: Callable[[float], Awaitable[None]],
-        first_s: float,
-        longest_s: float,
-        random: Random | None = None,
-    ) -> None:
-        def wait(state: RetryCallState) -> float:
-            pause_s = backoff_s(state.attempt_number, first_s=first_s, longest_s=longest_s)
-            return pause_s if random is None else pause_s * random.uniform(0.5, 1.0)
-
-        self._retrying = AsyncRetrying(sleep=sleep, wait=wait, retry=retry_if_result(lambda is_done: not is_done))
-
-    async def run(self, attempt: Callable[[int], Awaitable[bool]]) -> None:
-        """Call `attempt(failures)`, with the number of failures so far, until it returns True."""
-        if await attempt(0):
-            return
-        failures = 0
-
-        async def again() -> bool:
-            nonlocal failures
-            failures += 1
-            return failures > 1 and await attempt(failures - 1)
-
-        await self._retrying(again)
-
-
-class Operation:
-    """The attempts of one operation.
-
-    Attributes:
-        retry_total: allowed failures after the first one.
-        deadline: monotonic seconds.
-        failures: attempts that failed with another error than a busy answer.
-        busy: the last busy answer, if no other error came after it.
-    """
-
-    def __init__(self, retry_total: int, clock: Clock, deadline: float, longest_attempt_s: float) -> None:
-        self.retry_total = retry_total
-        self.deadline = deadline
-        self.failures = 0
-        self.busy: ServiceBusServerBusyError | None = None
-        self._clock = clock
-        self._max_attempt_s = longest_attempt_s
-        self._last: ServiceBusError | None = None
-        self._is_in_doubt = False
-
-    def fail(self, error: ServiceBusError) -> None:
-        """Record the error of the first attempt."""
-        self._record(error, self._max_attempt_s)
-        self._is_in_doubt = error.is_in_doubt
-
-    async def attempt(self, attempt: Callable[[float], Awaitable[T]]) -> T:
-        """Make one attempt and record its error."""
-        remaining_s = self.deadline - self._clock.monotonic()
-        if remaining_s <= 0:
-            self._last = self._last or NotTriedError("the timeout passed before the operation began: allow more time")
-            raise self._last
-        try:
-            return await attempt(min(remaining_s, self._max_attempt_s))
-        except ServiceBusError as error:
-            self._record(error, remaining_s)
+        async def once(number: int) -> bool:
+            nonlocal retries, last, is_busy, is_in_doubt
+            left_s, error = deadline - self._clock.monotonic(), failed if number == 0 else None
+            try:
+                if error is None and left_s > 0:
+                    result.append(await attempt(min(left_s, longest_s)))
+            except ServiceBusError as caught:
+                error = caught
+            if isinstance(error, ServiceBusServerBusyError):
+                last, is_busy = error, True
+            elif error is not None:
+                retries -= 1
+                if not (is_busy and left_s < longest_s and isinstance(error, OperationTimeoutError)):
+                    last, is_busy = error, False  # else the attempt was too short for an answer, so it is busy still
             # A later rejection does not settle what an earlier attempt left in doubt.
-            self._is_in_doubt = self.last.is_in_doubt = self._is_in_doubt or error.is_in_doubt
-            if self._last is not error:
-                raise self.last from error
-            raise
+            is_in_doubt = last.is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)
+            error = None  # its traceback refers to this frame
+            return bool(result)
 
-    @property
-    def last(self) -> ServiceBusError:
-        """The error that the operation raises if no further attempt is made."""
-        assert self._last is not None
-        return self._last
+        def pause(_: int) -> float:
+            return SERVER_BUSY_PAUSE.total_seconds() if is_busy else self._pause_s(total - retries)
 
-    def forget(self) -> None:
-        """Drop the errors: their tracebacks refer to this object."""
-        self._last = self.busy = None
+        def stop(seconds: float) -> bool:
+            is_out_of_retries = retries < 0 and not is_busy
+            return is_out_of_retries or not last.is_transient or self._clock.monotonic() + seconds >= deadline
 
-    def _record(self, error: ServiceBusError, remaining_s: float) -> None:
-        if isinstance(error, ServiceBusServerBusyError):
-            self.busy = self._last = error
-            return
-        self.failures += 1
-        if isinstance(error, OperationTimeoutError) and self.busy is not None and remaining_s < self._max_attempt_s:
-            return  # the attempt was too short for an answer, so the busy answer remains the result
-        self._last, self.busy = error, None
+        async def sleep(seconds: float) -> None:
+            with suppress(TimeoutError):
+                async with self._clock.timeout(seconds):
+                    await interrupted.wait()
+                raise BackOffInterrupted from last
 
-
-class RetryTransient(retry_base):
-    """Retries transient errors."""
-
-    def __call__(self, state: RetryCallState) -> bool:
-        return _operation(state).last.is_transient
-
-
-class WaitBackOff(wait_base):
-    """Waits 10 s after a busy answer, else with exponential back-off and jitter."""
-
-    def __init__(self, options: RetryOptions, random: Random) -> None:
-        self._options = options
-        self._random = random
-
-    def __call__(self, state: RetryCallState) -> float:
-        operation, options = _operation(state), self._options
-        if operation.busy is not None:
-            return SERVER_BUSY_PAUSE.total_seconds()
-        longest_s = backoff_s(
-            operation.failures, first_s=options.retry_backoff_factor, longest_s=options.retry_backoff_max
-        )
-        return longest_s * self._random.uniform(0.5, 1.0)
-
-
-class StopAtLimits(stop_base):
-    """Stops when no retry is left or the pause would reach the deadline."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __call__(self, state: RetryCallState) -> bool:
-        operation = _operation(state)
-        is_out_of_retries = operation.busy is None and operation.failures > operation.retry_total
-        return is_out_of_retries or self._clock.monotonic() + state.upcoming_sleep >= operation.deadline
-
-
-def _operation(state: RetryCallState) -> Operation:
-    assert state.outcome is not None
-    operation: Operation = state.outcome.result()
-    return operation
-
-
-def _no_sleep(_: float) -> None:
-    """Do nothing: the policy itself waits, since only it can await."""
-
-
-def _no_error(_: RetryCallState) -> None:
-    """Raise nothing: the policy raises the last error after the loop."""
+        try:
+            await repeat(once, pause, sleep, stop)
+            if not result:
+                raise last
+            return result[0]
+        finally:
+            last, failed = NotTriedError(), None  # tracebacks refer to this frame

@@ -12,8 +12,9 @@ from sbclient.delivery import SenderLimits
 from sbclient.errors import BacklogUnavailableError, OperationTimeoutError, ServiceBusError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.pairing.provisioning import provision
+from sbclient.retry import repeat
 from sbclient.rules.backlog import may_recover
-from sbclient.rules.backoff import backoff_s
+from sbclient.rules.backoff import growing
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import Transport
@@ -138,27 +139,25 @@ class BacklogQueues:
 
     async def _provision(self) -> None:
         """Try until it succeeds."""
-        failures = 0
-        while True:
-            self._is_attempting = True
-            try:
-                async with self._clock.timeout(ATTEMPT_S):
-                    await self._attempt()
-            except TimeoutError:
-                self._failed(OperationTimeoutError(f"{self._secondary.namespace} did not answer in {ATTEMPT_S:g} s"))
-            except ServiceBusError as error:
-                self._failed(error)
-            else:
-                self._succeeded()
-            failures += 1
-            self._is_attempting = False
-            self._attempt_now.clear()
-            ended, self._attempt_ended = self._attempt_ended, asyncio.Event()
-            ended.set()
-            if self.provisioned.is_set():
-                return
-            longest_s = backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
-            await self._pause(longest_s * self._random.uniform(0.5, 1.0))
+        pause_s = growing(FIRST_PAUSE_S, LONGEST_PAUSE_S, self._random)
+        await repeat(self._try_once, pause_s, self._pause)
+
+    async def _try_once(self, _: int) -> bool:
+        self._is_attempting = True
+        try:
+            async with self._clock.timeout(ATTEMPT_S):
+                await self._attempt()
+        except TimeoutError:
+            self._failed(OperationTimeoutError(f"{self._secondary.namespace} did not answer in {ATTEMPT_S:g} s"))
+        except ServiceBusError as error:
+            self._failed(error)
+        else:
+            self._succeeded()
+        self._is_attempting = False
+        self._attempt_now.clear()
+        ended, self._attempt_ended = self._attempt_ended, asyncio.Event()
+        ended.set()
+        return self.provisioned.is_set()
 
     async def _pause(self, seconds: float) -> None:
         try:

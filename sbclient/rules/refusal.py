@@ -19,10 +19,11 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusQuotaExceededError,
 )
-from sbclient.rules.backoff import backoff_s
+from sbclient.rules.backoff import growing
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+_pause_s: Final = growing(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Refusal:
         """
         self.error = OngoingError.of(error, now, self.error if self.failures else None)
         self.failures += 1
-        self.retry_at = now + jitter * backoff_s(self.failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
+        self.retry_at = now + jitter * _pause_s(self.failures)
         if isinstance(error, MessagingEntityNotFoundError):
             if self._missing_at is not None:
                 self._missing_s += max(0.0, asked_at - self._missing_at)

@@ -14,7 +14,8 @@ from sbclient.delivery import SettleMode
 from sbclient.errors import MessageAlreadySettled, MessageLockLostError, MessageNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
-from sbclient.retry import BackOff
+from sbclient.retry import repeat
+from sbclient.rules.backoff import growing
 from sbclient.rules.entity_path import is_entity_path
 from sbclient.rules.envelope import PATH
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
@@ -80,8 +81,6 @@ class QueueSource(Source):
         self._counts = self._next_counts = QueueCounts()
         self._read_time = pair.clock.reader()
         self._ahead_s = pair.clock.now() - pair.clock.monotonic()
-        longest_s = FIRST_PAUSE_S if self._is_until_empty else LONGEST_PAUSE_S
-        self._stall = BackOff(self._while_stalled, FIRST_PAUSE_S, longest_s)
 
     def destination_answered(self, *, has_recovered: bool) -> None:
         self.changed.set()
@@ -186,7 +185,8 @@ class QueueSource(Source):
                 if room := self.room:  # during the scan, parked messages may have taken it
                     return True
 
-        await self._stall.run(is_decided)
+        longest_s = FIRST_PAUSE_S if self._is_until_empty else LONGEST_PAUSE_S
+        await repeat(is_decided, growing(FIRST_PAUSE_S, longest_s), self._while_stalled)
         return room
 
     async def _while_stalled(self, longest_s: float) -> None:

@@ -14,7 +14,8 @@ from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import MessageLockLostError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
-from sbclient.retry import BackOff
+from sbclient.retry import repeat
+from sbclient.rules.backoff import growing
 from sbclient.rules.envelope import MalformedEnvelopeError, Unsealed, unseal
 from sbclient.rules.ping import is_ping
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
@@ -165,7 +166,6 @@ class Source(ABC):
         self._progress = progress
         self._budget = budget
         self._is_until_empty = until == "empty"
-        self._back_off = BackOff(pair.clock.sleep, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._window = budget.window()
         self._polls = PollRecord(queue, pair.clock)
         self._where = pair.at_backlog(queue)
@@ -246,7 +246,7 @@ class Source(ABC):
             return True
 
         while not is_over:
-            await self._back_off.run(attempt)
+            await repeat(attempt, growing(FIRST_PAUSE_S, LONGEST_PAUSE_S), self._clock.sleep)
 
     # -- messages in flight --------------------------------------------------------------------------------------
 

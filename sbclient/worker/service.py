@@ -21,8 +21,9 @@ from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
 from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
+from sbclient.retry import repeat
 from sbclient.rules.backlog import may_recover
-from sbclient.rules.backoff import backoff_s
+from sbclient.rules.backoff import growing
 from sbclient.syphon.status import DONE, RESTARTED, SyphonStatus
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.tasks import OwnedTasks
@@ -256,19 +257,24 @@ class SyphonWorker:
         """Open the client; retry until the secondary answers."""
         limit_s = self._settings.start_timeout_s
         ends_at = None if limit_s is None else self._clock.monotonic() + limit_s
-        failures = 0
-        while True:
+        left_s = float("inf")
+
+        async def is_open(_: int) -> bool:
+            nonlocal left_s
             try:
                 await self._open()
-                return
             except ServiceBusError as error:
                 left_s = float("inf") if ends_at is None else ends_at - self._clock.monotonic()
                 if not may_recover(error) or left_s <= 0:
                     raise
                 self._secondary.failed(error)
-            failures += 1
-            pause_s = backoff_s(failures, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
-            await self._clock.sleep(min(pause_s, left_s))
+                return False
+            return True
+
+        async def pause(seconds: float) -> None:
+            await self._clock.sleep(min(seconds, left_s))
+
+        await repeat(is_open, growing(FIRST_PAUSE_S, LONGEST_PAUSE_S), pause)
 
     async def _open(self) -> None:
         """Open the client and check both namespaces, so that configuration errors appear at once."""

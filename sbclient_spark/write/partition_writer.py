@@ -39,7 +39,8 @@ from sbclient.errors import (
     ServiceBusServerBusyError,
 )
 from sbclient.rate_limit import RateLimiter
-from sbclient.rules.backoff import backoff_s
+from sbclient.retry import repeat
+from sbclient.rules.backoff import growing
 from sbclient.tasks import OwnedTasks
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import BadRow, EncodedRows, by_value, joined
@@ -304,22 +305,24 @@ class PartitionWriter:
         size = self._size(rows)
         self._report.paced_ms += 1000 * await self._rate_limiter.take(len(rows), size)
         began_at = self._clock.monotonic()
-        tries = 0
-        while True:
+
+        async def is_settled(failures: int) -> bool:
+            nonlocal is_in_doubt
             try:
                 await self._transfer(rows)
             except (InvalidOperationError, MessageSizeExceededError) as error:
                 await self._refused(rows, error, is_in_doubt=is_in_doubt or error.is_in_doubt)
-                return
             except ServiceBusError as error:
-                tries += 1
                 is_in_doubt = is_in_doubt or error.is_in_doubt
-                if not await self._may_try_again(error, rows.destination, tries, began_at):
-                    self._errors.not_sent(rows, error, is_in_doubt=is_in_doubt)
-                    return
+                if self._may_try_again(error, rows.destination, failures + 1, began_at):
+                    return False
+                self._errors.not_sent(rows, error, is_in_doubt=is_in_doubt)
             else:
                 self._acknowledged(rows, size, began_at)
-                return
+            return True
+
+        pause_s = growing(self._options.retry_backoff_s, self._options.retry_max_backoff_s)
+        await repeat(is_settled, pause_s, self._clock.sleep)
 
     async def _transfer(self, rows: EncodedRows) -> None:
         timeout_s = self._options.connection.send_timeout_s
@@ -338,10 +341,8 @@ class PartitionWriter:
         self._sent_to.add(rows.destination.path)
         self._latencies_ms.append(1000 * (self._clock.monotonic() - began_at))
 
-    async def _may_try_again(
-        self, error: ServiceBusError, destination: Destination, tries: int, began_at: float
-    ) -> bool:
-        """Back off and return True if a failed transfer is to be repeated."""
+    def _may_try_again(self, error: ServiceBusError, destination: Destination, tries: int, began_at: float) -> bool:
+        """Return whether a failed transfer is to be repeated."""
         if self._failure is not None or isinstance(error, _DeadlineOver):
             return False
         is_busy = isinstance(error, ServiceBusServerBusyError)
@@ -355,8 +356,6 @@ class PartitionWriter:
         if tries > self._options.max_retries and not waits_for_failover:
             return False
         self._report.retried += 1
-        first_s, longest_s = self._options.retry_backoff_s, self._options.retry_max_backoff_s
-        await self._clock.sleep(backoff_s(tries, first_s=first_s, longest_s=longest_s))
         return True
 
     def _patience_s(self) -> float:

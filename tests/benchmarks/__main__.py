@@ -30,7 +30,6 @@ FURTHER: Final = (
     "fixtures",
     "limits",
     "observed",
-    "retry",
     "spark_endurance",
     "watched",
     "worker_days",

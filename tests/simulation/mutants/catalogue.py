@@ -808,8 +808,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _PROGRESS,
         "a destination that refused is never tried again",
-        Change("rules.refusal", "LONGEST_PAUSE_S: Final = ...", "LONGEST_PAUSE_S: Final = 1e9"),
-        Change("rules.refusal:Refusal.add", "FIRST_PAUSE_S", "LONGEST_PAUSE_S"),
+        Change("rules.refusal:Refusal.add", "_pause_s(self.failures)", "1000000000.0"),
     ),
     # -- found by the simulation once, and fixed ------------------------------------------------------------------
     _mutant(
@@ -837,8 +836,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a later refusal hides that an earlier try was in doubt",
         Change(
-            "retry:Operation.attempt",
-            "self._is_in_doubt = self.last.is_in_doubt = self._is_in_doubt or error.is_in_doubt",
+            "retry:RetryPolicy.run.once",
+            "is_in_doubt = last.is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)",
             "",
         ),
     ),
@@ -863,6 +862,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "await one.ended.wait()",
         ),
         Change("syphon.session_source:SessionSource._forward", "await self._renew_lock(link)", "None"),
+        Change("syphon.session_source:SessionSource._locked_until", "one.link.session_locked_until_utc", "None"),
     ),
     _mutant(
         _LIMIT,
