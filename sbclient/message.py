@@ -183,16 +183,20 @@ class Keyed(Protocol):
     """The attributes that place a message, of a message in any form."""
 
     @property
-    def message_id(self) -> str | None: ...
+    def message_id(self) -> str | None:
+        """The id of the message."""
 
     @property
-    def session_id(self) -> str | None: ...
+    def session_id(self) -> str | None:
+        """The session of the message."""
 
     @property
-    def partition_key(self) -> str | None: ...
+    def partition_key(self) -> str | None:
+        """The key that determines the partition."""
 
     @property
-    def content_type(self) -> str | None: ...
+    def content_type(self) -> str | None:
+        """The MIME type of the body."""
 
 
 class ServiceBusMessage:

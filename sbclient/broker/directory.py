@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sbclient.broker.entity import Queue
@@ -46,7 +46,7 @@ class Entity:
     updated_at: float
     busy_at: float
     accessed_at: float = 0.0
-    sent: Any = None
+    sent: Any = field(default=None, repr=False)
 
     @property
     def topic_body(self) -> Topic:

@@ -17,6 +17,7 @@ from sbclient import (
     ServiceBusError,
     ServiceBusMessage,
 )
+from sbclient.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
 from sbclient.broker.faults import Fault, FaultKind
 from tests.contract.kinds import NamespaceKind
 from tests.payloads import batch_of
@@ -125,6 +126,38 @@ async def test_a_message_of_the_sdk_can_be_sent(kind: NamespaceKind) -> None:
     (message,) = await kind.received(queue, 1)
     assert (str(message), message.application_properties, message.subject) == ("hello", {"n": 1}, "s")
     assert message.message_id
+
+
+@pytest.mark.parametrize(
+    ("body_type", "content"),
+    [
+        (AmqpMessageBodyType.VALUE, {"total": 12}),
+        (AmqpMessageBodyType.SEQUENCE, [[1, "a"], [2]]),
+        (AmqpMessageBodyType.DATA, b"x"),
+    ],
+)
+async def test_every_section_of_an_annotated_message_arrives(
+    kind: NamespaceKind, body_type: AmqpMessageBodyType, content: Any
+) -> None:
+    queue = await kind.queue()
+    sent = AmqpAnnotatedMessage(
+        properties=AmqpMessageProperties(message_id="m", user_id=b"u", content_encoding="gzip", group_sequence=3),
+        header=AmqpMessageHeader(durable=True, priority=5),
+        footer={"sum": 7},
+        annotations={"x-opt-mine": "kept", "x-opt-partition-key": "k"},
+        application_properties={"n": 1},
+        content=content,
+        body_type=body_type,
+    )
+    async with kind.plain.get_queue_sender(queue) as sender:
+        await sender.send_messages(sent)
+    (message,) = await kind.received(queue, 1)
+    raw = message.raw_amqp_message
+    assert (raw.header.durable, raw.header.priority) == (True, 5)
+    assert (raw.properties.user_id, raw.properties.content_encoding, raw.properties.group_sequence) == (b"u", "gzip", 3)
+    assert (raw.annotations["x-opt-mine"], message.partition_key) == ("kept", "k")
+    assert raw.footer == {"sum": 7}
+    assert (raw.body_type, raw.content) == (body_type, content)
 
 
 async def test_a_message_gets_an_id_and_keeps_it(kind: NamespaceKind) -> None:

@@ -50,7 +50,7 @@ async def test_receiver_ends_when_its_token_expires(
         detached = await client.event(LinkDetached, receiver)
 
         assert detached.error is not None
-        assert detached.error.condition == "amqp:unauthorized-access"
+        assert detached.error.condition == "amqp:link:detach-forced"
         assert client.clock.now() == pytest.approx(expires_at, abs=LATE_S)
 
 
@@ -73,7 +73,7 @@ async def test_management_links_end_with_their_token(context: NamespaceContext, 
         await client.put_token("q", lives_s=2.0)
         expires_at = int(client.clock.now() + 2.0)
         for link in await client.node("q/$management"):
-            assert await client.refusal(link) == "amqp:unauthorized-access"
+            assert await client.refusal(link) == "amqp:link:detach-forced"
         assert client.clock.now() == pytest.approx(expires_at, abs=LATE_S)
 
 
@@ -88,7 +88,7 @@ async def test_narrower_token_ends_the_links_that_it_does_not_cover(
 
         assert await client.put_token("q", narrower) == 202
 
-        assert await client.refusal(receiver) == "amqp:unauthorized-access"
+        assert await client.refusal(receiver) == "amqp:link:detach-forced"
         assert sender.is_open
 
 

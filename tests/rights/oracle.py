@@ -26,6 +26,8 @@ from tests.rights.credentials import EVERY_RIGHT, Flaw, Scope
 from tests.rights.world import SUBSCRIPTIONS, TOP_ENTITIES, TOPIC
 
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
+ENDED: Final = "amqp:link:detach-forced"
+"""The condition with which a link ends whose token does not cover it any more."""
 
 
 class Claim(StrEnum):

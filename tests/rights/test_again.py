@@ -18,7 +18,7 @@ from tests.emulator.amqp.client import Client, connected, create
 from tests.emulator.requests import request
 from tests.rights.credentials import EVERY_RIGHT, HOST
 from tests.rights.messaging import MESSAGE, Refused, check, receiver, sender
-from tests.rights.oracle import UNAUTHORIZED
+from tests.rights.oracle import ENDED, UNAUTHORIZED
 from tests.rights.world import DESTINATION, KEY_NAME, QUEUE, World, key_of, rule_of
 
 OWN = "own"
@@ -42,7 +42,7 @@ async def ends_at(client: Client, link: object) -> float:
     """Return the time at which a link ended for lack of a right."""
     detached = await client.event(LinkDetached, link, within_s=100.0)
     assert detached.error is not None
-    assert detached.error.condition == UNAUTHORIZED
+    assert detached.error.condition == ENDED
     return client.clock.monotonic()
 
 

@@ -30,7 +30,7 @@ from tests.rights.messaging import (
     sender,
     transaction,
 )
-from tests.rights.oracle import UNAUTHORIZED
+from tests.rights.oracle import ENDED, UNAUTHORIZED
 from tests.rights.world import KEY_NAME, QUEUE, SESSION, SESSIONS, World, key_of, rule_of
 
 SESSION_FILTER = "com.microsoft:session-filter"
@@ -78,7 +78,7 @@ class TestExpiry:
             await put(client, QUEUE)
             link = await sender(client, QUEUE)
             await asyncio.sleep(LIFE_S + 0.1)
-            assert await ended(client, link) == UNAUTHORIZED
+            assert await ended(client, link) == ENDED
 
     async def test_detaches_a_waiting_receiver_without_further_messages(self, world: World) -> None:
         async with connected(world.context) as client, connected(world.context) as other:
@@ -89,7 +89,7 @@ class TestExpiry:
             client.flush()
             await asyncio.sleep(LIFE_S + 0.1)
             check(await other.send(await sender(other, "other"), MESSAGE))
-            assert await ended(client, link) == UNAUTHORIZED
+            assert await ended(client, link) == ENDED
             delivery = await received(other, "other")
             assert delivery.payload
 
@@ -100,7 +100,7 @@ class TestExpiry:
             await asyncio.sleep(LIFE_S - 0.1)
             before = world.print()
             await asyncio.sleep(0.2)
-            assert await ended(client, delivery.link) == UNAUTHORIZED
+            assert await ended(client, delivery.link) == ENDED
             assert world.print() == before
 
     async def test_releases_a_session(self, world: World) -> None:
@@ -109,7 +109,7 @@ class TestExpiry:
             await put(other, SESSIONS, lifetime_s=60)
             link = await receiver(client, SESSIONS, filters={SESSION_FILTER: SESSION})
             await asyncio.sleep(30.1)
-            assert await ended(client, link) == UNAUTHORIZED
+            assert await ended(client, link) == ENDED
             await receiver(other, SESSIONS, filters={SESSION_FILTER: SESSION})
 
     async def test_ends_a_wait_for_a_session(self, world: World) -> None:
@@ -118,7 +118,7 @@ class TestExpiry:
             for session in (SESSION, "b"):
                 await receiver(other, SESSIONS, filters={SESSION_FILTER: session})
             await put(client, SESSIONS, lifetime_s=10)
-            with pytest.raises(Refused, match=UNAUTHORIZED):
+            with pytest.raises(Refused, match=ENDED):
                 await receiver(client, SESSIONS, filters={SESSION_FILTER: None}, timeout_s=300)
 
     async def test_rolls_a_transaction_back(self, world: World) -> None:
@@ -131,7 +131,7 @@ class TestExpiry:
                 await client.send(link, MESSAGE, state=TransactionalState(txn_id)), TransactionalState(txn_id, ACCEPTED)
             )
             await asyncio.sleep(LIFE_S + 0.1)
-            assert await ended(client, coordinator) == UNAUTHORIZED
+            assert await ended(client, coordinator) == ENDED
         assert world.print() == before
 
     async def test_detaches_request_links(self, world: World) -> None:
@@ -140,7 +140,7 @@ class TestExpiry:
             await ask(client, QUEUE, "peek-message", {})
             links = await client.node(QUEUE + MANAGEMENT)
             await asyncio.sleep(LIFE_S + 0.1)
-            assert [await ended(client, link) for link in links] == [UNAUTHORIZED, UNAUTHORIZED]
+            assert [await ended(client, link) for link in links] == [ENDED, ENDED]
 
     async def test_ends_a_watch_of_the_namespace(self, world: World, clock: VirtualClock) -> None:
         token = sign(f"https://{HOST}/", KEY_NAME, key_of(""), clock.now() + LIFE_S)
@@ -186,7 +186,7 @@ class TestDataReadAfterExpiry:
             skewed.ahead_s = LIFE_S
             link.send(payload_of(MESSAGE), tag=b"t", needs_credit=False)
             client.flush()
-            assert await ended(client, link) == UNAUTHORIZED
+            assert await ended(client, link) == ENDED
             assert skewed.monotonic() < 1
         assert world.print() == world.at_first
 
@@ -199,7 +199,7 @@ class TestDataReadAfterExpiry:
             skewed.ahead_s = LIFE_S
             delivery.settle(ACCEPTED, settled=False)
             client.flush()
-            assert await ended(client, delivery.link) == UNAUTHORIZED
+            assert await ended(client, delivery.link) == ENDED
             assert world.print() == before
 
     async def test_is_not_delivered(self, skewed: SkewedClock) -> None:
@@ -210,7 +210,7 @@ class TestDataReadAfterExpiry:
             skewed.ahead_s = LIFE_S
             link.grant(10)
             client.flush()
-            assert await ended(client, link) == UNAUTHORIZED
+            assert await ended(client, link) == ENDED
             assert b"secret" not in client.pipe.heard
         assert world.print() == world.at_first
 
@@ -231,7 +231,7 @@ class TestReplacedToken:
             link = await sender(client, QUEUE)
             await put(client, QUEUE, lifetime_s=5)
             await asyncio.sleep(5.1)
-            assert await ended(client, link) == UNAUTHORIZED
+            assert await ended(client, link) == ENDED
 
     async def test_with_fewer_rights_ends_links_that_need_more(self, clock: VirtualClock) -> None:
         world = World(clock, EVERY_RIGHT, AuthorizationMode.SAS)
@@ -240,7 +240,7 @@ class TestReplacedToken:
             await put(client, "own")
             sending, receiving = await sender(client, "own"), await receiver(client, "own")
             await put(client, "own", key=key_of("own"))
-            assert await ended(client, sending) == UNAUTHORIZED
+            assert await ended(client, sending) == ENDED
             assert receiving.is_open
 
     async def test_for_another_path_has_no_effect(self, world: World) -> None:

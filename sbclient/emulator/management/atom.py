@@ -10,8 +10,9 @@ Laws (source: the service's recorded answers):
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import uuid4
 
 from sbclient.description_tables import KINDS
@@ -45,7 +46,8 @@ FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
 ERROR_TYPE: Final = "application/xml; charset=utf-8"
 
 
-class Entry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Entry:
     """One entity in a document.
 
     Attributes:
@@ -56,7 +58,7 @@ class Entry(NamedTuple):
     """
 
     name: str
-    content: str
+    content: str = field(repr=False)
     created_at: datetime | None
     updated_at: datetime
     has_author: bool
