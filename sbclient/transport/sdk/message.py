@@ -90,7 +90,7 @@ def parts_of(
             for name, (place, encode_field) in _FURTHER_FIELDS.items()
             if fields.get(name) is not None
         },
-        "footer": raw.footer,
+        "footer": _named(raw.footer),
     }
 
 
@@ -106,8 +106,19 @@ _FURTHER_FIELDS: Final[dict[str, tuple[int, Callable[[Any], bytes]]]] = {
 
 def _senders(annotations: Any) -> dict[Any, Any]:
     """Return annotations by name, without those that only a broker may set."""
-    named = {_text("an annotation", name): _untyped(value) for name, value in (annotations or {}).items()}
-    return {name: value for name, value in named.items() if name not in BROKER_ANNOTATIONS}
+    return {name: value for name, value in _named(annotations).items() if name not in BROKER_ANNOTATIONS}
+
+
+def _named(entries: Any) -> dict[Any, Any]:
+    """Return entries with text instead of the bytes that the SDK returns for strings and symbols."""
+    return {_text("an annotation", name): _decoded(_untyped(value)) for name, value in (entries or {}).items()}
+
+
+def _decoded(value: Any) -> Any:
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        return value
 
 
 def _content_of(raw: Any, fields: dict[str, Any]) -> ServiceBusMessage:
