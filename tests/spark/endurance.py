@@ -168,7 +168,7 @@ class FaultSchedule:
         for process in sorted(filter(runs_tasks, self.pair.senders())):
             os.kill(process, signal.SIGKILL)
             self.account.killed += 1
-            for _ in range(10):
+            for _ in range(50):  # a busy machine reports the failure late
                 if self.failed() or self._is_over.wait(LOOK_S):
                     return
 
@@ -307,7 +307,9 @@ def _written(
 
 
 def _failed_tasks(spark: SparkSession, group: str) -> int:
-    tracker = spark.sparkContext.statusTracker()
+    context: Any = spark.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # the tracker counts what the bus has delivered
+    tracker = context.statusTracker()
     jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
     return sum(stage.numFailedTasks for stage in stages if stage is not None)
