@@ -153,14 +153,14 @@ class Listener:
         self._tasks.start(self._serve(stream), name=f"serve {stream.peer}")
 
     def _apply_faults(self) -> None:
-        for stream in list(self._streams):
-            stream.apply_faults()
         for timer in self._timers:
             timer.cancel()
         clock, faults = self._context.clock, self._context.wire_faults
-        now = clock.now()
+        now = clock.now()  # before the streams read it: a fault that one of them still applies has a timer
         ends = {fault.until_at - now for fault in faults.active(now) if fault.until_at - now < 1e9}
         self._timers = [clock.call_later(delay_s, self._apply_faults) for delay_s in ends]
+        for stream in list(self._streams):
+            stream.apply_faults()
 
     async def _serve(self, stream: SocketStream) -> None:
         protocol, began_at = "none", self._context.clock.now()
