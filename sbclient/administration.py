@@ -37,7 +37,7 @@ from sbclient.entities import (
 )
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import read_duration
-from sbclient.options import used_by, without_ignored
+from sbclient.options import without_ignored
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.transport.base import TransactionLink, Transport
 from sbclient.transport.choice import open_transport
@@ -105,7 +105,7 @@ def _open(
         clock=Clock(),
         random=SystemRandom(),
         transport="sdk",
-        **without_ignored(sdk_options, used_by("sdk"), stacklevel=3),
+        **without_ignored(sdk_options, "sdk", stacklevel=3),
     )
 
 
@@ -120,7 +120,7 @@ class ServiceBusAdministrationClient:
         fully_qualified_namespace: `contoso.servicebus.windows.net`, with `credential`.
         credential: a credential of azure-identity or azure.core.
         transport: instead of both; `close` leaves it open.
-        sdk_options: passed to azure-servicebus, see `transport.choice.open_transport`.
+        sdk_options: passed to azure-servicebus; docs/options.md lists them.
 
     Raises:
         InvalidOperationError: there is neither a namespace with a credential nor a transport.

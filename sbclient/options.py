@@ -9,24 +9,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final, Literal, get_args, get_type_hints
 
 from sbclient.errors import InvalidOperationError, ServiceBusError
-
-_CLIENT_OPTIONS: Final = (
-    "secondary",
-    "options",
-    "retry_total",
-    "retry_backoff_factor",
-    "retry_backoff_max",
-    "timeout",
-    "transport",
-)
-"""The options of a client that its transport does not get; used to suggest a spelling."""
 
 PARTNER_CLOSE_GRACE: Final = timedelta(seconds=5)
 """Time from closing one client of a pair until the other is faulted, unless it is closed too (documented)."""
@@ -214,33 +203,116 @@ def _check_seconds(name: str, seconds: float) -> None:
         raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, more than 0 and finite")
 
 
+_OF_ADMINISTRATION: Final = "administration only: "
 _LINKS_ARE_SHARED: Final = "links are shared and replaced"
+_TIMEOUT_OF_A_CALL: Final = "the timeout of a call limits its time"
+_OWN_ENGINE: Final = "this client has its own AMQP engine"
 
-IGNORED: Final = {
-    "amqp_transport": "this client has its own AMQP engine",
-    "auth_timeout": "the timeout of a call limits its time",
-    "client_identifier": _LINKS_ARE_SHARED,
-    "keep_alive": "connections are kept alive",
-    "logging_enable": "set the level of the logger 'sbclient' instead",
-    "retry_mode": "retries always use exponential back-off",
-    "socket_timeout": "the timeout of a call limits its time",
-    "uamqp_transport": "this client has its own AMQP engine",
+
+@dataclass(frozen=True, slots=True)
+class TransportOption:
+    """An option of azure-servicebus that a client passes to its transport.
+
+    Attributes:
+        meaning: with its unit.
+        default: as text.
+        transports: the names of those that it has an effect on.
+        ignored_because: the reason or the replacement where it has no effect and a `UserWarning` says so; None = a
+            transport that does not take it rejects it.
+        is_of_link: whether azure-servicebus accepts it for a sender or receiver too.
+    """
+
+    meaning: str
+    default: str = "None"
+    transports: tuple[str, ...] = ("amqp", "sdk")
+    ignored_because: str | None = None
+    is_of_link: bool = False
+
+
+_SDK: Final = ("sdk",)
+
+TRANSPORT_OPTIONS: Final[Mapping[str, TransportOption]] = {
+    "amqp_transport": TransportOption("a class of azure-servicebus", "", _SDK, _OWN_ENGINE),
+    "auth_timeout": TransportOption("seconds for the authorization", "60", _SDK, _TIMEOUT_OF_A_CALL, is_of_link=True),
+    "client_identifier": TransportOption(
+        "the name of the client in logs of the service",
+        "a random one",
+        ignored_because=_LINKS_ARE_SHARED,
+        is_of_link=True,
+    ),
+    "connection_verify": TransportOption(
+        "the path of a file with the certificates to trust, in PEM; False accepts every certificate",
+        "the authorities of the system, with `sdk` those of certifi",
+    ),
+    "custom_endpoint_address": TransportOption(
+        "`sb://host:port` to connect to, such as a gateway; the default port is 443, and the default of "
+        "`transport_type` becomes AMQP over WebSockets"
+    ),
+    "http_proxy": TransportOption(
+        "a dict with `proxy_hostname`, `proxy_port` and perhaps `username` and `password`; AMQP then goes "
+        "over WebSockets"
+    ),
+    "keep_alive": TransportOption(
+        "seconds between two heartbeats", "30", _SDK, "connections are kept alive", is_of_link=True
+    ),
+    "logging_enable": TransportOption(
+        "whether azure-servicebus logs AMQP frames", "False", _SDK, "set the level of the logger 'sbclient' instead"
+    ),
+    "proxies": TransportOption(_OF_ADMINISTRATION + "a dict of HTTP proxies by scheme", "those of `http_proxy`", _SDK),
+    "retry_mode": TransportOption("`fixed` or `exponential`", "", (), "retries always use exponential back-off"),
+    "socket_timeout": TransportOption(
+        "seconds for a call of the socket", "0.2; 1 over WebSockets", _SDK, _TIMEOUT_OF_A_CALL, is_of_link=True
+    ),
+    "ssl_context": TransportOption("an `ssl.SSLContext`, instead of `connection_verify`"),
+    "transport_type": TransportOption(
+        "`TransportType.Amqp`, port 5671, or `TransportType.AmqpOverWebsocket`, port 443", "TransportType.Amqp"
+    ),
+    "try_timeout": TransportOption("seconds for one attempt", "no limit", _SDK, _TIMEOUT_OF_A_CALL),
+    "uamqp_transport": TransportOption("whether to use the library uamqp", "", (), _OWN_ENGINE),
+    "use_tls": TransportOption("whether to use TLS", "True; False for an emulator", _SDK),
+    "user_agent": TransportOption("a text that names the program in the logs of the service"),
 }
-"""Options of azure-servicebus that have no effect in this client, with the reason or the replacement."""
+"""The options of a client beyond the arguments of its class, with the names and meanings of azure-servicebus."""
 
-OF_LINKS: Final = frozenset({"auth_timeout", "client_identifier", "keep_alive", "socket_timeout"})
-"""Those that azure-servicebus accepts for a sender or receiver."""
+OWN_OPTIONS: Final = (
+    "transport",
+    "secondary",
+    "secondary_transport",
+    "options",
+    "enable_cross_entity_transactions",
+    "retry_total",
+    "retry_backoff_factor",
+    "retry_backoff_max",
+    "timeout",
+    "clock",
+    "random",
+)
+"""The options in the signature of a client, here for errors."""
+
+OF_LINKS: Final = frozenset(name for name, option in TRANSPORT_OPTIONS.items() if option.is_of_link)
+"""Those that a sender or receiver accepts too, without an effect."""
 
 
-def without_ignored(options: Mapping[str, Any], used: Container[str] = (), *, stacklevel: int) -> dict[str, Any]:
+def options_of(transport: str) -> frozenset[str]:
+    """Return the names of the options that have an effect on a transport, `"amqp"` or `"sdk"`."""
+    return frozenset(name for name, option in TRANSPORT_OPTIONS.items() if transport in option.transports)
+
+
+def without_ignored(options: Mapping[str, Any], transport: object, *, stacklevel: int) -> dict[str, Any]:
     """Return options without those that have no effect. One `UserWarning` names them, unless they are off.
 
     Args:
         options: the options by name.
-        used: names of `IGNORED` that have an effect nevertheless.
+        transport: `"amqp"` or `"sdk"`; `"link"` for the options of one link, none of which has an effect. None, or an
+            object, counts as `"amqp"`.
         stacklevel: as of `warnings.warn`; 1 = the caller of this function.
     """
-    ignored = {name: reason for name, reason in IGNORED.items() if name in options and name not in used}
+    takes = transport if isinstance(transport, str) else "amqp"
+    ignored = {
+        name: option.ignored_because
+        for name, option in TRANSPORT_OPTIONS.items()
+        if name in options and option.ignored_because is not None and takes not in option.transports
+    }
     reasons = [f"{name} ({reason})" for name, reason in ignored.items() if options[name] not in (None, False)]
     if reasons:
         text = f"options of azure-servicebus that have no effect here: {', '.join(reasons)}; remove them"
@@ -248,16 +320,17 @@ def without_ignored(options: Mapping[str, Any], used: Container[str] = (), *, st
     return {name: value for name, value in options.items() if name not in ignored}
 
 
-def used_by(transport: object) -> Container[str]:
-    """Return the names of `IGNORED` that have an effect on a transport: `"sdk"` passes most to azure-servicebus."""
-    return IGNORED.keys() - {"retry_mode", "uamqp_transport"} if transport == "sdk" else {"client_identifier"}
+def check_known(options: Iterable[str], known: Iterable[str]) -> None:
+    """Check the names of options of a client against those of its transport.
 
-
-def unknown_option(name: str, known: Iterable[str]) -> InvalidOperationError:
-    """Return the error for an option that a client does not have, with the most similar name."""
-    near = get_close_matches(name, [*known, *_CLIENT_OPTIONS], n=1)
-    advice = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
-    return InvalidOperationError(f"{name!r} is not an option of a client: {advice}")
+    Raises:
+        InvalidOperationError: one is unknown. The text has the most similar name and all valid ones.
+    """
+    valid = sorted({*known, *OWN_OPTIONS})
+    for name in sorted(set(options) - set(known)):
+        near = get_close_matches(name, valid, n=1)
+        advice = f"did you mean {near[0]!r}? The options are" if near else "use one of"
+        raise InvalidOperationError(f"{name!r} is not an option of a client: {advice} {', '.join(valid)}")
 
 
 def _check_duration(name: str, value: timedelta, least: timedelta, most: timedelta) -> None:

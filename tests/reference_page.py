@@ -82,12 +82,12 @@ def _class(name: str, value: type) -> str:
         parts.append(_signature(name, value))
     if bases:
         parts.append(f"Derives from {', '.join(f'`{base}`' for base in bases)}.\n")
-    parts.append(_text(value.__dict__.get("__doc__")))
+    parts.append(section_text(value.__dict__.get("__doc__")))
     if issubclass(value, Enum):
         parts.append("".join(f"* `{each.name} = {each.value!r}`\n" for each in value))
     for member_name, member in _members(value):
         if isinstance(member, property):
-            parts.append(f"#### {name}.{member_name}\n\n{_text(member.__doc__)}")
+            parts.append(f"#### {name}.{member_name}\n\n{section_text(member.__doc__)}")
         else:
             parts.append(_callable("####", f"{name}.{member_name}", getattr(value, member_name)))
     return "\n".join(filter(None, parts))
@@ -106,7 +106,7 @@ def _members(value: type) -> Iterator[tuple[str, Any]]:
 
 def _callable(level: str, name: str, value: Any) -> str:
     is_async = "async " if inspect.iscoroutinefunction(value) else ""
-    return f"{level} {name}\n\n{_signature(is_async + name.rpartition('.')[2], value)}\n{_text(value.__doc__)}"
+    return f"{level} {name}\n\n{_signature(is_async + name.rpartition('.')[2], value)}\n{section_text(value.__doc__)}"
 
 
 def _signature(name: str, value: Any) -> str:
@@ -150,7 +150,7 @@ def _value(value: Any) -> Any:
     return value.name if isinstance(value, Profile) else value
 
 
-def _text(docstring: str | None) -> str:
+def section_text(docstring: str | None) -> str:
     """Return a docstring with its sections as lists."""
     lines: list[str] = []
     is_list = False

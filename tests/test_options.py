@@ -1,23 +1,29 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from azure.servicebus.aio import ServiceBusClient as AzureClient
 
+from sbclient import ServiceBusClient
 from sbclient.errors import InvalidOperationError
 from sbclient.options import (
     BACKLOG_HEADROOM_BYTES,
+    OWN_OPTIONS,
     PARTNER_CLOSE_GRACE,
     SERVER_BUSY_PAUSE,
+    TRANSPORT_OPTIONS,
     PairedNamespaceOptions,
     RetryOptions,
     SyphonLimits,
-    unknown_option,
-    used_by,
+    check_known,
     without_ignored,
 )
+from tests import options_page
 
 
 def seconds(value: float) -> timedelta:
@@ -154,20 +160,40 @@ def test_limits_of_a_syphon_keep_their_ranges(name: str, wrong: list[Any]) -> No
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("retry_totl", "'retry_total'"),
-        ("colour", "use one of user_agent"),
+        (
+            "retry_totl",
+            "'retry_totl' is not an option of a client: did you mean 'retry_total'? The options are clock, ",
+        ),
+        (
+            "colour",
+            "'colour' is not an option of a client: use one of clock, enable_cross_entity_transactions, options, ",
+        ),
     ],
 )
-def test_unknown_option_has_advice(name: str, advice: str) -> None:
-    error = unknown_option(name, ["user_agent"])
-    assert advice in str(error)
-    assert not error.is_outage
+def test_error_for_an_unknown_option_lists_all_valid_ones(name: str, advice: str) -> None:
+    with pytest.raises(InvalidOperationError) as caught:
+        check_known(["user_agent", name], ["user_agent"])
+    assert str(caught.value).startswith(advice)
+    assert str(caught.value).endswith("transport, user_agent")
+    assert not caught.value.is_outage
+
+
+def test_every_option_of_a_client_is_known() -> None:
+    signature = inspect.signature(ServiceBusClient).parameters.values()
+    assert {each.name for each in signature if each.kind is each.KEYWORD_ONLY} == set(OWN_OPTIONS)
+    documented = set(re.findall(r":keyword .*?(\w+):", AzureClient.__doc__ or ""))
+    assert documented - TRANSPORT_OPTIONS.keys() - set(OWN_OPTIONS) == set()
+    assert len(documented) > 12
+
+
+def test_page_of_the_options_is_up_to_date() -> None:
+    options_page.check()
 
 
 def test_options_without_an_effect_are_dropped_with_one_warning() -> None:
     given = {"retry_mode": "fixed", "logging_enable": True, "uamqp_transport": False, "user_agent": "mine"}
     with pytest.warns(UserWarning, match="logging_enable .* 'sbclient'.*retry_mode") as caught:
-        assert without_ignored(given, stacklevel=1) == {"user_agent": "mine"}
+        assert without_ignored(given, "amqp", stacklevel=1) == {"user_agent": "mine"}
     assert len(caught) == 1
     assert "uamqp_transport" not in str(caught[0].message)
     assert caught[0].filename == __file__
@@ -176,4 +202,4 @@ def test_options_without_an_effect_are_dropped_with_one_warning() -> None:
 @pytest.mark.parametrize(("transport", "kept"), [("sdk", {"socket_timeout": 5}), ("amqp", {}), (None, {})])
 def test_option_that_a_transport_passes_on_is_kept(transport: str | None, kept: dict[str, Any]) -> None:
     with pytest.warns(UserWarning, match="retry_mode"):
-        assert without_ignored({"socket_timeout": 5, "retry_mode": "fixed"}, used_by(transport), stacklevel=1) == kept
+        assert without_ignored({"socket_timeout": 5, "retry_mode": "fixed"}, transport, stacklevel=1) == kept

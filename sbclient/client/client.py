@@ -25,7 +25,6 @@ from sbclient.options import (
     PairedNamespaceOptions,
     RetryOptions,
     SyphonLimits,
-    used_by,
     without_ignored,
 )
 from sbclient.pairing.pair import Pair
@@ -73,8 +72,8 @@ class ServiceBusClient:
             topic that the client uses is then the only one that it can receive from; use a client for this alone.
         retry_total, retry_backoff_factor, retry_backoff_max, timeout: see `RetryOptions`.
         clock, random: for tests and simulations; None = the real ones.
-        sdk_options: further options of azure-servicebus, see `transport.choice.open_transport`. Those without an effect
-            here, such as `retry_mode`, cause a `UserWarning`.
+        sdk_options: further options of azure-servicebus, such as `transport_type` and `http_proxy`; see docs/options.md.
+            Those without an effect here, such as `retry_mode`, cause a `UserWarning`.
 
     Raises:
         InvalidOperationError: an argument is invalid, primary and secondary are the same namespace, or the client
@@ -108,7 +107,7 @@ class ServiceBusClient:
         self._clock = clock or Clock()
         # The system's generator: processes forked from one another must never draw the same message ids.
         self._random = random or SystemRandom()
-        self._sdk_options = without_ignored(sdk_options, used_by(transport), stacklevel=2)
+        self._sdk_options = without_ignored(sdk_options, transport, stacklevel=2)
         self._is_cross_entity = enable_cross_entity_transactions
         self._transport_name = transport if isinstance(transport, str) else None
         self._lender = secondary if isinstance(secondary, ServiceBusClient) else None
@@ -166,7 +165,7 @@ class ServiceBusClient:
             InvalidOperationError: the connection string is invalid; the text never repeats a key.
         """
         connection = parse_connection_string(conn_str)
-        kwargs = without_ignored(kwargs, used_by(kwargs.get("transport")), stacklevel=2)
+        kwargs = without_ignored(kwargs, kwargs.get("transport"), stacklevel=2)
         client = cls(connection, secondary=secondary, options=options, **kwargs)
         client._entity_path = connection.entity_path
         return client
@@ -542,4 +541,4 @@ def _check_link_options(options: dict[str, Any]) -> None:
     """
     for name in options.keys() - OF_LINKS:
         raise TypeError(f"{name!r} is not an option of a sender or receiver: use the options that the method documents")
-    without_ignored(options, stacklevel=3)
+    without_ignored(options, "link", stacklevel=3)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
-from sbclient.options import unknown_option
+from sbclient.options import TRANSPORT_OPTIONS, check_known
 from sbclient.rules.connection_string import ConnectionString, namespace_name
 from sbclient.transport.base import Transport
 
@@ -38,9 +38,7 @@ def open_transport(
         transport: `"amqp"`, our own engine, or `"sdk"`, azure-servicebus; None = the default. Ignored for a namespace
             in this process.
         enable_cross_entity_transactions: whether transactions may span entities.
-        sdk_options: options with the names and meanings of azure-servicebus: `transport_type`, `http_proxy`,
-            `custom_endpoint_address`, `connection_verify`, `ssl_context`, `user_agent`; for `"sdk"` any option of
-            azure-servicebus.
+        sdk_options: see `TRANSPORT_OPTIONS`.
 
     Raises:
         InvalidOperationError: the transport is unknown, or `sdk_options` were given for a namespace in this process.
@@ -54,11 +52,7 @@ def open_transport(
         for name in _OF_TLS:
             sdk_options.pop(name, None)
         if sdk_options:
-            from sbclient.transport.amqp.transport import OPTIONS as AMQP_OPTIONS
-            from sbclient.transport.sdk.transport import OPTIONS as SDK_OPTIONS
-
-            for name in sorted(sdk_options.keys() - AMQP_OPTIONS - SDK_OPTIONS):
-                raise unknown_option(name, AMQP_OPTIONS)
+            check_known(sdk_options, TRANSPORT_OPTIONS)
             raise InvalidOperationError(
                 f"{', '.join(sorted(sdk_options))}: {connection.namespace} has no such options, remove them"
             )

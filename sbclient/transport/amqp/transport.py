@@ -20,7 +20,7 @@ from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
-from sbclient.options import unknown_option
+from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.rules.entity_path import canonical, entity_of
 from sbclient.tasks import OwnedTasks
@@ -45,20 +45,6 @@ from sbclient.transport.amqp.transactions import AmqpTransaction, Control
 from sbclient.transport.base import Administration, Transport, TransportType
 from sbclient.version import VERSION
 
-OPTIONS: Final = frozenset(
-    {
-        "client_identifier",
-        "connection_verify",
-        "custom_endpoint_address",
-        "enable_cross_entity_transactions",
-        "http_proxy",
-        "ssl_context",
-        "transport_type",
-        "user_agent",
-    }
-)
-"""The options of this transport, most with the names and meanings of azure-servicebus."""
-
 SESSIONS_PER_PAGE: Final = 100
 SESSIONS_REPEATED: Final = 20
 """Sessions that two pages share, because those behind a session that has ended move forward between two requests."""
@@ -74,6 +60,7 @@ def open_amqp_transport(
     clock: Clock,
     random: Random,
     management: Callable[[], Transport],
+    enable_cross_entity_transactions: bool = False,
     **options: Any,
 ) -> AmqpTransport:
     """A transport for a connection string, or for a namespace and a credential; nothing is connected yet.
@@ -86,14 +73,14 @@ def open_amqp_transport(
         clock: the only source of time.
         random: names the container.
         management: opens the transport that manages the entities; called when it is first needed.
-        options: see `OPTIONS`.
+        enable_cross_entity_transactions: whether transactions may span entities.
+        options: see `TRANSPORT_OPTIONS`.
 
     Raises:
         InvalidOperationError: neither a connection string nor a namespace with a credential was given, or an option
             is unknown or cannot be used.
     """
-    for name in sorted(options.keys() - OPTIONS):
-        raise unknown_option(name, OPTIONS)
+    check_known(options, options_of("amqp"))
     if connection is None and (fully_qualified_namespace is None or credential is None):
         raise InvalidOperationError("a namespace and a credential, or a connection string, are needed: give one")
     namespace = connection.namespace if connection is not None else fully_qualified_namespace or ""
@@ -113,7 +100,7 @@ def open_amqp_transport(
         management=management,
         user_agent=options.get("user_agent"),
         client_identifier=options.get("client_identifier"),
-        is_cross_entity=bool(options.get("enable_cross_entity_transactions")),
+        is_cross_entity=enable_cross_entity_transactions,
     )
 
 
@@ -128,7 +115,8 @@ def endpoint_of(connection: ConnectionString | None, namespace: str, options: Ma
     else:
         hostname, _, digits = namespace.partition(":")
         port, is_plain = int(digits) if digits.isdigit() else None, False
-    kind = options.get("transport_type") or TransportType.Amqp
+    address = options.get("custom_endpoint_address")
+    kind = options.get("transport_type") or (TransportType.AmqpOverWebsocket if address else TransportType.Amqp)
     if getattr(kind, "name", None) not in TransportType.__members__:
         raise InvalidOperationError(f"transport_type is {kind!r}: give a TransportType")
     proxy, headers = proxy_of(options["http_proxy"]) if options.get("http_proxy") else (None, ())
@@ -139,7 +127,6 @@ def endpoint_of(connection: ConnectionString | None, namespace: str, options: Ma
         tls = tls_context(ssl_context=options.get("ssl_context"), verify=True if verify is None else verify)
     usual = (HTTP_PORT if is_plain else HTTPS_PORT) if is_websocket else AMQP_PORT if is_plain else AMQPS_PORT
     host = hostname
-    address = options.get("custom_endpoint_address")
     if address:
         try:
             parts = urlsplit(address if "://" in address else f"sb://{address}")

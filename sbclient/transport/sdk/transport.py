@@ -18,7 +18,7 @@ from sbclient.certificate import Certificate, default_directory
 from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
-from sbclient.options import unknown_option
+from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
@@ -41,16 +41,12 @@ _AMQP_ONLY: Final = (
     "socket_timeout",
     "ssl_context",
     "transport_type",
+    "try_timeout",
 )
 """Options that the administration client of the SDK does not have, or that have another meaning there."""
 
-OPTIONS: Final = frozenset(
-    {*_AMQP_ONLY, "connection_verify", "logging_enable", "proxies", "transport", "use_tls", "user_agent"}
-)
-"""The options that are passed to the SDK, which ignores unknown ones."""
-
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_TRUST_OPTIONS: Final = frozenset({"connection_verify", "ssl_context", "transport"})
+_TRUST_OPTIONS: Final = frozenset({"connection_verify", "ssl_context"})
 
 
 def open_sdk_transport(
@@ -70,15 +66,13 @@ def open_sdk_transport(
         credential: an asynchronous credential of azure-identity, an `AzureNamedKeyCredential` or `AzureSasCredential`.
         clock: the only source of time.
         random: not used; the other transports have it.
-        sdk_options: passed to azure-servicebus unchanged: `transport_type`, `http_proxy`, `custom_endpoint_address`,
-            `connection_verify`, `ssl_context`, `user_agent`, `socket_timeout`, `logging_enable`.
+        sdk_options: passed to azure-servicebus unchanged, see `TRANSPORT_OPTIONS`.
 
     Raises:
         InvalidOperationError: neither a connection string nor a namespace with a credential was given, or an option is
             unknown.
     """
-    for name in sorted(sdk_options.keys() - OPTIONS):
-        raise unknown_option(name, OPTIONS)
+    check_known(sdk_options, options_of("sdk"))
     if connection is None and (fully_qualified_namespace is None or credential is None):
         raise InvalidOperationError(
             "the namespace is missing: pass a connection string, or fully_qualified_namespace and credential"
@@ -217,7 +211,7 @@ class SdkTransport(Transport):
         ssl_context = self._sdk_options.get("ssl_context")
         if self._is_local_emulator and not _TRUST_OPTIONS & self._sdk_options.keys():
             options["connection_verify"], ssl_context = _local_trust()
-        options.setdefault("transport", _http_transport(ssl_context, options))
+        options["transport"] = _http_transport(ssl_context, options)
         if "http_proxy" in self._sdk_options:
             options.setdefault("proxies", _proxies(self._sdk_options["http_proxy"]))
         if self._connection is not None:

@@ -289,7 +289,13 @@ async def test_options_are_checked_when_the_transport_is_opened() -> None:
         (
             None,
             "h.example",
-            {"custom_endpoint_address": "sb://private.example:1234"},
+            {"custom_endpoint_address": "sb://private.example"},
+            ("private.example", 443, True, True),
+        ),
+        (
+            None,
+            "h.example",
+            {"custom_endpoint_address": "sb://private.example:1234", "transport_type": TransportType.Amqp},
             ("private.example", 1234, True, False),
         ),
     ],
