@@ -72,7 +72,7 @@ class ServiceBusClient:
             topic that the client uses is then the only one that it can receive from; use a client for this alone.
         retry_total, retry_backoff_factor, retry_backoff_max, timeout: see `RetryOptions`.
         clock, random: for tests and simulations; None = the real ones.
-        sdk_options: further options of azure-servicebus, such as `transport_type` and `http_proxy`; see docs/options.md.
+        sdk_options: options of azure-servicebus, such as `transport_type` and `http_proxy`; see docs/options.md.
             Those without an effect here, such as `retry_mode`, cause a `UserWarning`.
 
     Raises:
