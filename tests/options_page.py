@@ -32,9 +32,9 @@ def _client_rows() -> Iterator[tuple[str, ...]]:
 def _transport_rows() -> Iterator[tuple[str, ...]]:
     for name, option in TRANSPORT_OPTIONS.items():
         otherwise = "rejected" if option.ignored_because is None else "ignored"
-        effects = ["yes" if each in option.transports else otherwise for each in ("amqp", "sdk")]
-        reason = f" (ignored: {option.ignored_because})" if "ignored" in effects else ""
-        yield _row(name, option.default, *effects, option.meaning + reason)
+        amqp, sdk = ("yes" if each in option.transports else otherwise for each in ("amqp", "sdk"))
+        reason = f" (ignored: {option.ignored_because})" if "ignored" in (amqp, sdk) else ""
+        yield _row(name, option.default, amqp, sdk, option.meaning + reason)
 
 
 def _pair_rows() -> Iterator[tuple[str, ...]]:
