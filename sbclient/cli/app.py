@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "receive": "Receive messages, print them and settle them.",
     "peek": "Print messages without receiving them.",
     "backlog": "Show the backlog; resubmit or purge its dead letters.",
+    "doctor": "Find out why messages do not move, and what to do.",
     "verify": "Check a namespace, and compare both transports on it.",
     "fault": "Add, list and remove the faults of an emulator.",
     "admin": "Create, list, show, update and delete entities.",
@@ -113,6 +114,17 @@ def _common(
             help="Reach namespaces over the AMQP engine of this package, or over azure-servicebus.",
         ),
     ] = None,
+    http_proxy: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SERVICEBUS_HTTP_PROXY",
+            metavar="http://[USER:PASSWORD@]HOST:PORT",
+            show_default=False,
+            help="Reach namespaces through this HTTP proxy, by AMQP over WebSockets. A password is never printed.",
+        ),
+    ] = None,
 ) -> None:
     if transport is not None:
         os.environ["SERVICEBUS_TRANSPORT"] = transport
+    if http_proxy is not None:
+        os.environ["SERVICEBUS_HTTP_PROXY"] = http_proxy

@@ -20,6 +20,7 @@ from sbclient.cli.common import (
     open_client,
     print_json,
     print_line,
+    proxy_options,
     required_secondary,
     run,
     seconds,
@@ -94,12 +95,18 @@ def show(
     progress = Progress("surveying the backlog", is_wanted=not watch)
 
     async def work() -> None:
+        from sbclient.worker.diagnosis import Doctor  # loads the AMQP transport
+
         async with open_client(primary, required_secondary(secondary), _options(count, name, sessions)) as client:
             clock, estimate = Clock(), DrainEstimate()
+            doctor = Doctor(client, primary, required_secondary(secondary), clock=clock, **proxy_options())
             surveyor = Backlog(client.pair, on_progress=lambda seen: progress.show(f"read {seen:,} messages"))
             with show_report(as_json=as_json, is_live=watch) as shown:
                 while True:
-                    report = estimate.report(clock.monotonic(), clock.now(), await _survey(surveyor, limit))
+                    views = await _survey(surveyor, limit)
+                    report = estimate.report(clock.monotonic(), clock.now(), views)
+                    if report["drained_per_second"] is not None and report["seconds_to_drain"] is None:
+                        report["cause"] = (await doctor.explain(views, has_moved=False)).cause
                     is_last = not watch and (estimate.surveys > 1 or not sample or not report["depth"])
                     if watch or is_last:
                         shown(report)

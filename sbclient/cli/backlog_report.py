@@ -51,6 +51,7 @@ class DrainEstimate:
             **_numbers(total, now),
             "is_complete": all(view.is_complete for view in views),
             "drained_per_second": None if rate is None else round(rate, 1),
+            "cause": None,
             "seconds_to_drain": 0 if not after else round(after / rate) if rate and rate > 0 else None,
             "destinations": {path: _numbers(part, now) for path, part in sorted(destinations.items())},
             "queues": [
@@ -133,5 +134,5 @@ def _verdict(report: Report, queues: int, missing: int) -> str:
     if not report["depth"] or rate is None:
         return text
     if left is None:
-        return f"{text}; the number does not fall: is a syphon running?"
+        return f"{text}; the number does not fall: {report['cause']}"
     return f"{text}; falling by {rate:,.1f} per second, empty in about {timedelta(seconds=left)}"

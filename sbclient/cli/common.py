@@ -18,6 +18,7 @@ from enum import IntEnum
 from random import SystemRandom
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -52,6 +53,9 @@ WIDE: Final = 1000
 
 TRANSPORT_VARIABLE: Final = "SERVICEBUS_TRANSPORT"
 """How commands reach namespaces on the network; the option `--transport` sets it."""
+
+PROXY_VARIABLE: Final = "SERVICEBUS_HTTP_PROXY"
+"""The HTTP proxy through which commands reach namespaces; the option `--http-proxy` sets it."""
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -131,6 +135,7 @@ def open_client(
         secondary=secondary or None,
         options=options if secondary else None,
         transport=chosen_transport(),
+        **proxy_options(),
         **kwargs,
     )
 
@@ -143,7 +148,11 @@ async def open_administration(primary: str) -> AsyncIterator[Administration]:
         InvalidOperationError: the connection string cannot be read, or there is no such transport.
     """
     transport = open_transport(
-        parse_connection_string(primary), clock=Clock(), random=SystemRandom(), transport=chosen_transport()
+        parse_connection_string(primary),
+        clock=Clock(),
+        random=SystemRandom(),
+        transport=chosen_transport(),
+        **proxy_options(),
     )
     try:
         yield transport.administration
@@ -154,6 +163,30 @@ async def open_administration(primary: str) -> AsyncIterator[Administration]:
 def chosen_transport() -> str | None:
     """Return the transport that `sbclient --transport` or the environment names, None for the default."""
     return os.environ.get(TRANSPORT_VARIABLE) or None
+
+
+def proxy_options() -> dict[str, Any]:
+    """Return the option of a client for the proxy that `--http-proxy` or the environment names, empty without one.
+
+    Raises:
+        InvalidOperationError: the address has another form. The text does not show it, because it may have a password.
+    """
+    address = os.environ.get(PROXY_VARIABLE)
+    if not address:
+        return {}
+    try:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or port is None or parts.scheme != "http":
+        raise InvalidOperationError(
+            f"the HTTP proxy of --http-proxy or {PROXY_VARIABLE} is malformed: give http://[user:password@]host:port"
+        )
+    proxy: dict[str, Any] = {"proxy_hostname": host, "proxy_port": port}
+    if parts.username:
+        proxy |= {"username": unquote(parts.username), "password": unquote(parts.password or "")}
+    return {"http_proxy": proxy}
 
 
 def run(
@@ -312,7 +345,7 @@ def resuming_line(context: typer.Context, **changed: Any) -> str:
     return shlex.join(words)
 
 
-_SECRET: Final = ("primary", "secondary")
+_SECRET: Final = ("primary", "secondary", "http_proxy")
 
 
 def _words(option: str, value: Any) -> list[str]:

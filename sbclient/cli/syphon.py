@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -84,11 +84,11 @@ def syphon(
         raise typer.Exit(Exit.INCOMPLETE)
 
 
-def _add_options(command: Callable[..., None]) -> None:
-    """Give the command a parameter for each setting of the worker."""
+def add_options(command: Callable[..., None], settings: Iterable[Setting]) -> None:
+    """Give the command a parameter for each of these settings of the worker."""
     written = inspect.signature(command, eval_str=True)
     parameters = [one for one in written.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    parameters += [_parameter(setting) for setting in SETTINGS.values()]
+    parameters += [_parameter(setting) for setting in settings]
     keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
     vars(command)["__signature__"] = written.replace(parameters=keywords)
     command.__annotations__ = {one.name: one.annotation for one in keywords}
@@ -114,7 +114,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     )
 
 
-_add_options(syphon)
+add_options(syphon, SETTINGS.values())
 
 
 def _client(settings: WorkerSettings) -> ServiceBusClient:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, BacklogQueueView
+from sbclient.backlog import Backlog, BacklogQueueView
 from sbclient.client.client import ServiceBusClient
-from sbclient.errors import ServiceBusError
-from sbclient.pairing.pair import Pair
-from sbclient.rules.backlog import is_backlog_path
-from sbclient.rules.entity_path import is_entity_path
-from sbclient.worker.inspection import CHECK_S, CONCURRENT_CHECKS, check_primary, check_queues
+from sbclient.worker.inspection import ACCEPTS, PROBED, check_primary, check_queues, destination_answers
 
 LOOKED_AT: Final = 10_000
 """Limit of messages that are peeked in each backlog queue."""
-
-PROBED: Final = 200
-"""Limit of destinations that are probed."""
-
-ACCEPTS: Final = "accepts messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +106,8 @@ async def dry_run(client: ServiceBusClient, queues: Iterable[str], *, are_chosen
     views = [view for view in await Backlog(pair).survey(limit=LOOKED_AT) if view.queue in names]
     paths = list(dict.fromkeys(path for view in views for path in view.destinations))
     return DryRun(
-        pair.state.primary.namespace, pair.state.secondary.namespace, tuple(views), await _answers(pair, paths[:PROBED])
+        pair.state.primary.namespace,
+        pair.state.secondary.namespace,
+        tuple(views),
+        await destination_answers(pair, paths[:PROBED]),
     )
-
-
-async def _answers(pair: Pair, paths: list[str]) -> dict[str, str]:
-    slots = asyncio.Semaphore(CONCURRENT_CHECKS)
-
-    async def probe(path: str) -> str:
-        if path == UNKNOWN_DESTINATION:
-            return "the messages name no destination: they would be dead-lettered"
-        if not is_entity_path(path) or is_backlog_path(path):
-            return "is not the path of an entity: its messages would be dead-lettered"
-        link = pair.state.primary.open_sender(path)
-        async with slots:
-            try:
-                await link.open(timeout_s=CHECK_S)
-            except ServiceBusError as error:
-                return f"{type(error).__name__}: {error.message}"
-            finally:
-                await link.close()
-        return ACCEPTS
-
-    return dict(zip(paths, await asyncio.gather(*map(probe, paths)), strict=True))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from sbclient.backlog import UNKNOWN_DESTINATION
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -14,12 +15,19 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.pairing.pair import Pair
+from sbclient.rules.backlog import is_backlog_path
+from sbclient.rules.entity_path import is_entity_path
 
 CHECK_S: Final = 15.0
 """Longest duration of one check."""
 
 CONCURRENT_CHECKS: Final = 16
 """Over azure-servicebus each check takes a connection, which takes a second to close."""
+
+PROBED: Final = 200
+"""Limit of destinations that are probed."""
+
+ACCEPTS: Final = "accepts messages"
 
 MISSING_ENTITY: Final = "sbclient-syphon-probe"
 """Probed if no entity of the primary is known: the answer that it does not exist proves that the namespace works."""
@@ -155,3 +163,22 @@ async def check_queues(pair: Pair, queues: Sequence[str], *, are_chosen: bool) -
             f"the secondary {pair.state.secondary.namespace} is unavailable: {outage.message}"
         ) from outage
     return missing
+
+
+async def destination_answers(pair: Pair, paths: Sequence[str]) -> dict[str, str]:
+    """Open a link to each destination in the primary; return `ACCEPTS` or the error, by path."""
+    slots = asyncio.Semaphore(CONCURRENT_CHECKS)
+
+    async def probe(path: str) -> str:
+        if path == UNKNOWN_DESTINATION:
+            return "the messages name no destination: they would be dead-lettered"
+        if not is_entity_path(path) or is_backlog_path(path):
+            return "is not the path of an entity: its messages would be dead-lettered"
+        async with slots:
+            try:
+                await probe_primary(pair, path)
+            except ServiceBusError as error:
+                return f"{type(error).__name__}: {error.message}"
+        return ACCEPTS
+
+    return dict(zip(paths, await asyncio.gather(*map(probe, paths)), strict=True))

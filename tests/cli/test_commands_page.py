@@ -161,6 +161,7 @@ JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
     ("receive", 0): one_received,
     ("backlog", 0): backlog_shown,
     ("backlog", 1): purged,
+    ("doctor", 0): lambda: lines(paired("doctor", "--json", status=5))[0],
     ("admin", 0): lambda: lines(call("admin", "show", "queue", "orders", "--json"))[0],
     ("admin", 1): lambda: lines(call("admin", "delete", "queue", "orders", "--yes", "--json"))[0],
     ("syphon", 0): syphoned,

@@ -10,7 +10,8 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from sbclient.worker.dry_run import ACCEPTS, DryRun, dry_run
+from sbclient.worker.dry_run import DryRun, dry_run
+from sbclient.worker.inspection import ACCEPTS
 from tests.client.scene import BACKLOG, QUEUE, diverted, make_queue, options
 from tests.worker.scene import make_backlog
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -197,7 +198,8 @@ class _Connection:
 
     async def _respond(self, response: Response, *, is_head: bool = False) -> None:
         headers = {"Content-Type": response.content_type} if response.content_type else {}
-        headers |= {"Server": "sbclient", **response.headers}
+        date = formatdate(self._clock.now(), usegmt=True)
+        headers |= {"Date": date, "Server": "sbclient", **response.headers}
         if response.events is None:
             headers["Content-Length"] = str(len(response.body))
         reason = (response.reason or HTTPStatus(response.status).phrase).encode()

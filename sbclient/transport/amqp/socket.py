@@ -13,6 +13,8 @@ from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
+from socket import gaierror
 from typing import Any, Final, cast
 
 import h11
@@ -113,19 +115,54 @@ def proxy_of(settings: Mapping[str, Any]) -> tuple[tuple[str, int], tuple[tuple[
     return (host, port), (("Proxy-Authorization", f"Basic {proof}"),)
 
 
+class ProxyError(Exception):
+    """The HTTP proxy, and not the namespace, is the reason why no connection came about."""
+
+
+class ConnectStep(StrEnum):
+    """The steps of connecting to a namespace, in order."""
+
+    PROXY = "proxy"
+    NAME = "name"
+    TCP = "TCP"
+    TLS = "TLS"
+    AMQP = "AMQP"
+
+
+def failed_step(error: BaseException) -> ConnectStep:
+    """Return the step at which connecting failed, from the causes of the error of `open_stream`."""
+    cause: BaseException | None = error
+    while cause is not None:
+        for kinds, step in _STEPS:
+            if isinstance(cause, kinds):
+                return step
+        cause = cause.__cause__
+    return ConnectStep.AMQP
+
+
+_STEPS: Final[tuple[tuple[type[BaseException], ConnectStep], ...]] = (
+    (ProxyError, ConnectStep.PROXY),
+    (gaierror, ConnectStep.NAME),
+    (ssl.SSLError, ConnectStep.TLS),
+    (OSError, ConnectStep.TCP),
+)
+
+
 async def open_stream(endpoint: Endpoint, sink: Sink) -> Stream:
     """Connect.
 
     Raises:
-        ServiceBusConnectionError: no connection came about; nothing is in doubt.
+        ServiceBusConnectionError: no connection came about; nothing is in doubt. Its cause is a `ProxyError`, an
+            `ssl.SSLError`, a `socket.gaierror` or another `OSError`, by the step that failed.
     """
     try:
         return await _open(endpoint, sink)
     except ServiceBusConnectionError as error:
         error.is_in_doubt = False
         raise
-    except (OSError, ssl.SSLError, RemoteProtocolError, LocalProtocolError, h11.ProtocolError) as error:
-        advice = _EMULATOR_ADVICE if endpoint.tls is not None and endpoint.is_unusual else ""
+    except (ProxyError, OSError, ssl.SSLError, RemoteProtocolError, LocalProtocolError, h11.ProtocolError) as error:
+        is_proxy = isinstance(error, ProxyError)
+        advice = _EMULATOR_ADVICE if endpoint.tls is not None and endpoint.is_unusual and not is_proxy else ""
         failed = ServiceBusConnectionError(f"{endpoint} cannot be reached: {_reason(error)}{advice}")
         failed.is_in_doubt = False
         raise failed from error
@@ -225,7 +262,10 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, endpoint: Endpoint, sock
     assert endpoint.proxy is not None
     tunnel = _Tunnel(endpoint)
     host, port = endpoint.proxy
-    transport, _ = await loop.create_connection(lambda: tunnel, host, port)
+    try:
+        transport, _ = await loop.create_connection(lambda: tunnel, host, port)
+    except OSError as error:
+        raise ProxyError(f"the HTTP proxy {host}:{port} cannot be reached ({_reason(error)})") from error
     try:
         await tunnel.answered
         if endpoint.tls is None:
@@ -260,20 +300,22 @@ class _Tunnel(asyncio.Protocol):
             self._engine.receive_data(data)
             event = self._engine.next_event()
         except h11.RemoteProtocolError as error:
-            self.answered.set_exception(error)
+            self._refuse(f"does not answer in HTTP ({error})")
             return
         if isinstance(event, h11.Response):
             if 200 <= event.status_code < 300:
                 self.answered.set_result(None)
             else:
-                self._refuse(f"the proxy refuses the tunnel with status {event.status_code}")
+                self._refuse(f"refuses the tunnel with status {event.status_code}")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._refuse("the proxy closed the connection")
+        self._refuse("closed the connection")
 
     def _refuse(self, reason: str) -> None:
         if not self.answered.done():
-            self.answered.set_exception(ServiceBusConnectionError(f"{self._endpoint} cannot be reached: {reason}"))
+            assert self._endpoint.proxy is not None
+            host, port = self._endpoint.proxy
+            self.answered.set_exception(ProxyError(f"the HTTP proxy {host}:{port} {reason}"))
 
 
 class _WebSocket:

@@ -1,0 +1,118 @@
+"""`sbclient doctor`: finds out why the messages of a pair do not move, and what to do next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from sbclient.cli.common import (
+    AsJson,
+    Exit,
+    open_client,
+    print_json,
+    print_line,
+    proxy_options,
+    reported_errors,
+    run,
+    seconds,
+    status_of,
+)
+from sbclient.cli.progress import Progress
+from sbclient.cli.syphon import add_options
+from sbclient.clock import Clock
+from sbclient.worker.configuration import CONFIG_VARIABLE, configure
+from sbclient.worker.settings import SETTINGS, WorkerSettings
+from sbclient.worker.settings_file import read_settings_file
+
+if TYPE_CHECKING:
+    from sbclient.worker.diagnosis import Diagnosis
+
+SETTINGS_USED: Final = (
+    "primary",
+    "primary_file",
+    "secondary",
+    "secondary_file",
+    "primary_name",
+    "backlog_queue_count",
+    "sessions",
+    "probe_entity",
+)
+
+
+def doctor(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="PATH",
+            envvar=CONFIG_VARIABLE,
+            help="Settings of a worker. Without it, the credentials are checked as those of an application that sends.",
+        ),
+    ] = None,
+    worker: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="HTTP port of a worker, such as http://127.0.0.1:9464. Default: that of the settings.",
+        ),
+    ] = None,
+    sample: Annotated[
+        float,
+        typer.Option(
+            parser=seconds(), metavar="DURATION", help="How long to watch whether messages leave the backlog."
+        ),
+    ] = 2.0,
+    as_json: AsJson = False,
+    **options: str | bool | list[str] | None,
+) -> None:
+    """Find out why the messages of a pair do not move. The first line is the cause; the last ones say what to do.
+
+    Checks both namespaces step by step, the rights, the backlog queues, the destinations, the syphon and the clocks.
+    Sends and receives no message.
+
+    Exit status: 0 no problem found; 1 a problem; 3 a namespace is unreachable; 4 a credential is rejected or lacks a
+    right; 5 an entity does not exist.
+
+    \b
+    Example: sbclient doctor
+    Example: sbclient doctor --json --probe-entity orders
+    """
+    with reported_errors("doctor", as_json=as_json):
+        configuration = configure(options, os.environ, read_settings_file(config) if config is not None else None)
+    settings = configuration.settings
+    if worker is None and settings.http_port:
+        host = settings.http_host if settings.http_host not in ("0.0.0.0", "::") else "127.0.0.1"
+        worker = f"http://{host}:{settings.http_port}"
+    work = _examine(settings, worker, sample, is_sender=config is None)
+    found = run("doctor", work, as_json=as_json, progress=Progress("examining the pair"))
+    if as_json:
+        print_json(found.content())
+    else:
+        for line in found.lines():
+            print_line(line)
+    if found.problems:
+        error = found.problems[0].error
+        raise typer.Exit(Exit.INCOMPLETE if error is None else status_of(error) or Exit.INCOMPLETE)
+
+
+add_options(doctor, [SETTINGS[name] for name in SETTINGS_USED])
+
+
+async def _examine(settings: WorkerSettings, worker: str | None, sample_s: float, *, is_sender: bool) -> Diagnosis:
+    from sbclient.worker.diagnosis import Doctor  # loads the AMQP transport
+
+    async with open_client(settings.primary, settings.secondary, settings.pairing()) as client:
+        examined = Doctor(
+            client,
+            settings.primary,
+            settings.secondary,
+            clock=Clock(),
+            entity=settings.probe_entity,
+            worker=worker,
+            is_sender=is_sender,
+            http_proxy=proxy_options().get("http_proxy"),
+        )
+        return await examined.examine(sample_s=sample_s)

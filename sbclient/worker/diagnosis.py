@@ -1,0 +1,593 @@
+"""Finds out why messages do not move between the namespaces of a pair, and what to do about it.
+
+The checks are those of a sender and a syphon, over the same transport. They send and receive no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, build_opener
+
+from sbclient.backlog import Backlog, BacklogQueueView, DestinationView
+from sbclient.client.client import ServiceBusClient
+from sbclient.clock import Clock
+from sbclient.entities import EntityAddress, EntityKind, QueueProperties
+from sbclient.errors import (
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+    ServiceBusError,
+)
+from sbclient.pairing.pair import Pair
+from sbclient.pairing.provisioning import backlog_queue, usable_queue
+from sbclient.rules.connection_string import ConnectionString, parse_connection_string
+from sbclient.settings.durations import duration_text
+from sbclient.transport.amqp.socket import ConnectStep, failed_step
+from sbclient.transport.base import Transport
+from sbclient.worker.inspection import (
+    ACCEPTS,
+    CHECK_S,
+    PROBED,
+    destination_answers,
+    is_unreachable,
+    probe_primary,
+    probe_queue,
+)
+
+PRIMARY: Final = "primary"
+SECONDARY: Final = "secondary"
+BACKLOG: Final = "backlog"
+SYPHON: Final = "syphon"
+CLOCK: Final = "clock"
+
+LOOKED_AT: Final = 10_000
+"""Limit of messages that are peeked in each backlog queue."""
+
+HTTP_S: Final = 5.0
+MAX_ANSWER_BYTES: Final = 2**20
+MAX_SKEW_S: Final = 30.0
+"""A larger difference of the clocks shifts times to live and scheduled messages noticeably."""
+
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        about: `PRIMARY`, `SECONDARY`, `BACKLOG`, `SYPHON` or `CLOCK`.
+        text: one sentence.
+        advice: what to do; empty if nothing is wrong.
+        error: the error that the namespace returned; None = none.
+    """
+
+    about: str
+    text: str
+    advice: str = ""
+    error: ServiceBusError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """All findings, problems in order of importance before the facts of the same part.
+
+    Attributes:
+        primary, secondary: names of the namespaces.
+    """
+
+    primary: str
+    secondary: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> list[Finding]:
+        """What is wrong, the most important problem first."""
+        return [finding for finding in self.findings if finding.advice]
+
+    @property
+    def cause(self) -> str:
+        """One sentence: the most important problem."""
+        return self.problems[0].text if self.problems else "no problem found"
+
+    def content(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "cause": self.cause,
+            "primary": self.primary,
+            "secondary": self.secondary,
+            "findings": [
+                {
+                    "about": finding.about,
+                    "text": finding.text,
+                    "advice": finding.advice or None,
+                    "error": None if finding.error is None else type(finding.error).__name__,
+                }
+                for finding in self.findings
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """Return a page of text: the cause, the findings, and what to do."""
+        lines = [self.cause[:1].upper() + self.cause[1:] + ".", ""]
+        names = {PRIMARY: self.primary, SECONDARY: self.secondary}
+        for about in (PRIMARY, SECONDARY, BACKLOG, SYPHON, CLOCK):
+            found = [finding for finding in self.findings if finding.about == about]
+            if about in names:
+                lines.append(f"{about:10} {names[about]}")
+            lines += [
+                f"{about if not at and about not in names else '':10} {'! ' if one.advice else '  '}{one.text}"
+                for at, one in enumerate(found)
+            ]
+        if advice := list(dict.fromkeys(problem.advice for problem in self.problems)):
+            lines += ["", "next", *(f"  {number}. {text}" for number, text in enumerate(advice, start=1))]
+        return lines
+
+
+class Doctor:
+    """Examines one pair.
+
+    Args:
+        client: open.
+        primary, secondary: the connection strings of the pair.
+        entity: path of an entity of the primary to probe; None = the destinations in the backlog.
+        worker: address of the HTTP port of a worker, such as `http://127.0.0.1:9464`; None = unknown.
+        is_sender: whether the credentials are those of an application that sends, which needs Send on the secondary.
+        http_proxy: the option of the client.
+    """
+
+    def __init__(
+        self,
+        client: ServiceBusClient,
+        primary: str,
+        secondary: str,
+        *,
+        clock: Clock,
+        entity: str | None = None,
+        worker: str | None = None,
+        is_sender: bool = False,
+        http_proxy: dict[str, Any] | None = None,
+    ) -> None:
+        self._pair: Pair = client.pair
+        self._strings = {PRIMARY: parse_connection_string(primary), SECONDARY: parse_connection_string(secondary)}
+        self._clock = clock
+        self._entity = entity or self._strings[PRIMARY].entity_path
+        self._worker = worker
+        self._is_sender = is_sender
+        self._proxy = http_proxy
+
+    async def examine(self, *, sample_s: float) -> Diagnosis:
+        """Check everything.
+
+        Args:
+            sample_s: time between two surveys of the backlog, which show whether messages leave it; 0 = one survey.
+        """
+        backlog = Backlog(self._pair)
+        try:
+            views = await backlog.survey(limit=LOOKED_AT)
+            before, has_moved = _total(views), None
+            if before.depth and sample_s:
+                await self._clock.sleep(sample_s)
+                views = await backlog.survey(limit=LOOKED_AT)
+                has_moved = _total(views).depth < before.depth
+        except ServiceBusError:  # the checks of the secondary find the same error
+            views, has_moved = [], None
+        return await self.explain(views, has_moved=has_moved)
+
+    async def explain(self, views: Sequence[BacklogQueueView], *, has_moved: bool | None) -> Diagnosis:
+        """Check everything but the number of messages.
+
+        Args:
+            views: of a survey; empty if the backlog cannot be read.
+            has_moved: whether messages left the backlog lately; None = unknown.
+        """
+        total = _total(views)
+        paths = list(dict.fromkeys(path for view in views for path in view.destinations))
+        primary, secondary, worker, skew = await asyncio.gather(
+            self._primary(paths), self._secondary(), self._ask_worker(), self._skew()
+        )
+        findings = [*primary, *secondary]
+        if not any(one.error is not None for one in secondary):
+            findings += _queues_found(views, self._pair.state.secondary.namespace)
+            findings += await self._properties(views)
+        if not any(one.error is not None for one in primary):
+            findings += await self._destinations(views, worker)
+        is_primary_well = not any(one.advice for one in findings)
+        findings += _waiting(total) if views else [Finding(BACKLOG, "unknown, because it cannot be read")]
+        findings += self._syphon(total, worker, has_moved=has_moved, is_primary_well=is_primary_well)
+        findings += self._clocks(skew)
+        state = self._pair.state
+        return Diagnosis(state.primary.namespace, state.secondary.namespace, tuple(findings))
+
+    # -- the namespaces ------------------------------------------------------------------------------------------
+
+    async def _primary(self, paths: Sequence[str]) -> list[Finding]:
+        path = self._entity or next(iter(paths), None)
+        right = f"Send on {path!r}" if path else "Send"
+        return await self._namespace(PRIMARY, right, lambda: probe_primary(self._pair, path), is_named=bool(path))
+
+    async def _secondary(self) -> list[Finding]:
+        state = self._pair.state
+        queue = [*state.backlog_queues, *state.session_backlog_queues][0]
+
+        async def send() -> None:
+            link = state.secondary.open_sender(queue)
+            try:
+                await link.open(timeout_s=CHECK_S)
+            finally:
+                await link.close()
+
+        found = await self._namespace(SECONDARY, f"Listen on {queue!r}", lambda: probe_queue(self._pair, queue))
+        if self._is_sender and not (found[0].error and is_unreachable(found[0].error) and _is_network(found[0].error)):
+            found += await self._namespace(SECONDARY, f"Send on {queue!r}", send)
+            found = [one for at, one in enumerate(found) if one not in found[:at]]
+        return found
+
+    async def _namespace(
+        self, side: str, right: str, probe: Callable[[], Awaitable[None]], *, is_named: bool = True
+    ) -> list[Finding]:
+        """Probe a namespace and return how far it went.
+
+        Args:
+            right: that the probe needs, and the entity.
+            is_named: whether the probe is for an entity that should exist.
+        """
+        try:
+            await probe()
+        except MessagingEntityNotFoundError as error:
+            missing = Finding(side, self._steps(side, None))
+            if side == SECONDARY or not is_named:
+                return [missing]  # the backlog queues are checked one by one
+            return [
+                missing,
+                Finding(
+                    side,
+                    f"the entity {right.partition(' on ')[2]} does not exist in the {side} {self._name(side)}",
+                    f"create it (`sbclient admin create queue {right.partition(' on ')[2]}`), or correct its name",
+                    error,
+                ),
+            ]
+        except ServiceBusError as error:
+            if not is_unreachable(error):
+                return [
+                    Finding(side, f"{self._steps(side, None)}, {right} granted"),
+                    Finding(
+                        side,
+                        f"the {side} {self._name(side)} answers {type(error).__name__}: {error.message}",
+                        "look at the state of this entity in the portal or with `sbclient admin show`",
+                        error,
+                    ),
+                ]
+            text, advice = self._unreachable(side, right, error)
+            return [Finding(side, text, advice, error), Finding(side, self._steps(side, error))]
+        return [Finding(side, f"{self._steps(side, None)}, {right} granted")]
+
+    def _name(self, side: str) -> str:
+        state = self._pair.state
+        return (state.primary if side == PRIMARY else state.secondary).namespace
+
+    def _unreachable(self, side: str, right: str, error: ServiceBusError) -> tuple[str, str]:
+        name, reason = f"the {side} {self._name(side)}", error.message
+        key = f"the connection string of the {side} ({self._strings[side].key_name or 'signature'})"
+        if isinstance(error, ServiceBusAuthenticationError):
+            return (
+                f"{name} rejects the credential: {reason}",
+                f"put the current key into {key}; a worker and an application with `credential_file` read it again "
+                "after `kill -HUP`, others need a restart",
+            )
+        if isinstance(error, ServiceBusAuthorizationError):
+            return (
+                f"{name} does not grant the right {right}: {reason}",
+                f"grant {right.partition(' ')[0]} to the key in {key}, or use another key",
+            )
+        host = self._strings[side].host
+        match failed_step(error):
+            case ConnectStep.PROXY:
+                return (
+                    f"{name} cannot be reached through the HTTP proxy: {reason}",
+                    "check the address of the proxy (--http-proxy, SERVICEBUS_HTTP_PROXY, option http_proxy) and that "
+                    "it permits CONNECT to the namespace",
+                )
+            case ConnectStep.NAME:
+                return (
+                    f"the host name of {name} cannot be resolved: {reason}",
+                    f"correct the host name in {key}, or repair DNS on this machine: `getent hosts {host}`",
+                )
+            case ConnectStep.TCP:
+                return (
+                    f"{name} cannot be reached over TCP: {reason}",
+                    f"if it is an outage, wait: senders divert and a syphon drains afterwards; otherwise open the "
+                    f"firewall to {host}, ports 5671 and 443",
+                )
+            case ConnectStep.TLS:
+                return (
+                    f"TLS with {name} fails: {reason}",
+                    "install the authority that signed its certificate, or remove the device that intercepts TLS",
+                )
+        return (
+            f"{name} accepts connections but does not answer: {type(error).__name__}: {reason}",
+            "if it is an outage, wait: senders divert and a syphon drains afterwards; see the status of the service",
+        )
+
+    def _steps(self, side: str, error: ServiceBusError | None) -> str:
+        """Return the steps up to the one that failed: `name ok, TCP refused, TLS not tried`."""
+        string = self._strings[side]
+        steps: list[str] = []
+        if not string.is_memory:
+            tls = [] if string.use_development_emulator else [ConnectStep.TLS]
+            steps += [*([ConnectStep.PROXY] if self._proxy else []), ConnectStep.NAME, ConnectStep.TCP, *tls]
+            steps.append(ConnectStep.AMQP)
+        steps += ["credential", "right"]
+        if error is None:
+            return ", ".join(f"{step} ok" for step in steps[:-1])
+        if isinstance(error, ServiceBusAuthorizationError):
+            failed = "right"
+        elif isinstance(error, ServiceBusAuthenticationError):
+            failed = "credential"
+        else:
+            failed = failed_step(error) if failed_step(error) in steps else steps[0]
+        at = steps.index(failed)
+        states = ["ok"] * at + ["FAILED"] + ["not tried"] * (len(steps) - at - 1)
+        return ", ".join(f"{step} {state}" for step, state in zip(steps, states, strict=True))
+
+    # -- the backlog ---------------------------------------------------------------------------------------------
+
+    async def _properties(self, views: Sequence[BacklogQueueView]) -> list[Finding]:
+        """Compare the backlog queues with those that a client creates, if the key has Manage."""
+        state, present = self._pair.state, {view.queue for view in views if view.is_present}
+        try:
+            found = [
+                queue
+                for names in (state.backlog_queues, state.session_backlog_queues)
+                if names
+                for queue in await state.secondary.administration.list(
+                    EntityKind.QUEUE, prefix=names[0].rpartition("/")[0] + "/"
+                )
+                if queue.name in present
+            ]
+        except ServiceBusError as error:
+            return [Finding(BACKLOG, f"properties of the queues are unknown: {_short(error)}")]
+        findings: list[Finding] = []
+        notes: Counter[str] = Counter()
+        for queue in found:
+            is_of_sessions = queue.name in state.session_backlog_queues
+            try:
+                usable = usable_queue(queue, requires_session=is_of_sessions)
+            except ServiceBusError as error:
+                findings.append(Finding(BACKLOG, error.message, f"repair {queue.name!r} as described", error))
+                continue
+            if usable.status not in (None, "Active"):
+                text = f"backlog queue {queue.name!r} has the status {usable.status}"
+                findings.append(
+                    Finding(BACKLOG, text, f"`sbclient admin update queue {queue.name} --set status=Active`")
+                )
+            notes.update(_differences(usable, backlog_queue(queue.name, requires_session=is_of_sessions)))
+            findings += await self._full(state.secondary, usable, BACKLOG, "backlog queue", "syphon drains it")
+        if found and not notes and not findings:
+            findings.append(Finding(BACKLOG, f"{len(found)} queues have the properties that a client gives them"))
+        findings += [Finding(BACKLOG, f"{number} queues have {note}") for note, number in notes.items()]
+        return findings
+
+    async def _full(
+        self, transport: Transport, queue: QueueProperties, about: str, kind: str, remedy: str
+    ) -> list[Finding]:
+        if not queue.max_size_in_megabytes:
+            return []
+        runtime = await transport.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue.name,)))
+        if (runtime.size_in_bytes or 0) < queue.max_size_in_megabytes * _MIB:
+            return []
+        return [
+            Finding(
+                about,
+                f"{kind} {queue.name!r} is full: {queue.max_size_in_megabytes:,} MB, "
+                f"{runtime.total_message_count or 0:,} messages",
+                f"receive or purge messages of {queue.name!r} ({remedy}), or raise max_size_in_megabytes",
+            )
+        ]
+
+    async def _destinations(self, views: Sequence[BacklogQueueView], worker: _Worker | None) -> list[Finding]:
+        """Return which destinations reject messages, and why."""
+        destinations: dict[str, DestinationView] = {}
+        for view in views:
+            for path, part in view.by_destination.items():
+                destinations.setdefault(path, DestinationView()).add(part)
+        waiting = {path: part for path, part in destinations.items() if part.depth}
+        answers = await destination_answers(self._pair, list(waiting)[:PROBED])
+        refusing = worker.refusing if worker is not None else {}
+        findings: list[Finding] = []
+        for path, answer in answers.items():
+            part, reason = waiting[path], refusing.get(path)
+            full = await self._full_destination(path) if part.parked or reason else []
+            amount = f"{part.waiting:,} waiting and {part.parked:,} parked for {path!r}"
+            if answer != ACCEPTS or reason:
+                text = f"{path!r} does not accept messages ({reason or answer}): {amount}"
+                findings += full or [
+                    Finding(BACKLOG, text, f"repair {path!r}; a syphon tries it again within a minute")
+                ]
+            findings += full if answer == ACCEPTS and not reason else []
+            if full or (answer == ACCEPTS and not reason):
+                findings.append(Finding(BACKLOG, amount))
+        for path, part in destinations.items():
+            if part.dead_letters:
+                reasons = ", ".join(f"{number:,} {reason}" for reason, number in part.dead_letters.most_common())
+                findings.append(Finding(BACKLOG, f"dead letters for {path!r}: {reasons}"))
+        return findings
+
+    async def _full_destination(self, path: str) -> list[Finding]:
+        administration = self._pair.state.primary.administration
+        with suppress(ServiceBusError):  # without Manage nothing is known
+            queue = await administration.get(EntityAddress(EntityKind.QUEUE, (path,)))
+            if isinstance(queue, QueueProperties):
+                transport = self._pair.state.primary
+                return await self._full(transport, queue, BACKLOG, "the destination", "its consumers are behind")
+        return []
+
+    # -- the syphon ----------------------------------------------------------------------------------------------
+
+    async def _ask_worker(self) -> _Worker | None:
+        if self._worker is None:
+            return None
+        status, body, _ = await _fetched(f"{self._worker.rstrip('/')}/readyz", None)
+        with suppress(ValueError, TypeError, AttributeError):
+            content = json.loads(body) if body else {}
+            refusing = {path: str(one["error"]) for path, one in content.get("refusing", {}).items()}
+            return _Worker(status in (200, 503), [str(one) for one in content.get("reasons", [])], refusing)
+        return _Worker(False, [], {})
+
+    def _syphon(
+        self, total: DestinationView, worker: _Worker | None, *, has_moved: bool | None, is_primary_well: bool
+    ) -> list[Finding]:
+        start = "start one: `sbclient syphon`, or enable_syphon=True in one process"
+        if worker is not None and not worker.is_running:
+            text = f"no syphon runs: {self._worker} does not answer as a worker"
+            return [Finding(SYPHON, text, f"{start}; the last line of its log has the reason why it ended")]
+        if worker is not None and worker.reasons:
+            advice = f"resume it: `curl -X POST {self._worker}/resume`" if _is_paused(worker) else ""
+            if not advice and is_primary_well:
+                advice = "see the reasons of its /readyz"
+            return [Finding(SYPHON, f"the worker at {self._worker} is not ready: {'; '.join(worker.reasons)}", advice)]
+        if worker is not None:
+            return [Finding(SYPHON, f"the worker at {self._worker} is ready")]
+        if has_moved:
+            return [Finding(SYPHON, "messages leave the backlog, so a syphon runs")]
+        if not total.depth:
+            return [Finding(SYPHON, "unknown, because no waiting message is known; give --worker to ask one")]
+        if total.waiting and has_moved is not None and is_primary_well:
+            text = f"no syphon runs: {total.waiting:,} messages wait, and none was taken"
+            return [Finding(SYPHON, text, f"{start}; if one runs, give its address with --worker to see its reasons")]
+        if total.parked and not total.waiting:
+            return [Finding(SYPHON, "all messages are parked, which only a syphon does")]
+        return [Finding(SYPHON, "unknown; give --worker with the address of its HTTP port to ask it")]
+
+    # -- clocks --------------------------------------------------------------------------------------------------
+
+    async def _skew(self) -> dict[str, float | None]:
+        """Return by how many seconds the clock of each namespace is ahead of this machine's; None = unknown."""
+
+        async def skew(string: ConnectionString) -> float | None:
+            if string.is_memory:
+                return 0.0
+            host = f"[{string.host}]" if ":" in string.host else string.host
+            scheme = "http" if string.use_development_emulator else "https"
+            port = f":{string.port or 5672}" if string.use_development_emulator else ""
+            sent_at = self._clock.now()
+            _, _, date = await _fetched(f"{scheme}://{host}{port}/", self._proxy)
+            received_at = self._clock.now()
+            with suppress(TypeError, ValueError):
+                # The header has whole seconds: half of one is the best guess for the rest.
+                return parsedate_to_datetime(date or "").timestamp() + 0.5 - (sent_at + received_at) / 2
+            return None
+
+        values = await asyncio.gather(*map(skew, self._strings.values()))
+        return dict(zip(self._strings, values, strict=True))
+
+    def _clocks(self, skews: dict[str, float | None]) -> list[Finding]:
+        findings = []
+        for side, skew in skews.items():
+            if skew is None:
+                findings.append(Finding(CLOCK, f"the time of the {side} is unknown"))
+            elif abs(skew) <= MAX_SKEW_S:
+                findings.append(Finding(CLOCK, f"equal to that of the {side}, within {max(abs(skew), 1):.0f} s"))
+            else:
+                word = "behind" if skew > 0 else "ahead of"
+                text = f"the clock of this machine is {duration_text(round(abs(skew)))} {word} that of the {side}"
+                advice = "synchronize the clock (NTP): tokens, times to live and schedules depend on it"
+                findings.append(Finding(CLOCK, text, advice))
+        return findings
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """The answer of a worker: whether it is one, why it is not ready, and the destinations that reject messages."""
+
+    is_running: bool
+    reasons: list[str]
+    refusing: dict[str, str]
+
+
+def _is_paused(worker: _Worker) -> bool:
+    return "the worker is paused" in worker.reasons
+
+
+def _is_network(error: ServiceBusError) -> bool:
+    return not isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError)
+
+
+def _short(error: ServiceBusError) -> str:
+    if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
+        return "the key lacks the right Manage"
+    return f"{type(error).__name__}: {error.message}"
+
+
+def _total(views: Sequence[BacklogQueueView]) -> DestinationView:
+    total = DestinationView()
+    for view in views:
+        total.add(view)
+    return total
+
+
+def _queues_found(views: Sequence[BacklogQueueView], namespace: str) -> list[Finding]:
+    missing = [view.queue for view in views if not view.is_present]
+    if not missing:
+        return []
+    named = missing[0] if len(missing) == 1 else f"{missing[0]} … {missing[-1]}"
+    return [
+        Finding(
+            BACKLOG,
+            f"{len(missing)} of {len(views)} backlog queues do not exist in {namespace}: {named}",
+            "give --primary-name and --backlog-queue-count as the senders have them; the first sender that pairs, or "
+            "`sbclient syphon --provision`, creates the queues",
+            MessagingEntityNotFoundError(named),
+        )
+    ]
+
+
+def _waiting(total: DestinationView) -> list[Finding]:
+    dead = total.dead_letters.total()
+    return [
+        Finding(BACKLOG, f"{total.waiting:,} messages wait, {total.parked:,} are parked, {dead:,} are dead letters")
+    ]
+
+
+def _differences(queue: QueueProperties, usual: QueueProperties) -> list[str]:
+    """Return the properties of a backlog queue that are not those of a new one."""
+    names = (
+        "lock_duration",
+        "max_delivery_count",
+        "default_message_time_to_live",
+        "auto_delete_on_idle",
+        "dead_lettering_on_message_expiration",
+        "max_size_in_megabytes",
+    )
+    return [
+        f"{name} {getattr(queue, name)}, not {getattr(usual, name)}"
+        for name in names
+        if getattr(queue, name) not in (None, getattr(usual, name))
+    ]
+
+
+async def _fetched(url: str, proxy: dict[str, Any] | None) -> tuple[int | None, bytes, str | None]:
+    """Return status, body and date of an HTTP answer; None for what is unknown."""
+
+    def fetch() -> tuple[int | None, bytes, str | None]:
+        address = f"http://{proxy['proxy_hostname']}:{proxy['proxy_port']}" if proxy else None
+        opener = build_opener(ProxyHandler({"http": address, "https": address} if address else {}))
+        try:
+            with opener.open(url, timeout=HTTP_S) as response:
+                return response.status, response.read(MAX_ANSWER_BYTES), response.headers["Date"]
+        except HTTPError as error:
+            with error:
+                return error.code, error.read(MAX_ANSWER_BYTES), error.headers["Date"]
+        except (OSError, HTTPException, ValueError):
+            return None, b"", None
+
+    return await asyncio.to_thread(fetch)
