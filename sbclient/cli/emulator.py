@@ -37,8 +37,9 @@ def emulator(
     namespace: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME[:PORT]",
-            help="Name and port of a namespace; port 0 = any free one. Repeatable. Default: sbemulatorns.",
+            metavar="NAME[:PORT[,PORT]]",
+            help="Name and port of a namespace; port 0 = any free one. Further ports are for clients that know only a "
+            "host name: contoso:5671,443. Repeatable. Default: sbemulatorns.",
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Config.json of Microsoft's emulator.")] = None,
@@ -114,6 +115,7 @@ def emulator(
 
     \b
     Example: sbclient emulator
+    Example: sbclient emulator --namespace contoso:5671,443 --tls-name contoso.servicebus.windows.net
     Example: sbclient emulator --namespace contoso:5672 --namespace contoso-backup:5673 --config Config.json
     Example: sbclient emulator --data ~/.local/share/sbclient
     Example: sbclient emulator --deviations

@@ -1,4 +1,4 @@
-"""The emulator: the broker as a server in this process, with one port for each namespace, for any Service Bus client.
+"""The emulator: the broker as a server in this process, with a port for each namespace, for any Service Bus client.
 
     async with Emulator("contoso", "contoso-backup") as emulator:
         client = ServiceBusClient.from_connection_string(emulator.connection_string)
@@ -65,11 +65,11 @@ class Emulator:
     """One or more namespaces of the broker, served over AMQP, HTTP and WebSockets, each plain and over TLS.
 
     Args:
-        namespaces: `"contoso"`, or `"contoso:5672"` with the port. The default is one namespace `sbemulatorns`, unless
-            a configuration names others.
+        namespaces: `"contoso"`, or `"contoso:5672"` with the port, or `"contoso:5671,443"` with several. The default is
+            one namespace `sbemulatorns`, unless a configuration names others.
         first_port: of the first namespace without a port; the others get the next ones. 0 = any free ports.
         config: the path of a Config.json of Microsoft's emulator. A namespace that is named here as well has the
-            entities from there and the port from here.
+            entities from there and the ports from here.
         host: the address to listen on; `"0.0.0.0"` = all.
         http_port: an additional port for HTTP, like 5300 of Microsoft's emulator; None = none, 0 = any free one.
         needs_http_port: False uses a free port, with a warning in the log, if `http_port` is in use.
@@ -173,9 +173,10 @@ class Emulator:
         try:
             self._restore()
             for name, served in self._served.items():
-                port = served.config.port or 0
                 advice = f"choose another one with --namespace {name}:<port>, 0 for any free one"
-                self._ports[name] = await self._listen(served.listener, port, f"namespace {name}", advice)
+                for port in (served.config.port or 0, *served.config.more_ports):
+                    listening = await self._listen(served.listener, port, f"namespace {name}", advice)
+                    self._ports.setdefault(name, listening)
                 served.context.note_faults()
             self._registry.ports.update(self._ports)
             if self._http_port is not None:
@@ -262,7 +263,7 @@ class Emulator:
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """The port of each namespace that is started."""
+        """The port of each namespace that is started; the first one if it has several."""
         return dict(self._ports)
 
     @property

@@ -1,4 +1,4 @@
-"""The port of one namespace. The first byte tells AMQP, HTTP and TLS apart; HTTP can upgrade to a WebSocket."""
+"""The ports of one namespace. The first byte tells AMQP, HTTP and TLS apart; HTTP can upgrade to a WebSocket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CALM_S: Final = 10.0
 
 
 class Listener:
-    """Serves the clients of one port.
+    """Serves the clients of one namespace.
 
     Args:
         context: the namespace.
@@ -61,7 +61,7 @@ class Listener:
         self._timers: list[asyncio.TimerHandle] = []
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port.
+        """Listen on a port, also besides others; returns the port.
 
         Args:
             port: 0 = any free one.
@@ -70,14 +70,16 @@ class Listener:
             OSError: the port cannot be used.
         """
         loop = asyncio.get_running_loop()
+        first = len(self._sockets)
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, address in dict.fromkeys((each[0], each[4]) for each in found):
             listening = socket.create_server(address, family=family, backlog=BACKLOG)
             listening.setblocking(False)
             self._sockets.append(listening)
             self._tasks.start(self._accept_all(listening), name=f"accept on {address}")
-        self._forget = self._context.wire_faults.listen(self._apply_faults)
-        return int(self._sockets[0].getsockname()[1])
+        if not first:
+            self._forget = self._context.wire_faults.listen(self._apply_faults)
+        return int(self._sockets[first].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and end every connection. Safe to call twice."""

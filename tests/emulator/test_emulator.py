@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -247,6 +248,19 @@ class TestNamespaces:
         assert emulator.connection_strings["contoso-backup"] == expected
         assert emulator.connection_string == emulator.connection_strings["contoso"]
 
+    async def test_namespace_serves_all_protocols_on_each_of_its_ports(self, certificates: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as reserved:
+            second = reserved.getsockname()[1]
+        async with Emulator(f"a:0,{second}", certificate_directory=certificates) as emulator:
+            create(emulator.context().host, EntityKind.QUEUE, "orders")
+            assert emulator.connection_string.startswith(f"Endpoint=sb://localhost:{emulator.ports['a']};")
+            for port in (emulator.ports["a"], second):
+                entities = (await asked(port, "GET", "/$control/state"))[1]["entities"]
+                assert [entity["path"] for entity in entities] == ["orders"]
+                assert await said(port, AMQP_HEADER, wanted=8) == AMQP_HEADER
+        with socket.create_server(("127.0.0.1", second)):  # it no longer listens
+            pass
+
     async def test_default_namespace_has_the_name_of_microsofts_emulator(self, certificates: Path) -> None:
         assert Emulator(certificate_directory=certificates).namespaces == (DEFAULT_NAMESPACE,)
 
@@ -449,6 +463,8 @@ class TestMistakes:
             (lambda: Emulator("a b"), "a b"),
             (lambda: Emulator("a:x"), "a:x"),
             (lambda: Emulator("a:70000"), "a:70000"),
+            (lambda: Emulator("a:5671,0"), "several from 1"),
+            (lambda: Emulator("a:5671,443", "b:443"), "port 443 is given twice"),
             (lambda: Emulator("a:" + "9" * 5000), "is not a namespace"),
             (lambda: Emulator(""), "is not a namespace"),
             (lambda: Emulator("a", "a"), "twice"),

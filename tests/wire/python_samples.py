@@ -113,12 +113,21 @@ def fetched(part: str) -> tuple[Path, Path]:
             if not (Path(folder) / name / part).is_dir():
                 raise NotFetchedError(f"the source distribution of {requirement} has no {part}")
             shutil.copytree(f"{folder}/{name}/{part}", wanted)
-    if not packages.is_dir():
-        with tempfile.TemporaryDirectory(dir=cache) as folder:
-            api = f"opentelemetry-api=={version('opentelemetry-api')}"  # the one that fits the installed SDK of it
-            _pip("install", "--target", f"{folder}/packages", *PACKAGES, api)
-            shutil.move(f"{folder}/packages", packages)
-    return wanted, packages
+    api = f"opentelemetry-api=={version('opentelemetry-api')}"  # the one that fits the installed SDK of it
+    return wanted, install(packages, *PACKAGES, api)
+
+
+def install(folder: Path, *requirements: str) -> Path:
+    """Install packages in a folder, unless it exists, and return it.
+
+    Raises:
+        NotFetchedError: pip could not fetch them.
+    """
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+            _pip("install", "--target", f"{made}/packages", *requirements)
+            shutil.move(f"{made}/packages", folder)
+    return folder
 
 
 def _pip(*arguments: str) -> None:

@@ -97,7 +97,7 @@ def _namespace(place: Located, profile: Profile) -> NamespaceConfig:
         raise fields["name"].error(f"is {name[:80]!r}: a namespace has letters, digits and hyphens, up to 64 of them")
     port = whole_of(fields["port"], 0, 65_535) if "port" in fields else None
     rules = _authorization_rules(fields["authorizationrules"]) if "authorizationrules" in fields else []
-    found = NamespaceConfig(name, port, rules)
+    found = NamespaceConfig(name, port, rules=rules)
     for each in entries_of(fields.get("queues")):
         found.entities.append(_entity(each, EntityKind.QUEUE, (), profile))
     for each in entries_of(fields.get("topics")):

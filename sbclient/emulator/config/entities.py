@@ -38,12 +38,14 @@ class NamespaceConfig:
 
     Attributes:
         port: None = not given, 0 = any free one.
+        more_ports: further ports, for clients that know a host name only and use several ports there.
         rules: keys of the namespace; one with the name of the root key replaces it.
         entities: in an order in which they can be created.
     """
 
     name: str
     port: int | None = None
+    more_ports: tuple[int, ...] = ()
     rules: list[AuthorizationRule] = field(default_factory=list)
     entities: list[EntityConfig] = field(default_factory=list)
 

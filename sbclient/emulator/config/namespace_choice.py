@@ -22,7 +22,8 @@ def chosen_namespaces(
     """The namespaces to serve: those of the configuration, then those given by name.
 
     Args:
-        namespaces: `"contoso"` or `"contoso:5672"`; for a namespace of the configuration, only the port is used.
+        namespaces: `"contoso"`, `"contoso:5672"` or `"contoso:5671,443"`; for a namespace of the configuration, only
+            the ports are used.
         path: of the configuration; None = there is none.
         first_port: of the first namespace without a port; the others get the next unused ones. 0 = any free ports.
 
@@ -41,17 +42,19 @@ def chosen_namespaces(
         if twin is None:
             configured.append(each)
         elif each.port is not None:
-            twin.port = each.port
+            twin.port, twin.more_ports = each.port, each.more_ports
     found = configured or [NamespaceConfig(DEFAULT_NAMESPACE)]
+    ports = [port for each in found for port in (each.port, *each.more_ports)]
     for each in found:
-        if each.port and any(other.port == each.port for other in found if other is not each):
-            raise InvalidOperationError(f"port {each.port} is given to two namespaces: choose another for {each.name}")
+        for port in (each.port, *each.more_ports):
+            if port and ports.count(port) > 1:
+                raise InvalidOperationError(f"port {port} is given twice: choose another for {each.name}")
     _give_ports(found, first_port)
     return found
 
 
 def _give_ports(namespaces: Sequence[NamespaceConfig], first_port: int) -> None:
-    taken = {each.port for each in namespaces}
+    taken = {port for each in namespaces for port in (each.port, *each.more_ports)}
     port = first_port
     for each in namespaces:
         if each.port is None:
@@ -74,12 +77,13 @@ def _read(path: Path, profile: Profile) -> list[NamespaceConfig]:
 
 
 def _namespace_of(text: str) -> NamespaceConfig:
-    name, colon, port = text.partition(":")
+    name, colon, numbers = text.partition(":")
+    texts = numbers.split(",") if colon else []
     is_name = bool(name) and name.replace("-", "").isascii() and name.replace("-", "").isalnum()
-    is_port = not colon or (port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= MAX_PORT)
-    if not is_name or not is_port:
+    ports = [int(each) for each in texts if each.isascii() and each.isdigit() and len(each) < 6]
+    if not is_name or len(ports) < len(texts) or max(ports, default=0) > MAX_PORT or 0 in ports[1:]:
         raise InvalidOperationError(
-            f"{text!r} is not a namespace: give letters, digits and hyphens, and a port from 0 to 65535 after a colon, "
-            "as in contoso:5672"
+            f"{text!r} is not a namespace: give letters, digits and hyphens, and after a colon a port from 0 to 65535, "
+            "or several from 1, as in contoso:5672 or contoso:5671,443"
         )
-    return NamespaceConfig(name, int(port) if colon else None)
+    return NamespaceConfig(name, ports[0] if ports else None, more_ports=tuple(ports[1:]))
