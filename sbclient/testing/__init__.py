@@ -11,6 +11,7 @@ run_virtual(main())
 
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.clock import VirtualClock
+from sbclient.testing.leftovers import assert_no_leftovers
 from sbclient.testing.namespaces import MemoryNamespace, MemoryPair, memory_namespace, memory_pair
 from sbclient.testing.served import ServedPair, served
 from sbclient.testing.virtual_loop import PATIENCE_S, DeadlockError, VirtualLoop, run_virtual
@@ -28,6 +29,7 @@ __all__ = [
     "ServedPair",
     "VirtualClock",
     "VirtualLoop",
+    "assert_no_leftovers",
     "drop_memory_host",
     "in_virtual_time",
     "memory_namespace",

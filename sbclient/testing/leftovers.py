@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from sbclient.broker.entry import Entry
 from sbclient.hosting.host import BrokerHost
-from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.backlog import is_backlog_path
+from sbclient.testing.namespaces import MemoryNamespace, MemoryPair
+from sbclient.testing.served import ServedPair
+
+if TYPE_CHECKING:
+    from sbclient.emulator.emulator import Emulator
 
 NOT_DRAINED: Final = "no syphon has drained: `await client.run_syphon(until='empty')`"
 DEAD: Final = "no syphon can drain: see why they were dead-lettered"
@@ -19,36 +21,31 @@ LONG_AGO: Final = 0.0
 MAX_NAMED: Final = 10
 """Messages of one entity that are named."""
 
-_OURS: Final = ("sbclient.", "asyncio.", "contextlib")
+
+def assert_no_leftovers(*namespaces: MemoryNamespace | MemoryPair | Emulator | ServedPair) -> None:
+    """Check at the end of a test that no message is locked, and none is in a backlog queue.
+
+    The fixtures of pytest do this for each test; call it where a test does not use them, as with unittest.
+
+    Raises:
+        AssertionError: there are such messages. The text names each, its entity and, for namespaces in this process,
+            the line that received it.
+    """
+    found = [line for each in namespaces for host in _hosts(each) for line in _found(host)]
+    if found:
+        raise AssertionError("\n".join(["the test has left messages behind:", *found]))
 
 
-class Receipts:
-    """Notes the line of the program that has received each message, by lock token."""
-
-    def __init__(self) -> None:
-        self._places: dict[int, str] = {}
-
-    def __call__(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
-        """Note the line that waits for these messages. It is unknown if another task receives for it."""
-        frame = sys._getframe(1) if messages else None
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
-            frame = frame.f_back
-        if frame is not None and frame.f_code.co_filename != "<frozen runpy>":
-            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            self._places.update((message.lock_token.int, place) for message in messages if message.lock_token)
-
-    def place_of(self, entry: Entry) -> str:
-        """Return where a locked message was received, as the rest of a sentence."""
-        place = self._places.get(entry.token)
-        return f", received at {place}" if place else ""
+def _hosts(of: MemoryNamespace | MemoryPair | Emulator | ServedPair) -> list[BrokerHost]:
+    if isinstance(of, MemoryPair):
+        return [of.primary, of.secondary]
+    if isinstance(of, MemoryNamespace):
+        return [of]
+    emulator = of.emulator if isinstance(of, ServedPair) else of
+    return [emulator.context(name).host for name in emulator.namespaces]
 
 
-def leftovers(host: BrokerHost, receipts: Receipts | None = None) -> list[str]:
-    """Return one sentence for each problem."""
-    return list(_found(host, receipts or Receipts()))
-
-
-def _found(host: BrokerHost, receipts: Receipts) -> Iterator[str]:
+def _found(host: BrokerHost) -> Iterator[str]:
     for entity in host.namespace.directory.all():
         for name, queue in zip(("", *entity.sub_queues), entity.queues(), strict=True):
             place = f"{name} of {entity.path}" if name else entity.path
@@ -58,7 +55,9 @@ def _found(host: BrokerHost, receipts: Receipts) -> Iterator[str]:
             if queue.fragments and queue.fragments[0].has_sessions:
                 advice += ", or close the receiver of its session"
             for entry in locked[:MAX_NAMED]:
-                yield f"{place}: message {entry.content.message_id!r} is locked{receipts.place_of(entry)}: {advice}"
+                line = host.receipts.place_of(entry) if isinstance(host, MemoryNamespace) else None
+                received = f", received at {line}" if line else ""
+                yield f"{place}: message {entry.content.message_id!r} is locked{received}: {advice}"
             if len(locked) > MAX_NAMED:
                 yield f"{place}: {len(locked) - MAX_NAMED:,} more messages are locked"
             lost = len(entries) - len(locked)

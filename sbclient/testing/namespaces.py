@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from random import Random
-from typing import Any
+from typing import Any, Final
 
+from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.client.client import ServiceBusClient
@@ -19,8 +22,36 @@ from sbclient.entities import (
     TopicProperties,
 )
 from sbclient.hosting.host import BrokerHost
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.transport.memory.transport import MemoryTransport, share_memory_host
+
+MAX_RECEIPTS: Final = 10_000
+"""Received messages of a namespace whose lines are known, the latest ones."""
+
+_OURS: Final = ("sbclient.", "asyncio.", "contextlib")
+
+
+class Receipts:
+    """Notes the line of the program that has received each message, by lock token."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, str] = {}
+
+    def __call__(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
+        """Note the line that waits for these messages. It is unknown if another task receives for it."""
+        frame = sys._getframe(1) if messages else None
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
+            frame = frame.f_back
+        if frame is not None and frame.f_code.co_filename != "<frozen runpy>":
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self._lines.update((message.lock_token.int, line) for message in messages if message.lock_token)
+            while len(self._lines) > MAX_RECEIPTS:
+                del self._lines[next(iter(self._lines))]
+
+    def place_of(self, entry: Entry) -> str | None:
+        """Return the line that received a locked message."""
+        return self._lines.get(entry.token)
 
 
 class MemoryNamespace(BrokerHost):
@@ -34,6 +65,7 @@ class MemoryNamespace(BrokerHost):
     Attributes:
         namespace: the state of the broker.
         clock: of the broker and its clients.
+        receipts: the lines that have received messages.
     """
 
     def __init__(
@@ -54,6 +86,7 @@ class MemoryNamespace(BrokerHost):
             front_end_count=front_end_count,
         )
         self._connection_string: str | None = None
+        self.on_received = self.receipts = Receipts()
 
     def client(self, **kwargs: Any) -> ServiceBusClient:
         """A client; `kwargs` as for `ServiceBusClient`."""

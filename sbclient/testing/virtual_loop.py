@@ -18,6 +18,7 @@ Laws:
 4. Sockets are served when they are ready, but time does not wait for them, nor for threads of other origin:
    `outside_work()` names them. Use a real loop for timeouts of network operations.
 5. The loop never hangs. Where a real loop would wait for ever, it raises `DeadlockError` with the tasks that wait.
+6. `datetime.now()` and `time.time()` are real, unless `patch_datetime` makes them virtual while the loop runs.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ import selectors
 import threading
 import time as real_time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import Context
+from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
@@ -49,6 +52,9 @@ _MANY_TIMERS: Final = 100
 MANY_LEAPS: Final = 5_000
 """A program that has advanced the time more often is busy."""
 
+NOTED_LEAD_S: Final = 60.0
+"""A program that fails after more virtual time may have compared it with `datetime.now()`."""
+
 _LEAPS_AT_ONCE: Final = 64
 """Iterations without a check of the wake-up pipe of the loop."""
 
@@ -57,7 +63,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class DeadlockError(RuntimeError):
-    """No task of a virtual loop can continue, or its time has passed the horizon. The text lists the waiting tasks."""
+    """No task of a virtual loop can continue, or it waits beyond the horizon. The text lists the waiting tasks."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -73,6 +79,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         patience_s: real seconds to wait for threads, subprocesses and sockets when nothing else is ready, before
             `DeadlockError`; None = 30 for those that work for the loop, 1.5 for others.
         speed: virtual seconds per real second, for a viewer; None = as fast as possible.
+        patch_datetime: whether `datetime.now()`, `time.time()` and the like are virtual while the loop runs. Requires
+            the package time-machine.
+
+    Raises:
+        ImportError: time-machine is not installed.
     """
 
     # Attributes of `asyncio.BaseEventLoop`, unchanged since Python 3.7.
@@ -89,7 +100,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         busy_horizon_s: float | None = None,
         patience_s: float | None = None,
         speed: float | None = None,
+        patch_datetime: bool = False,
     ) -> None:
+        self._travel = _time_machine().travel if patch_datetime else None
+        self._traveller: Any = None
+        self._travelled = timedelta(0)
         self._time_s = 0.0
         self._began_at = real_time.time()
         self._speed = speed
@@ -114,7 +129,38 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def wall_time(self) -> float:
         """Virtual seconds since 1970-01-01 UTC; the loop begins at the real time."""
-        return self._began_at + self._time_s
+        wall_s = self._began_at + self._time_s
+        return wall_s if self._travel is None else round(wall_s * 1e6) / 1e6  # whole microseconds, as in a datetime
+
+    def run_forever(self) -> None:
+        """As in asyncio, with a virtual `datetime.now()` if it is patched."""
+        if self._travel is None:
+            return super().run_forever()
+        with self._travel(0, tick=False) as self._traveller:
+            self._travelled = timedelta(0)
+            self._travel_on()
+            return super().run_forever()
+
+    def _travel_on(self) -> None:
+        """Set `datetime.now()`; by a duration, since a float would be rounded twice."""
+        reached = timedelta(microseconds=round(self.wall_time() * 1e6))
+        self._traveller.shift(reached - self._travelled)
+        self._travelled = reached
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Note at an error what real time could have to do with it."""
+        try:
+            yield
+        except Exception as error:
+            if outside := self.outside_work():
+                error.add_note(f"Virtual time did not wait for {', '.join(outside)}: real time would.")
+            if self._travel is None and self._time_s >= NOTED_LEAD_S and not isinstance(error, DeadlockError):
+                error.add_note(
+                    f"Virtual time is {_duration(self._time_s)} ahead of datetime.now() and time.time(). If the "
+                    "program reads them, set servicebus_time = virtual-datetime, or patch_datetime=True of run_virtual."
+                )
+            raise
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -231,7 +277,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if is_work_outside or when_s == math.inf:
             return self._wait_outside(poll, is_work_outside)
         if when_s > self._horizon_s:
-            raise DeadlockError(self._report(f"its time would pass the horizon of {self._horizon_s:g} s"))
+            raise DeadlockError(
+                self._report(
+                    "waits too long",
+                    f"its next timer is due at {_duration(when_s)}, and its limit is {_duration(self._horizon_s)}",
+                )
+            )
         self._set_time(when_s)
         return []
 
@@ -251,27 +302,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _set_time(self, when_s: float) -> None:
         self._time_s = when_s
+        if self._traveller is not None:
+            self._travel_on()
         # A timer is due when it is earlier than now plus the resolution: one float further is exactly "not later".
         self._clock_resolution = math.ulp(when_s)
 
     def _wait_outside(self, poll: _Poll, is_work_outside: bool) -> list[_Event]:
         if not (is_work_outside or poll.has_sockets or threading.active_count() > 1):
-            raise DeadlockError(self._report("nothing is ready, and no timer is set"))
+            raise DeadlockError(self._report("waits for ever", "nothing is ready, and no timer is set"))
         patience_s = self._work_patience_s if is_work_outside else self._patience_s
         if events := poll.ready(patience_s):
             return events
         running = f"{len(self._processes)} subprocesses run, and " if self._processes else ""
         idle = f"{running}no thread and no socket was active for {patience_s:g} s"
-        raise DeadlockError(self._report(f"{idle}, run the program in real time if it needs more"))
+        raise DeadlockError(self._report("waits for ever", f"{idle}, run the program in real time if it needs more"))
 
-    def _report(self, reason: str) -> str:
-        """Return where the tasks wait, the main task first, and why they wait for ever."""
+    def _report(self, problem: str, reason: str) -> str:
+        """Return where the tasks wait, the main task first, and why that is a problem."""
         waiting = sorted(asyncio.all_tasks(self), key=hash)
         places = [f"{_place(task)} [{task.get_name()}]" for task in waiting]
         return "\n  ".join(
             [
-                f"{places[0] if places else 'no task'}\nwaits for ever. The virtual loop is at "
-                f"{self._time_s:g} s: {reason}.",
+                f"{places[0] if places else 'no task'}\n{problem}. The virtual loop is at "
+                f"{_duration(self._time_s)}: {reason}.",
                 *(["Other tasks:"] if places[1:] else []),
                 *places[1:],
             ]
@@ -285,6 +338,7 @@ def run_virtual(
     busy_horizon_s: float | None = None,
     patience_s: float | None = None,
     speed: float | None = None,
+    patch_datetime: bool = False,
 ) -> T:
     """Run a coroutine to its end on a new virtual loop, as `asyncio.run` does on a real one.
 
@@ -292,23 +346,43 @@ def run_virtual(
 
     Args:
         main: tasks that it leaves running are cancelled.
-        horizon_s, busy_horizon_s, patience_s, speed: as in `VirtualLoop`.
+        horizon_s, busy_horizon_s, patience_s, speed, patch_datetime: as in `VirtualLoop`.
 
     Returns: the result of `main`.
 
     Raises:
         DeadlockError: all tasks wait for something that can never happen.
+        ImportError: `patch_datetime` requires time-machine, which is not installed.
         RuntimeError: an event loop is already running in this thread.
     """
+    try:
+        loop = VirtualLoop(
+            horizon_s=horizon_s,
+            busy_horizon_s=busy_horizon_s,
+            patience_s=patience_s,
+            speed=speed,
+            patch_datetime=patch_datetime,
+        )
+    except ImportError:
+        main.close()
+        raise
+    with asyncio.Runner(loop_factory=lambda: loop) as runner, loop.explained():
+        return runner.run(main)
 
-    loop = VirtualLoop(horizon_s=horizon_s, busy_horizon_s=busy_horizon_s, patience_s=patience_s, speed=speed)
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        try:
-            return runner.run(main)
-        except Exception as error:
-            if outside := loop.outside_work():
-                error.add_note(f"Virtual time did not wait for {', '.join(outside)}: real time would.")
-            raise
+
+def _time_machine() -> Any:
+    try:
+        import time_machine
+    except ImportError as error:
+        raise ImportError(
+            "patch_datetime requires the package time-machine: python -m pip install time-machine"
+        ) from error
+    return time_machine
+
+
+def _duration(seconds: float) -> str:
+    """Return a time of the loop as text: `5.5 s`, `2:00:00`, `40 days, 0:00:00`."""
+    return f"{seconds:g} s" if seconds < NOTED_LEAD_S else str(timedelta(seconds=round(seconds)))
 
 
 def _place(task: asyncio.Task[Any]) -> str:

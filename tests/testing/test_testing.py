@@ -275,7 +275,10 @@ def test_periodic_work_has_a_nearer_horizon() -> None:
             await asyncio.sleep(60)
 
     run_virtual(tick(5_000), horizon_s=1e6, busy_horizon_s=1e5)
-    with pytest.raises(DeadlockError, match=r"horizon of 100000 s"):
+    with pytest.raises(
+        DeadlockError,
+        match=r"waits too long\. .* its next timer is due at 3 days, 11:21:00, and its limit is 1 day, 3:46:40",
+    ):
         run_virtual(tick(6_000), horizon_s=1e6, busy_horizon_s=1e5)
 
 
@@ -284,7 +287,7 @@ def test_a_failure_names_threads_that_time_did_not_wait_for() -> None:
 
     async def main() -> None:
         threading.Thread(target=released.wait, name="poller").start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(59):
             await asyncio.Event().wait()
 
     try:
