@@ -144,6 +144,11 @@ class Session:
         return self._options
 
     @property
+    def has_room(self) -> bool:
+        """Whether the peer allows a further link."""
+        return len(self._links) <= self._remote_handle_max
+
+    @property
     def links(self) -> list[Link]:
         """The links that have a handle, including those that one side has detached."""
         return list(self._links.values())

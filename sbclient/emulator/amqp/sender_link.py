@@ -176,6 +176,8 @@ class SenderLink(LinkHandler):
         peer, namespace, state = self._peer, self._peer.host.namespace, delivery.state
         messages = messages_in(delivery)
         transaction = peer.transaction(state.txn_id) if isinstance(state, TransactionalState) else None
+        if transaction is not None and (via := transaction.via_to(self._path)) is not None:
+            peer.check_right(via, AccessRights.SEND)
         if peer.context.wire_faults.is_busy(self._path, peer.now()):
             raise ServiceBusServerBusyError(f"{self._path} is too busy: wait 10 seconds and try again")
         destination, via_key = self._destination, _via_key(messages[0])

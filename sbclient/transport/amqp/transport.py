@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
@@ -19,7 +20,12 @@ from sbclient.amqp.types import Int
 from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
-from sbclient.errors import InvalidOperationError, OperationTimeoutError
+from sbclient.errors import (
+    InvalidOperationError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
 from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.rules.entity_path import canonical, entity_of
@@ -301,6 +307,10 @@ class AmqpTransport(Transport):
                 f"{held.via!r} is the first entity of this client with cross-entity transactions, so it cannot "
                 f"receive from {path!r}: open another client"
             )
+        if receiver is None:
+            # A token for a subscription does not cover its topic. Without one, sends outside of transactions work.
+            with suppress(ServiceBusAuthenticationError, ServiceBusAuthorizationError):
+                await held.tokens.ensure(held.via)
 
     def via_to(self, path: str) -> str | None:
         """The entity through which messages to a path pass in a transaction; None if they go there directly."""
@@ -309,9 +319,19 @@ class AmqpTransport(Transport):
         return None if via == top_level(path) else via
 
     def session_of(self, connection: AmqpConnection) -> tuple[Session, bool]:
-        """An AMQP session for a link of an entity, and whether it is the link's own."""
+        """An AMQP session for a link of an entity, and whether it is the link's own.
+
+        Raises:
+            InvalidOperationError: links must share an AMQP session, and it has as many as the service allows.
+        """
         if self._is_cross_entity:
-            return self._connections.holder_of(connection).session(), False
+            session = self._connections.holder_of(connection).session()
+            if not session.has_room:
+                raise InvalidOperationError(
+                    f"this client with cross-entity transactions has {len(session.links)} links, which is what "
+                    f"{self._namespace} allows in one AMQP session: close senders or receivers, or open another client"
+                )
+            return session, False
         return connection.begin(), True
 
     async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:

@@ -281,6 +281,21 @@ async def test_a_session_that_begins_with_a_coordinator_spans_entities(
         assert [stored(context, path) for path in ("out", reached, first)] == ([0, 0, 1] if is_failed else [1, 1, 0])
 
 
+async def test_sends_of_a_transaction_need_the_send_claim_of_the_first_entity(
+    context: NamespaceContext, queue: str
+) -> None:
+    spread(context.host)
+    async with connected(context, "out", "t/Subscriptions/s") as client:
+        _, txn = await begun(client)
+        await client.receiver("t/Subscriptions/s")
+        link, state = await client.sender("out"), TransactionalState(txn)
+        refused = await client.send(link, ServiceBusMessage("x"), state=state)
+        assert condition_of(refused) == "amqp:unauthorized-access"
+        assert await client.send(link, ServiceBusMessage("x")) == ACCEPTED
+        assert await client.put_token("t") == 202
+        assert await client.send(link, ServiceBusMessage("x"), state=state) == TransactionalState(txn, ACCEPTED)
+
+
 async def test_a_receiver_of_a_second_entity_is_refused_on_that_session(context: NamespaceContext, queue: str) -> None:
     spread(context.host)
     async with connected(context, queue, "out") as client:

@@ -11,6 +11,7 @@ from sbclient.amqp.frames import AMQP_HEADER, encode_frame
 from sbclient.amqp.performatives import Open
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import ServerSettings
+from sbclient.errors import InvalidOperationError
 
 pytestmark = pytest.mark.real_time
 
@@ -45,6 +46,25 @@ async def test_many_links_share_one_connection() -> None:
 async def test_further_connections_are_opened_at_the_limit_of_channels() -> None:
     async with Emulator("contoso", settings=ServerSettings(channel_max=19, handle_max=2)) as emulator:
         assert await used(emulator, 20) == 5
+
+
+async def test_links_that_share_an_amqp_session_end_at_its_limit() -> None:
+    async with (
+        Emulator("contoso", settings=ServerSettings(handle_max=3)) as emulator,
+        ServiceBusClient.from_connection_string(
+            emulator.connection_string, enable_cross_entity_transactions=True
+        ) as client,
+    ):
+        emulator.create_queue("orders")
+        senders = [client.get_queue_sender("orders") for _ in range(4)]  # beside the coordinator
+        for sender in senders[:3]:
+            await sender.send_messages(ServiceBusMessage("x"))
+        with pytest.raises(InvalidOperationError, match="has 4 links"):
+            await senders[3].send_messages(ServiceBusMessage("x"))
+        await senders[0].close()
+        await senders[1].send_messages(ServiceBusMessage("x"))  # the answer to the detach comes before
+        await senders[3].send_messages(ServiceBusMessage("x"))
+        assert emulator.context().amqp_connection_count == 1
 
 
 async def test_connections_above_the_quota_are_refused() -> None:

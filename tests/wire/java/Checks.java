@@ -352,8 +352,10 @@ public final class Checks {
         ServiceBusClientBuilder client = client().enableCrossEntityTransactions();
         try (ServiceBusReceiverClient receiver = client.receiver().topicName("java-topic").subscriptionName("s")
                  .buildClient();
+             ServiceBusSenderClient via = client.sender().topicName("java-topic").buildClient();
              ServiceBusSenderClient sender = client.sender().queueName("java-out").buildClient()) {
             ServiceBusReceivedMessage message = one(receiver);
+            via.createMessageBatch(); // attaches, and so puts the token that the send through the topic needs
             ServiceBusTransactionContext transaction = receiver.createTransaction();
             receiver.complete(message, in(transaction));
             sender.sendMessage(new ServiceBusMessage("y"), transaction);
