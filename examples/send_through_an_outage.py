@@ -6,13 +6,14 @@ use `ServiceBusClient.from_connection_string(PRIMARY, secondary=SECONDARY)` with
 
 from __future__ import annotations
 
+import asyncio
+
 from sbclient import ServiceBusConnectionError, ServiceBusMessage
-from sbclient.testing import Fault, FaultKind, VirtualClock, memory_pair, run_virtual
+from sbclient.testing import Fault, FaultKind, memory_pair, run_virtual
 
 
 async def main() -> None:
-    clock = VirtualClock()
-    pair = memory_pair(clock=clock, seed=7)
+    pair = memory_pair(seed=7)
     async with pair.client() as client:
         await client.administration.create_queue("orders")
         async with client.get_queue_sender("orders") as sender:
@@ -27,11 +28,11 @@ async def main() -> None:
                     break
                 except ServiceBusConnectionError as error:
                     print(f"order 2: {error}")
-                    await clock.sleep(10)  # the failover interval, one minute by default, is not over yet
+                    await asyncio.sleep(10)  # the failover interval, one minute by default, is not over yet
             print(f"order 2: accepted, 'orders' is {client.pair.status().entities['orders'].state}")
 
             pair.primary.heal()
-            await clock.sleep(70)  # the next ping, at most a minute away, finds the primary well
+            await asyncio.sleep(70)  # the next ping, at most a minute away, finds the primary well
             await sender.send_messages(ServiceBusMessage("order 3"))
             print(f"order 3: 'orders' is {client.pair.status().entities['orders'].state}")
 

@@ -10,7 +10,6 @@ from random import SystemRandom
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from sbclient.clock import Clock
 from sbclient.entities import (
     AccessRights,
     AuthorizationRule,
@@ -102,7 +101,6 @@ def _open(
         connection,
         fully_qualified_namespace=namespace,
         credential=credential,
-        clock=Clock(),
         random=SystemRandom(),
         transport="sdk",
         **without_ignored(sdk_options, "sdk", stacklevel=3),

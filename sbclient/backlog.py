@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, encode_message
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.entities import EntityAddress, EntityKind
@@ -167,7 +168,7 @@ class Backlog:
             queues: names of the queues to survey; None = all.
             beside_syphon: omit what a syphon of this process reports: waiting and parked messages of plain queues.
         """
-        clock, counted_by_syphon = self._pair.clock, self._pair.backlog_queues if beside_syphon else ()
+        counted_by_syphon = self._pair.backlog_queues if beside_syphon else ()
         self._counted_by_syphon = counted_by_syphon
         self._read_time, self._ahead_s = clock.reader(), clock.now() - clock.monotonic()
         metrics.watch(self)

@@ -10,7 +10,7 @@ import asyncio
 import math
 from typing import Protocol
 
-from sbclient.clock import Clock
+from sbclient import clock
 
 
 class Waiting(Protocol):
@@ -23,14 +23,9 @@ class Waiting(Protocol):
 
 
 class Deadlines:
-    """Expires waiters.
+    """Expires waiters."""
 
-    Args:
-        clock: the only source of time.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._waiters: dict[Waiting, None] = {}
         self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -56,12 +51,12 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
         self._due_at = at
-        self._timer = self._clock.call_later(max(0.0, at - self._clock.monotonic()), self._sweep)
+        self._timer = clock.call_later(max(0.0, at - clock.monotonic()), self._sweep)
 
     def _sweep(self) -> None:
         self._timer = None
         self._due_at = math.inf
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         expired = [waiter for waiter in self._waiters if waiter.deadline <= now]
         for waiter in expired:
             del self._waiters[waiter]

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Final
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.options import SyphonLimits
 from sbclient.rules.entity_path import canonical
 
@@ -22,15 +22,13 @@ class RateLimiter:
     """Delays sends so that they keep to a rate.
 
     Args:
-        clock: the only source of time.
         messages_per_second, bytes_per_second: None = no limit.
 
     Attributes:
         turn: held by the one who waits for this limiter and for another one.
     """
 
-    def __init__(self, clock: Clock, messages_per_second: float | None, bytes_per_second: float | None) -> None:
-        self._clock = clock
+    def __init__(self, messages_per_second: float | None, bytes_per_second: float | None) -> None:
         self._messages_per_second = messages_per_second
         self._bytes_per_second = bytes_per_second
         self._free_at = float("-inf")
@@ -42,17 +40,17 @@ class RateLimiter:
         Each transfer delays the next one by its size divided by the rate, so rates hold on average for transfers of any
         size.
         """
-        wait_s = max(0.0, self._free_at - self._clock.monotonic())
+        wait_s = max(0.0, self._free_at - clock.monotonic())
         self.reserve(messages, size_bytes)
         if wait_s:
-            await self._clock.sleep(wait_s)
+            await clock.sleep(wait_s)
         return wait_s
 
     async def until_free(self) -> None:
         """Wait until the last transfer no longer delays the next one, which the caller then reserves."""
-        wait_s = self._free_at - self._clock.monotonic()
+        wait_s = self._free_at - clock.monotonic()
         if wait_s > 0:
-            await self._clock.sleep(wait_s)
+            await clock.sleep(wait_s)
 
     def reserve(self, messages: int, size_bytes: int) -> None:
         """Delay the transfers after one that begins as soon as the rate allows."""
@@ -62,7 +60,7 @@ class RateLimiter:
         if self._bytes_per_second is not None:
             delay_s = max(delay_s, size_bytes / self._bytes_per_second)
         if delay_s:
-            self._free_at = max(self._clock.monotonic(), self._free_at) + delay_s
+            self._free_at = max(clock.monotonic(), self._free_at) + delay_s
 
 
 class RateLimits:
@@ -74,13 +72,12 @@ class RateLimits:
         group_messages: the number of messages that may be sent at once.
     """
 
-    def __init__(self, clock: Clock, limits: SyphonLimits) -> None:
-        self._clock = clock
+    def __init__(self, limits: SyphonLimits) -> None:
         self._own_rate = limits.max_messages_per_second_per_destination
         self._own: OrderedDict[str, RateLimiter] = OrderedDict()
         rates = [rate for rate in (limits.max_messages_per_second, self._own_rate) if rate is not None]
         self.is_limited = bool(rates)
-        self.total = RateLimiter(clock, limits.max_messages_per_second, None)
+        self.total = RateLimiter(limits.max_messages_per_second, None)
         self.group_messages = max(1, min([GROUP_MESSAGES, *(int(rate * GROUP_S) for rate in rates)]))
 
     async def take(self, path: str, messages: int) -> None:
@@ -98,9 +95,9 @@ class RateLimits:
     def to(self, path: str) -> RateLimiter:
         """Return the limiter of one entity."""
         if self._own_rate is None:
-            return RateLimiter(self._clock, None, None)
+            return RateLimiter(None, None)
         key = canonical(path)
-        limiter = self._own.setdefault(key, RateLimiter(self._clock, self._own_rate, None))
+        limiter = self._own.setdefault(key, RateLimiter(self._own_rate, None))
         self._own.move_to_end(key)
         while len(self._own) > LIMITERS_KEPT:
             self._own.popitem(last=False)

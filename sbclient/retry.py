@@ -1,4 +1,4 @@
-"""Retries: tenacity repeats operations on the clock and the random generator of the client.
+"""Retries: tenacity repeats operations on our clock and the random generator of the client.
 
 1. Only transient errors are retried, `retry_total` times, with exponential back-off and jitter.
 2. A busy server gets 10 s each time, which uses up no retry; if it stays busy, that is the error (source: Microsoft's
@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_result
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.errors import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
 from sbclient.options import SERVER_BUSY_PAUSE, RetryOptions
 from sbclient.rules.backoff import growing
@@ -62,20 +62,19 @@ async def repeat(
 
 
 class RetryPolicy:
-    """Retries the operations of a client, on its clock, with jitter from its random generator."""
+    """Retries the operations of a client, with jitter from its random generator."""
 
-    def __init__(self, options: RetryOptions, clock: Clock, random: Random) -> None:
+    def __init__(self, options: RetryOptions, random: Random) -> None:
         self.options = options
-        self._clock = clock
         self._pause_s = growing(options.retry_backoff_factor, options.retry_backoff_max, random)
 
     def deadline(self, timeout_s: float | None) -> float:
         """Return when an operation must end, in monotonic seconds; None = the timeout of the options."""
-        return self._clock.monotonic() + (self.options.timeout if timeout_s is None else timeout_s)
+        return clock.monotonic() + (self.options.timeout if timeout_s is None else timeout_s)
 
     def first_attempt_s(self, deadline: float, retry_total: int | None = None) -> float:
         """Return the timeout of the first attempt of an operation; not positive if no time is left."""
-        left_s = deadline - self._clock.monotonic()
+        left_s = deadline - clock.monotonic()
         retries = self.options.retry_total if retry_total is None else retry_total
         return min(left_s, max(MIN_ATTEMPT_S, left_s / (1 + retries)))
 
@@ -102,7 +101,7 @@ class RetryPolicy:
 
         async def once(number: int) -> bool:
             nonlocal retries, last, is_busy, is_in_doubt
-            left_s, error = deadline - self._clock.monotonic(), failed if number == 0 else None
+            left_s, error = deadline - clock.monotonic(), failed if number == 0 else None
             try:
                 if error is None and left_s > 0:
                     result.append(await attempt(min(left_s, longest_s)))
@@ -124,11 +123,11 @@ class RetryPolicy:
 
         def stop(seconds: float) -> bool:
             is_out_of_retries = retries < 0 and not is_busy
-            return is_out_of_retries or not last.is_transient or self._clock.monotonic() + seconds >= deadline
+            return is_out_of_retries or not last.is_transient or clock.monotonic() + seconds >= deadline
 
         async def sleep(seconds: float) -> None:
             with suppress(TimeoutError):
-                async with self._clock.timeout(seconds):
+                async with clock.timeout(seconds):
                     await interrupted.wait()
                 raise BackOffInterrupted from last
 

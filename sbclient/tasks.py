@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.telemetry import tracing
 from sbclient.telemetry.log import get_logger
 
@@ -88,5 +88,5 @@ class OwnedTasks:
             if all(are_cancelled):
                 await asyncio.wait(ending)
             else:
-                await Clock().wait(ending, _LOOK_AGAIN_S)
+                await clock.wait(ending, _LOOK_AGAIN_S)
             ending = [task for task in ending if not task.done()]

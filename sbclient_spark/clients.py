@@ -15,9 +15,9 @@ from collections.abc import Coroutine
 from random import SystemRandom
 from typing import Any, Final, TypeVar
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import Clock
 from sbclient.errors import BacklogUnavailableError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
@@ -47,7 +47,7 @@ class _OwningClient(ServiceBusClient):
             await self.credential.close()
 
 
-def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> ServiceBusClient:
+def open_client(options: ConnectionOptions, *, paired: bool) -> ServiceBusClient:
     """Return a client for these options that is not connected yet.
 
     Args:
@@ -57,14 +57,13 @@ def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> Se
         ServiceBusAuthenticationError: a secret is not available in this process.
         InvalidOperationError: a connection string is invalid.
     """
-    credential = credential_of(options, clock)
+    credential = credential_of(options)
 
     def transport(namespace: NamespaceOptions, what: str) -> Transport:
         return open_transport(
             connection_string_of(namespace, what),
             fully_qualified_namespace=namespace.fully_qualified_namespace,
             credential=credential,
-            clock=clock,
             random=RANDOM,
             transport=options.transport,
         )
@@ -75,7 +74,6 @@ def open_client(options: ConnectionOptions, *, paired: bool, clock: Clock) -> Se
         secondary_transport=transport(options.secondary, "secondaryConnectionString") if paired else None,
         options=options.pairing_options() if paired else None,
         timeout=options.send_timeout_s,
-        clock=clock,
         random=RANDOM,
         **retry,
     )
@@ -138,7 +136,6 @@ class WorkerClients:
     """The clients of this process and the thread of their event loop."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
         self._connections: dict[ConnectionOptions, Connection] = {}
         self._opening = asyncio.Lock()
         self._tasks = OwnedTasks()
@@ -177,9 +174,9 @@ class WorkerClients:
             return connection
 
     async def _open(self, options: ConnectionOptions) -> Connection:
-        began_at = self.clock.monotonic()
+        began_at = clock.monotonic()
         is_unpaired = False
-        client = open_client(options, paired=options.is_paired, clock=self.clock)
+        client = open_client(options, paired=options.is_paired)
         try:
             await client.__aenter__()
             if options.is_paired:
@@ -197,9 +194,9 @@ class WorkerClients:
                 level=logging.WARNING,
             )
             is_unpaired = True
-            client = open_client(options, paired=False, clock=self.clock)
+            client = open_client(options, paired=False)
             await client.__aenter__()
-        return Connection(options, client, 1000 * (self.clock.monotonic() - began_at), is_unpaired)
+        return Connection(options, client, 1000 * (clock.monotonic() - began_at), is_unpaired)
 
     async def give_back(self, options: ConnectionOptions) -> None:
         """End a lease. A client without leases is closed after its idle time."""
@@ -209,7 +206,7 @@ class WorkerClients:
         connection.leases -= 1
         if not connection.leases:
             uses = connection.uses
-            self.clock.call_later(options.idle_timeout_s, lambda: self._close_if_idle(options, connection, uses))
+            clock.call_later(options.idle_timeout_s, lambda: self._close_if_idle(options, connection, uses))
 
     def _close_if_idle(self, options: ConnectionOptions, connection: Connection, uses: int) -> None:
         """Close a client that was not leased since `uses` was counted."""

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient_spark.options import ConnectionOptions, NamespaceOptions, Secret
@@ -73,14 +73,13 @@ class AccessToken(NamedTuple):
 class TokenCredential:
     """A credential with a token from the options. It is read for each request, so that its file can be renewed."""
 
-    def __init__(self, secret: Secret, clock: Clock) -> None:
+    def __init__(self, secret: Secret) -> None:
         self._secret = secret
-        self._clock = clock
 
     async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
         """Return the token and its expiry in seconds since 1970."""
         token = resolve(self._secret, "token")
-        return AccessToken(token, _expiry_of(token) or int(self._clock.now()) + TOKEN_VALIDITY_S)
+        return AccessToken(token, _expiry_of(token) or int(clock.now()) + TOKEN_VALIDITY_S)
 
     async def close(self) -> None:
         """Do nothing: the credential holds no resources."""
@@ -105,7 +104,7 @@ def _expiry_of(token: str) -> int | None:
     return expiry if isinstance(expiry, int) else None
 
 
-def credential_of(options: ConnectionOptions, clock: Clock) -> Any:
+def credential_of(options: ConnectionOptions) -> Any:
     """Return the credential for namespaces with a host name; None with `auth` sas.
 
     Raises:
@@ -114,7 +113,7 @@ def credential_of(options: ConnectionOptions, clock: Clock) -> Any:
     if options.auth == "sas":
         return None
     if options.auth == "token":
-        return TokenCredential(options.token, clock)
+        return TokenCredential(options.token)
     try:
         identity = import_module("azure.identity.aio")  # an optional dependency
     except ModuleNotFoundError:

@@ -21,7 +21,7 @@ from hypothesis import settings
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.telemetry import metrics, tracing
-from sbclient.testing import MemoryPair, VirtualClock, VirtualLoop, memory_pair
+from sbclient.testing import MemoryPair, VirtualLoop, memory_pair
 from tests.client.scene import QUEUE, make_queue
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ if sys.platform != "win32":
     import uvloop
 
     REAL_LOOPS["uvloop"] = uvloop.new_event_loop
+
+EPOCH: Final = 1_700_000_000.0
+"""The wall time at which a test in virtual time begins."""
 
 HORIZON_S = 2 * 366 * 86400.0
 """A test whose virtual time passes this runs away: something periodic was left behind."""
@@ -109,13 +112,7 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     if item.get_closest_marker("real_time"):
         return REAL_LOOPS if item.get_closest_marker("every_loop") else {"real": asyncio.new_event_loop}
-    return {"virtual": lambda: VirtualLoop(horizon_s=HORIZON_S)}
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    """The time of the test's virtual loop; its `now()` is 1,700,000,000 s when the test begins."""
-    return VirtualClock(epoch=1_700_000_000.0)
+    return {"virtual": lambda: VirtualLoop(horizon_s=HORIZON_S, epoch=EPOCH)}
 
 
 @pytest.fixture
@@ -147,9 +144,9 @@ def span_exporter() -> Iterator[InMemorySpanExporter]:
 
 
 @pytest_asyncio.fixture
-async def pair(clock: VirtualClock) -> AsyncIterator[MemoryPair]:
+async def pair() -> AsyncIterator[MemoryPair]:
     """Two namespaces, `contoso` with the queue `orders`, and `contoso-backup`; no task may outlive the test."""
-    pair = memory_pair(clock=clock, seed=1)
+    pair = memory_pair(seed=1)
     await make_queue(pair)
     before = asyncio.all_tasks()
     yield pair

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
+from sbclient import clock
 from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.clock import VirtualClock
 from sbclient.delivery import ServiceBusSubQueue
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
@@ -34,8 +34,8 @@ async def dead_letter(pair: MemoryPair, body: str, **properties: str) -> None:
         await sender.send_messages(ServiceBusMessage(body, application_properties=properties))
 
 
-async def test_a_survey_counts_what_waits_by_queue_and_destination(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_a_survey_counts_what_waits_by_queue_and_destination() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=2)) as client:
         await client.administration.create_queue("orders")
         await divert(pair, client, 250)
@@ -47,8 +47,8 @@ async def test_a_survey_counts_what_waits_by_queue_and_destination(clock: Virtua
         assert sum(view.depth for view in await Backlog(client.pair).survey(limit=100)) == 100
 
 
-async def test_parked_messages_and_dead_letters_are_distinguished(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_parked_messages_and_dead_letters_are_distinguished() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await client.administration.create_queue("orders")
         await divert(pair, client, 3)
@@ -60,16 +60,16 @@ async def test_parked_messages_and_dead_letters_are_distinguished(clock: Virtual
         assert view.oldest_utc is not None
 
 
-async def test_a_message_without_a_destination_is_counted_as_unknown(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_a_message_without_a_destination_is_counted_as_unknown() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await dead_letter(pair, "unknown destination")
         (view,) = await Backlog(client.pair).survey()
         assert view.destinations == {"(unknown)": 1}
 
 
-async def test_resubmitted_dead_letters_are_drained(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_resubmitted_dead_letters_are_drained() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await client.administration.create_queue("parcels", requires_session=True)
         await dead_letter(pair, "no session", **{"x-ms-path": "parcels"})
@@ -88,8 +88,8 @@ async def test_resubmitted_dead_letters_are_drained(clock: VirtualClock) -> None
         assert view.dead_letters == {"DestinationMissing": 1}
 
 
-async def test_a_purge_deletes_dead_letters_only(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_a_purge_deletes_dead_letters_only() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await dead_letter(pair, "unknown destination")
         await client.run_syphon(until="empty")
@@ -102,8 +102,8 @@ async def test_a_purge_deletes_dead_letters_only(clock: VirtualClock) -> None:
         assert (view.waiting, view.dead_letters.total()) == (2, 0)
 
 
-async def test_missing_queues_are_reported_and_an_unknown_one_is_rejected(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_missing_queues_are_reported_and_an_unknown_one_is_rejected() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1, provision="none")) as client:
         surveyor = Backlog(client.pair)
         (view,) = await surveyor.survey()
@@ -113,8 +113,8 @@ async def test_missing_queues_are_reported_and_an_unknown_one_is_rejected(clock:
             await surveyor.resubmit(queue="orders")
 
 
-async def test_what_waits_is_counted_for_each_destination(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_what_waits_is_counted_for_each_destination() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await divert(pair, client, 2)
         await clock.sleep(60)
@@ -129,8 +129,8 @@ async def test_what_waits_is_counted_for_each_destination(clock: VirtualClock) -
         assert view.oldest_utc == orders.oldest_utc
 
 
-async def test_progress_is_reported(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_progress_is_reported() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         for _ in range(3):
             await dead_letter(pair, "unknown destination")
@@ -140,8 +140,8 @@ async def test_progress_is_reported(clock: VirtualClock) -> None:
         assert progress == [1, 2, 3]
 
 
-async def test_an_interrupted_resubmission_leaves_nothing_locked(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_an_interrupted_resubmission_leaves_nothing_locked() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         for _ in range(3):
             await dead_letter(pair, "unknown destination")
@@ -160,8 +160,8 @@ async def refused(pair: MemoryPair, client: ServiceBusClient, count: int) -> Non
     await client.run_syphon(until="empty")
 
 
-async def test_a_message_dead_lettered_again_is_put_back_once(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_a_message_dead_lettered_again_is_put_back_once() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await refused(pair, client, 3)
         syphon = asyncio.create_task(client.run_syphon())
@@ -177,8 +177,8 @@ async def test_a_message_dead_lettered_again_is_put_back_once(clock: VirtualCloc
 
 
 @pytest.mark.parametrize("order", ["first", "last"])
-async def test_a_purge_by_reason_ends_though_locks_end_before_it_does(clock: VirtualClock, order: str) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_a_purge_by_reason_ends_though_locks_end_before_it_does(order: str) -> None:
+    pair = memory_pair(seed=1)
     async with pair.unpaired_client(secondary=True) as stranger:
         await stranger.administration.create_queue(
             "contoso/x-servicebus-transfer/0", lock_duration=timedelta(seconds=5), max_delivery_count=2**31 - 1
@@ -200,16 +200,16 @@ async def test_a_purge_by_reason_ends_though_locks_end_before_it_does(clock: Vir
         assert await backlog.purge(reason="DestinationRefused") == 700
 
 
-async def test_a_slow_secondary_is_not_taken_for_an_empty_one(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_a_slow_secondary_is_not_taken_for_an_empty_one() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await refused(pair, client, 5)
         pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=1.5))
         assert await Backlog(client.pair).purge() == 5
 
 
-async def test_messages_locked_by_another_receiver_are_awaited_then_skipped(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_messages_locked_by_another_receiver_are_awaited_then_skipped() -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=1)) as client:
         await refused(pair, client, 2)
         async with (
@@ -219,12 +219,12 @@ async def test_messages_locked_by_another_receiver_are_awaited_then_skipped(cloc
             ) as holder,
         ):
             (held,) = await holder.receive_messages(max_message_count=1)
-            renewals = asyncio.create_task(_renew(holder, held, clock))
+            renewals = asyncio.create_task(_renew(holder, held))
             assert await Backlog(client.pair).purge() == 1
             renewals.cancel()
 
 
-async def _renew(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage, clock: VirtualClock) -> None:
+async def _renew(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessage) -> None:
     while True:
         await clock.sleep(20)
         await receiver.renew_message_lock(message)

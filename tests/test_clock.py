@@ -5,36 +5,41 @@ import time
 
 import pytest
 
-from sbclient.clock import Clock, VirtualClock
+from sbclient import clock
 from sbclient.testing import VirtualLoop
 
 
-async def test_sleep_passes_virtual_time_on_both_readings(clock: VirtualClock) -> None:
+async def test_sleep_passes_virtual_time_on_both_readings() -> None:
     await clock.sleep(90.5)
     assert clock.monotonic() == 90.5
     assert clock.now() == 1_700_000_090.5
 
 
-async def test_two_virtual_clocks_of_one_loop_differ_by_their_epochs_alone() -> None:
-    early, late = VirtualClock(epoch=0.0), VirtualClock(epoch=500.0)
-    await early.sleep(10.0)
-    assert (early.now(), late.now()) == (10.0, 510.0)
+async def test_skew_is_inherited_by_tasks_and_moves_only_the_wall_clock() -> None:
+    async def read() -> tuple[float, float, float]:
+        return clock.now(), clock.true_now(), clock.monotonic()
+
+    clock.SKEW_S.set(500.0)
+    skewed = asyncio.ensure_future(read())
+    clock.SKEW_S.set(0.0)
+    assert await skewed == (1_700_000_500.0, 1_700_000_000.0, 0.0)
+    assert await read() == (1_700_000_000.0, 1_700_000_000.0, 0.0)
 
 
-async def test_timeout_cancels_its_body_at_the_exact_time(clock: VirtualClock) -> None:
+async def test_timeout_cancels_its_body_at_the_exact_time() -> None:
     with pytest.raises(TimeoutError):
         async with clock.timeout(30.0):
             await asyncio.Event().wait()
     assert clock.monotonic() == 30.0
 
 
-async def test_timeout_of_none_never_ends(clock: VirtualClock) -> None:
+async def test_timeout_of_none_never_ends() -> None:
     async with clock.timeout(None):
         await clock.sleep(86400.0)
     assert clock.monotonic() == 86400.0
 
 
-async def test_call_later_calls_once_unless_cancelled(clock: VirtualClock) -> None:
+async def test_call_later_calls_once_unless_cancelled() -> None:
     called: list[float] = []
     clock.call_later(5.0, lambda: called.append(clock.monotonic()))
     clock.call_later(6.0, lambda: called.append(-1.0)).cancel()
@@ -50,7 +55,6 @@ async def test_async_tests_run_in_virtual_time_by_default() -> None:
 async def test_the_marker_chooses_a_real_loop_and_the_real_clock_reads_the_machine() -> None:
     loop = asyncio.get_running_loop()
     assert not isinstance(loop, VirtualLoop)
-    clock = Clock()
     before, begun = time.time(), loop.time()
     wall, span = clock.now(), clock.monotonic()
     assert before <= wall <= time.time()

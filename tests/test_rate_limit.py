@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
+from sbclient import clock
 from sbclient.options import SyphonLimits
 from sbclient.rate_limit import RateLimiter, RateLimits
-from sbclient.testing import VirtualClock
 
 
-async def test_without_a_limit_nothing_waits(clock: VirtualClock) -> None:
-    limiter = RateLimiter(clock, None, None)
+async def test_without_a_limit_nothing_waits() -> None:
+    limiter = RateLimiter(None, None)
     assert [await limiter.take(1_000_000, 10**9) for _ in range(3)] == [0.0, 0.0, 0.0]
 
 
@@ -19,25 +19,25 @@ async def test_without_a_limit_nothing_waits(clock: VirtualClock) -> None:
     [(10.0, None, 9.0), (None, 1000.0, 18.0), (10.0, 1000.0, 18.0), (1000.0, 1000.0, 18.0)],
 )
 async def test_the_lower_of_two_rates_holds_over_time(
-    clock: VirtualClock, messages_per_second: float | None, bytes_per_second: float | None, expected_s: float
+    messages_per_second: float | None, bytes_per_second: float | None, expected_s: float
 ) -> None:
-    limiter = RateLimiter(clock, messages_per_second, bytes_per_second)
+    limiter = RateLimiter(messages_per_second, bytes_per_second)
     began_at = clock.monotonic()
     for _ in range(10):
         await limiter.take(10, 2000)
     assert clock.monotonic() - began_at == pytest.approx(expected_s)
 
 
-async def test_unused_rate_is_not_saved(clock: VirtualClock) -> None:
-    limiter = RateLimiter(clock, 10.0, None)
+async def test_unused_rate_is_not_saved() -> None:
+    limiter = RateLimiter(10.0, None)
     await limiter.take(10, 0)
     await clock.sleep(100.0)
     assert await limiter.take(10, 0) == 0.0
     assert await limiter.take(10, 0) == pytest.approx(1.0)
 
 
-async def test_rates_hold_in_total_and_for_each_destination(clock: VirtualClock) -> None:
-    rates = RateLimits(clock, SyphonLimits(max_messages_per_second=10.0, max_messages_per_second_per_destination=2.0))
+async def test_rates_hold_in_total_and_for_each_destination() -> None:
+    rates = RateLimits(SyphonLimits(max_messages_per_second=10.0, max_messages_per_second_per_destination=2.0))
     assert (rates.is_limited, rates.group_messages) == (True, 1)
     for _ in range(20):
         await rates.take("orders", 1)
@@ -47,8 +47,8 @@ async def test_rates_hold_in_total_and_for_each_destination(clock: VirtualClock)
     assert clock.monotonic() - began_at == pytest.approx(1.9, abs=0.11)
 
 
-async def test_the_rate_of_a_destination_holds_also_after_a_wait_for_the_total_rate(clock: VirtualClock) -> None:
-    rates = RateLimits(clock, SyphonLimits(max_messages_per_second=10.0, max_messages_per_second_per_destination=5.0))
+async def test_the_rate_of_a_destination_holds_also_after_a_wait_for_the_total_rate() -> None:
+    rates = RateLimits(SyphonLimits(max_messages_per_second=10.0, max_messages_per_second_per_destination=5.0))
     sent: list[float] = []
 
     async def send_twice() -> None:
@@ -62,14 +62,14 @@ async def test_the_rate_of_a_destination_holds_also_after_a_wait_for_the_total_r
     assert sent[1] - sent[0] == pytest.approx(0.4)
 
 
-async def test_the_rate_limit_of_a_destination_ignores_the_case_of_its_path(clock: VirtualClock) -> None:
-    rates = RateLimits(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
+async def test_the_rate_limit_of_a_destination_ignores_the_case_of_its_path() -> None:
+    rates = RateLimits(SyphonLimits(max_messages_per_second_per_destination=1.0))
     assert rates.to("Orders") is rates.to("orders")
 
 
-async def test_the_number_of_rate_limiters_is_bounded(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_rate_limiters_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbclient.rate_limit.LIMITERS_KEPT", 3)
-    rates = RateLimits(clock, SyphonLimits(max_messages_per_second_per_destination=1.0))
+    rates = RateLimits(SyphonLimits(max_messages_per_second_per_destination=1.0))
     first = rates.to("queue0")
     for number in range(1, 4):
         rates.to(f"queue{number}")
@@ -78,5 +78,5 @@ async def test_the_number_of_rate_limiters_is_bounded(clock: VirtualClock, monke
 
 @pytest.mark.parametrize(("rate", "group"), [(None, 100), (0.1, 1), (10.0, 5), (10_000.0, 100)])
 def test_what_leaves_at_once_is_small_where_the_rate_is_low(rate: float | None, group: int) -> None:
-    rates = RateLimits(VirtualClock(), SyphonLimits(max_messages_per_second=rate))
+    rates = RateLimits(SyphonLimits(max_messages_per_second=rate))
     assert (rates.group_messages, rates.is_limited) == (group, rate is not None)

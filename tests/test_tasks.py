@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sbclient.clock import VirtualClock
+from sbclient import clock
 from sbclient.tasks import OwnedTasks
 
 
@@ -14,7 +14,7 @@ async def fail() -> None:
     raise ZeroDivisionError
 
 
-async def tidying(clock: VirtualClock, tidied: list[float]) -> None:
+async def tidying(tidied: list[float]) -> None:
     """Work that needs 3 s to tidy up, and notes when it has."""
     try:
         await clock.sleep(100.0)
@@ -23,10 +23,10 @@ async def tidying(clock: VirtualClock, tidied: list[float]) -> None:
         tidied.append(clock.monotonic())
 
 
-async def test_closing_cancels_and_waits(clock: VirtualClock) -> None:
+async def test_closing_cancels_and_waits() -> None:
     tidied: list[float] = []
     tasks = OwnedTasks()
-    task = tasks.start(tidying(clock, tidied), name="work")
+    task = tasks.start(tidying(tidied), name="work")
     await clock.sleep(1.0)
     await tasks.close()
     assert task.cancelled()
@@ -34,10 +34,10 @@ async def test_closing_cancels_and_waits(clock: VirtualClock) -> None:
     await tasks.close()
 
 
-async def test_a_second_close_does_not_interrupt_cleanup(clock: VirtualClock) -> None:
+async def test_a_second_close_does_not_interrupt_cleanup() -> None:
     tidied: list[float] = []
     tasks = OwnedTasks()
-    tasks.start(tidying(clock, tidied), name="work")
+    tasks.start(tidying(tidied), name="work")
     await clock.sleep(1.0)
     first = asyncio.ensure_future(tasks.close())
     await clock.sleep(1.0)
@@ -71,7 +71,7 @@ async def test_a_failure_is_reported_or_logged(caplog: pytest.LogCaptureFixture)
     assert [vars(record)["event_name"] for record in caplog.records] == ["task.failed"]
 
 
-async def test_a_task_whose_timeout_expires_during_close_ends_too(clock: VirtualClock) -> None:
+async def test_a_task_whose_timeout_expires_during_close_ends_too() -> None:
     rounds: list[float] = []
 
     async def work() -> None:
@@ -93,10 +93,10 @@ async def test_a_task_whose_timeout_expires_during_close_ends_too(clock: Virtual
     assert clock.monotonic() < 11.0
 
 
-async def test_a_task_that_was_asked_to_end_is_not_asked_again(clock: VirtualClock) -> None:
+async def test_a_task_that_was_asked_to_end_is_not_asked_again() -> None:
     tidied: list[float] = []
     tasks = OwnedTasks()
-    task = tasks.start(tidying(clock, tidied), name="work")
+    task = tasks.start(tidying(tidied), name="work")
     await clock.sleep(1.0)
     tasks.end(task)
     await clock.sleep(1.0)

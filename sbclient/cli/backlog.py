@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from sbclient import clock
 from sbclient.backlog import Backlog, BacklogQueueView
 from sbclient.cli.backlog_report import DrainEstimate, show_report
 from sbclient.cli.common import (
@@ -26,7 +27,6 @@ from sbclient.cli.common import (
     seconds,
 )
 from sbclient.cli.progress import Progress
-from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.options import PairedNamespaceOptions
 
@@ -98,8 +98,8 @@ def show(
         from sbclient.worker.diagnosis import Doctor  # loads the AMQP transport
 
         async with open_client(primary, required_secondary(secondary), _options(count, name, sessions)) as client:
-            clock, estimate = Clock(), DrainEstimate()
-            doctor = Doctor(client, primary, required_secondary(secondary), clock=clock, **proxy_options())
+            estimate = DrainEstimate()
+            doctor = Doctor(client, primary, required_secondary(secondary), **proxy_options())
             surveyor = Backlog(client.pair, on_progress=lambda seen: progress.show(f"read {seen:,} messages"))
             with show_report(as_json=as_json, is_live=watch) as shown:
                 while True:

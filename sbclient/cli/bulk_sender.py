@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from sbclient import clock
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import Feed
 from sbclient.cli.progress import Progress
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 
@@ -202,7 +202,6 @@ class BulkSender:
 
 async def _until_quiet(items: AsyncIterator[T], quiet_s: float | None) -> AsyncGenerator[T, None]:
     """Yield items until the end, or until none arrives for `quiet_s` seconds; None = no such limit."""
-    clock = Clock()
     while True:
         try:
             async with clock.timeout(quiet_s):

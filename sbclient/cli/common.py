@@ -26,7 +26,6 @@ from sbclient.cli import startup_signals
 from sbclient.cli.json_values import plain
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock
 from sbclient.errors import (
     InvalidOperationError,
     MessageNotFoundError,
@@ -148,11 +147,7 @@ async def open_administration(primary: str) -> AsyncIterator[Administration]:
         InvalidOperationError: the connection string cannot be read, or there is no such transport.
     """
     transport = open_transport(
-        parse_connection_string(primary),
-        clock=Clock(),
-        random=SystemRandom(),
-        transport=chosen_transport(),
-        **proxy_options(),
+        parse_connection_string(primary), random=SystemRandom(), transport=chosen_transport(), **proxy_options()
     )
     try:
         yield transport.administration

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import typer
 
+from sbclient import clock
 from sbclient.cli.common import open_administration
-from sbclient.clock import Clock
 from sbclient.entities import CORRELATION_FIELDS, EntityKind, settings_of
 from sbclient.message_json import ATTRIBUTES, PROPERTY
 
@@ -80,7 +80,7 @@ def _names(ctx: typer.Context, kind: EntityKind, parents: tuple[str, ...], incom
     """Ask the namespace of the command line. An error gives no names, because a completion cannot report it."""
 
     async def listed() -> list[Any]:
-        async with Clock().timeout(PATIENCE_S), open_administration(ctx.params["primary"]) as administration:
+        async with clock.timeout(PATIENCE_S), open_administration(ctx.params["primary"]) as administration:
             return await administration.list(kind, parents, incomplete)
 
     logging.disable()

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.entities import SqlRuleFilter
 from sbclient.errors import MessageSizeExceededError, OperationTimeoutError, ServiceBusError
@@ -39,14 +39,12 @@ class Scene:
     Attributes:
         client: of the namespace, over the transport under test.
         entity: the name of the check's own queue or topic.
-        clock: the time of the namespace.
         patience_s: how long to wait for a message that must arrive.
         with_key: opens another client with another key; None if the credential has no key.
     """
 
     client: ServiceBusClient
     entity: str
-    clock: Clock
     patience_s: float
     with_key: Callable[[str], ServiceBusClient] | None = None
 
@@ -86,7 +84,7 @@ class Scene:
 
     def in_seconds(self, seconds: float) -> datetime:
         """Return a time from now."""
-        return datetime.fromtimestamp(self.clock.now() + seconds, tz=UTC)
+        return datetime.fromtimestamp(clock.now() + seconds, tz=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +152,7 @@ async def _schedule(scene: Scene) -> str:
         await sender.schedule_messages(ServiceBusMessage("a"), at)
         (waiting,) = await receiver.peek_messages(1, sequence_number=1)
         await scene.taken(receiver, 1)
-    is_early = scene.clock.now() < at.timestamp() - 0.1
+    is_early = clock.now() < at.timestamp() - 0.1
     return _words(waiting.state.name.lower(), "early" if is_early else "on time")
 
 
@@ -231,7 +229,7 @@ async def _renew_lock(scene: Scene) -> str:
     async with scene.receiver() as receiver:
         message = await scene.next_one(receiver)
         before = message.locked_until_utc
-        await scene.clock.sleep(_SHORT_S)
+        await clock.sleep(_SHORT_S)
         until = await receiver.renew_message_lock(message)
         await receiver.complete_message(message)
         return "extended" if before is not None and until > before else "not extended"

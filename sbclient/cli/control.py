@@ -11,7 +11,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import typer
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -72,7 +72,7 @@ class Control:
         if self._namespace is not None:
             query["namespace"] = self._namespace
         asked = "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
-        token = sign(origin, connection.key_name or "", connection.key, Clock().now() + TOKEN_S)
+        token = sign(origin, connection.key_name or "", connection.key, clock.now() + TOKEN_S)
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{origin}/$control/{what}?{asked}", data, {"Authorization": token}, method=method)
         return await asyncio.to_thread(_answer_to, request)

@@ -16,7 +16,17 @@ from rich.text import Text
 
 from sbclient.cli import startup_signals
 from sbclient.cli.common import Exit, cell, make_console, print_json, reported_errors, terminable
-from sbclient.cli.outage import OUTAGE_AT_S, RECOVERY_AT_S, TRAFFIC_S, Account, Lane, OutageRun, file_lane, sample_lanes
+from sbclient.cli.outage import (
+    EPOCH,
+    OUTAGE_AT_S,
+    RECOVERY_AT_S,
+    TRAFFIC_S,
+    Account,
+    Lane,
+    OutageRun,
+    file_lane,
+    sample_lanes,
+)
 from sbclient.cli.records import Columns, read_records
 from sbclient.cli.table import table
 from sbclient.options import SyphonLimits
@@ -119,7 +129,7 @@ def demo(
         if page:
             account = _on_page(outage, page_port or 0, speed or PAGE_SPEED, as_json=as_json)
         elif as_json:
-            account = run_virtual(terminable(outage.run()))
+            account = run_virtual(terminable(outage.run()), epoch=EPOCH)
             print_json(asdict(account))
         else:
             account = show(outage, make_console())
@@ -163,7 +173,7 @@ def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Ac
             await shown.until_interrupted()
         return account
 
-    return run_virtual(terminable(watched()), speed=speed)
+    return run_virtual(terminable(watched()), speed=speed, epoch=EPOCH)
 
 
 def show(outage: OutageRun, console: Console) -> Account:
@@ -188,9 +198,8 @@ def show(outage: OutageRun, console: Console) -> Account:
             if console.is_terminal:
                 live.update(Group(*_stage(outage, console.width)), refresh=True)
 
-        account = run_virtual(
-            terminable(outage.run(watch=watch)), speed=WATCHING_SPEED if console.is_terminal else None
-        )
+        speed = WATCHING_SPEED if console.is_terminal else None
+        account = run_virtual(terminable(outage.run(watch=watch)), speed=speed, epoch=EPOCH)
     _print_result(console, outage, account)
     console.print(NEXT, highlight=False)
     return account

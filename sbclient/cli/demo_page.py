@@ -9,6 +9,7 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self
 
+from sbclient import clock
 from sbclient.cli.outage import OUTAGE_AT_S, RECOVERY_AT_S, TRAFFIC_S, OutageRun
 from sbclient.emulator.context import NamespaceContext, ServerSettings
 from sbclient.emulator.faults import WireFaults
@@ -43,7 +44,7 @@ class DemoPage:
         self.port = port
         self._outage = outage
         self._speed = speed
-        self._started_at = outage.clock.now()
+        self._started_at = clock.now()
         # The page needs no authorization: the messages are made up and the page is local.
         self._registry = registry = NamespaceRegistry(report=self._client_report, interval_s=INTERVAL_S * speed)
         # The limits are in virtual time, like everything else on this clock.
@@ -85,7 +86,7 @@ class DemoPage:
             with suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
                 loop.add_signal_handler(number, ended.set)
         while not ended.is_set():
-            await self._outage.clock.sleep(self._speed / 4)
+            await clock.sleep(self._speed / 4)
 
     def _client_report(self) -> ClientReport:
         outage, status = self._outage, self._outage.status

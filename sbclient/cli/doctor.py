@@ -22,7 +22,6 @@ from sbclient.cli.common import (
 )
 from sbclient.cli.progress import Progress
 from sbclient.cli.syphon import add_options
-from sbclient.clock import Clock
 from sbclient.worker.configuration import CONFIG_VARIABLE, configure
 from sbclient.worker.settings import SETTINGS, WorkerSettings
 from sbclient.worker.settings_file import read_settings_file
@@ -109,7 +108,6 @@ async def _examine(settings: WorkerSettings, worker: str | None, sample_s: float
             client,
             settings.primary,
             settings.secondary,
-            clock=Clock(),
             entity=settings.probe_entity,
             worker=worker,
             is_sender=is_sender,

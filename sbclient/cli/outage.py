@@ -14,10 +14,10 @@ from hashlib import sha256
 from random import Random
 from typing import Any, Final, Literal
 
+from sbclient import clock
 from sbclient.cli.records import Record
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
@@ -27,6 +27,9 @@ from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.envelope import PATH
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
+
+EPOCH: Final = 1_700_000_000.0
+"""The wall time at which each run begins, so that runs with the same seed are equal."""
 
 TRAFFIC_S: Final = 480.0
 """Virtual seconds in which the messages are sent."""
@@ -171,15 +174,14 @@ class OutageRun:
         self.is_sent = False
         self._limits = limits
         self._options = PairedNamespaceOptions(ordering=ordering)
-        self.clock = VirtualClock()
         self._pair: MemoryPair | None = None
         self._now = 0.0
         self._digests: dict[str, bytes] = {}
         self._pending = sum(len(lane.records) for lane in lanes)
 
     def make_pair(self) -> MemoryPair:
-        """Return two new namespaces on the clock of the run; the primary fails."""
-        return memory_pair(clock=self.clock, seed=self.seed)
+        """Return two new namespaces; the primary fails."""
+        return memory_pair(seed=self.seed)
 
     async def run(self, *, watch: Callable[[], Any] | None = None, pair: MemoryPair | None = None) -> Account:
         """Run to the end on a virtual loop.
@@ -259,23 +261,23 @@ class OutageRun:
         )
 
     async def _fail_primary(self, pair: MemoryPair) -> None:
-        await self.clock.sleep(OUTAGE_AT_S)
+        await clock.sleep(OUTAGE_AT_S)
         self.phase = "primary down"
         pair.primary.inject(Fault(FaultKind.DOWN))
-        await self.clock.sleep(RECOVERY_AT_S - OUTAGE_AT_S)
+        await clock.sleep(RECOVERY_AT_S - OUTAGE_AT_S)
         self.phase = "primary back"
         pair.primary.heal()
 
     async def _drain(self, pair: MemoryPair) -> None:
         """Run syphons after the recovery until all messages are sent and drained."""
-        await self._until(lambda: self.clock.monotonic() > RECOVERY_AT_S and self._is_healthy())
+        await self._until(lambda: clock.monotonic() > RECOVERY_AT_S and self._is_healthy())
         self.phase = "draining"
         async with pair.client(self._options) as worker:
             is_last = False
             while not is_last:
                 is_last = self.is_sent and self._is_healthy()
                 self.drained += (await worker.run_syphon(until="empty", limits=self._limits)).drained
-                await self.clock.sleep(1)
+                await clock.sleep(1)
 
     def _is_healthy(self) -> bool:
         return all(state is FailoverState.HEALTHY for state in self.states.values())
@@ -285,18 +287,18 @@ class OutageRun:
             self._observe(client)
             if watch is not None:
                 watch()
-            await self.clock.sleep(1)
+            await clock.sleep(1)
 
     def _observe(self, client: Any) -> None:
         entities = client.pair.status().entities.values()
         self.states = {entity.path: entity.state for entity in entities}
         self.diverted = {entity.path: entity.diverted for entity in entities}
-        self.elapsed_s, self._now = self.clock.monotonic(), self.clock.now()
+        self.elapsed_s, self._now = clock.monotonic(), clock.now()
 
     async def _until(self, condition: Callable[[], bool], at_most_s: float = 3600) -> None:
-        end_at = self.clock.monotonic() + at_most_s
-        while not condition() and self.clock.monotonic() < end_at:
-            await self.clock.sleep(1)
+        end_at = clock.monotonic() + at_most_s
+        while not condition() and clock.monotonic() < end_at:
+            await clock.sleep(1)
 
     def _is_delivered(self) -> bool:
         return all(tally.accepted <= tally.delivered.keys() for tally in self.tallies.values())
@@ -309,7 +311,7 @@ class OutageRun:
                 if _share_of(lane.records[first], at) != number:
                     continue
                 due_s = TRAFFIC_S * first / len(lane.records)
-                await self.clock.sleep(max(due_s - self.clock.monotonic(), 0))
+                await clock.sleep(max(due_s - clock.monotonic(), 0))
                 positions = range(first, min(first + step, len(lane.records)))
                 await self._send_until_accepted(client, sender, lane, [self._message(lane, at) for at in positions])
 
@@ -332,7 +334,7 @@ class OutageRun:
                     return
                 tally.refused_tries[type(error).__name__] += len(messages)
                 tally.in_doubt += isinstance(error, OperationTimeoutError)
-                await self.clock.sleep(RETRY_S)
+                await clock.sleep(RETRY_S)
             else:
                 tally.accepted.update(message.message_id or "" for message in messages)
                 return
@@ -372,7 +374,7 @@ class OutageRun:
         except OperationTimeoutError:
             pass
         except ServiceBusError:
-            await self.clock.sleep(RETRY_S)
+            await clock.sleep(RETRY_S)
 
     async def _consume(self, receiver: ServiceBusReceiver, lane: Lane, wait_s: float | None = None) -> None:
         latest = -1

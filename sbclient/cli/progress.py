@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Self
 
 import typer
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.telemetry.log import printable
 
 DELAY_S: Final = 1.0
@@ -54,15 +54,14 @@ class Progress:
         self._amount: Callable[[], Amount] | None = None
         self._samples: deque[tuple[float, int]] = deque(maxlen=RATE_REDRAWS + 1)
         self._is_wanted = is_wanted and sys.stderr.isatty()
-        self._clock = Clock()
         self._began_at = 0.0
         self._is_drawn = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         if self._is_wanted:
-            self._began_at = self._clock.monotonic()
-            self._timer = self._clock.call_later(DELAY_S, self._draw)
+            self._began_at = clock.monotonic()
+            self._timer = clock.call_later(DELAY_S, self._draw)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -85,11 +84,11 @@ class Progress:
         typer.echo(printable(line), err=True)
 
     def _draw(self) -> None:
-        line = self.line(self._clock.monotonic())
+        line = self.line(clock.monotonic())
         sys.stderr.write(_ERASE_LINE + printable(line)[: shutil.get_terminal_size().columns - 1])
         sys.stderr.flush()
         self._is_drawn = True
-        self._timer = self._clock.call_later(REDRAW_S, self._draw)
+        self._timer = clock.call_later(REDRAW_S, self._draw)
 
     def line(self, now: float) -> str:
         """Add a sample for the rate, and return the line.

@@ -15,6 +15,7 @@ from typing import Annotated, Final, TextIO
 
 import typer
 
+from sbclient import clock
 from sbclient.cli.bulk_sender import QUIET_S, BulkSender, Tally
 from sbclient.cli.common import (
     AsJson,
@@ -48,7 +49,6 @@ from sbclient.cli.records import (
 )
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
@@ -197,7 +197,7 @@ def send(
     """
     is_typed = body is None and source == STDIN and sys.stdin.isatty()
     progress = Progress("sending", is_wanted=not is_typed)
-    bulk, clock = BulkSender(progress, first=skip + 1), Clock()
+    bulk = BulkSender(progress, first=skip + 1)
 
     async def send_all(messages: Feed[ServiceBusMessage]) -> None:
         began_at = clock.monotonic()

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from sbclient import clock
 from sbclient.cli import startup_signals
 from sbclient.cli.common import AsJson, Exit, open_client, print_json, print_line, reported_errors, run
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock
 from sbclient.settings.table import FLAG, NAMES, Setting
 from sbclient.syphon.syphon import SyphonReport
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
@@ -130,12 +130,11 @@ async def _dry_run(settings: WorkerSettings) -> DryRun:
 
 async def _drain(settings: WorkerSettings, progress: Progress, *, as_json: bool) -> SyphonReport:
     """Run the worker to its end, and exit the process if it did not shut down in time."""
-    clock = Clock()
-    worker = SyphonWorker(settings, _client(settings), clock=clock, manager=ServiceManager(os.environ))
+    worker = SyphonWorker(settings, _client(settings), manager=ServiceManager(os.environ))
     _handle_signals(worker, settings)
-    showing = asyncio.ensure_future(_show(worker, progress, clock))
+    showing = asyncio.ensure_future(_show(worker, progress))
     try:
-        async with _http_port(worker, settings, clock):
+        async with _http_port(worker, settings):
             report = await worker.run()
             if worker.is_late:
                 _print_report(report, as_json=as_json)
@@ -146,18 +145,18 @@ async def _drain(settings: WorkerSettings, progress: Progress, *, as_json: bool)
 
 
 @asynccontextmanager
-async def _http_port(worker: SyphonWorker, settings: WorkerSettings, clock: Clock) -> AsyncIterator[None]:
+async def _http_port(worker: SyphonWorker, settings: WorkerSettings) -> AsyncIterator[None]:
     """Serve the HTTP endpoints of the worker if a port is set."""
     if settings.http_port is None:
         yield
         return
     from sbclient.worker.http_api import served  # loads aiohttp
 
-    async with served(worker, clock, host=settings.http_host, port=settings.http_port):
+    async with served(worker, host=settings.http_host, port=settings.http_port):
         yield
 
 
-async def _show(worker: SyphonWorker, progress: Progress, clock: Clock) -> None:
+async def _show(worker: SyphonWorker, progress: Progress) -> None:
     """Update the progress line."""
     drained = 0
     while True:

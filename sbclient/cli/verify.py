@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from sbclient import clock
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.cli.common import (
     AsJson,
@@ -32,7 +33,6 @@ from sbclient.cli.conformance import CHECKS, FILTERED, SUBSCRIPTION, Check, NotA
 from sbclient.cli.progress import Progress
 from sbclient.cli.table import table
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock
 from sbclient.entities import MessagingSku
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.rules.conditions import plain_text
@@ -181,12 +181,11 @@ async def _verify(
 async def _observe(
     check: Check, connection: ConnectionString, transport: str, client: ServiceBusClient, entity: str
 ) -> Observation:
-    clock = Clock()
 
     def with_key(key: str) -> ServiceBusClient:
         return ServiceBusClient(replace(connection, key=key), transport=transport, timeout=TIMEOUT_S)
 
-    scene = Scene(client, entity, clock, PATIENCE_S, with_key if connection.key is not None else None)
+    scene = Scene(client, entity, PATIENCE_S, with_key if connection.key is not None else None)
     began_at = clock.monotonic()
     try:
         async with clock.timeout(CHECK_S):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import uuid4
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage
 from sbclient.amqp.batch import size_in_batch
 from sbclient.client.encoding import NewId, encoded_message
-from sbclient.clock import Clock
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
 
@@ -23,18 +23,11 @@ class ServiceBusMessageBatch:
         max_size_in_bytes: the encoded size that the batch may have. None = 1 MiB, the limit of the Premium tier.
         growth_bytes: the bytes to reserve for each message, for a diversion and a trace context.
         new_id: returns an id for a message that has none. A message gets its id when it is added. None = a random UUID.
-        clock: the source of the creation time; None = the clock of the running event loop.
     """
 
     def __init__(
-        self,
-        max_size_in_bytes: int | None = None,
-        *,
-        growth_bytes: int = 0,
-        new_id: NewId | None = None,
-        clock: Clock | None = None,
+        self, max_size_in_bytes: int | None = None, *, growth_bytes: int = 0, new_id: NewId | None = None
     ) -> None:
-        self._clock = clock or Clock()
         self._new_id = new_id or (lambda: str(uuid4()))
         self._max_size_in_bytes = max_size_in_bytes or PREMIUM_BATCH_BYTES
         self._growth_bytes = growth_bytes
@@ -69,7 +62,7 @@ class ServiceBusMessageBatch:
             MessageSizeExceededError: the message does not fit (also a ValueError): send the batch and begin another.
             InvalidOperationError: the keys of the message differ.
         """
-        encoded = encoded_message(message, self._new_id, self._clock.now())
+        encoded = encoded_message(message, self._new_id, clock.now())
         size = self._growth_bytes + size_in_batch(encoded, is_first=not self._messages)
         if self._size + size > self._max_size_in_bytes:
             raise MessageSizeExceededError(

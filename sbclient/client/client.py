@@ -9,13 +9,13 @@ from functools import partial
 from random import Random, SystemRandom
 from typing import Any, Final, Literal, Self, TypeAlias
 
+from sbclient import clock
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.client.core import ClientCore
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.client.sender import ServiceBusSender
 from sbclient.client.transaction import Transaction
-from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSubQueue, SessionChoice
 from sbclient.entities import EntityKind
 from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusConnectionError
@@ -71,7 +71,7 @@ class ServiceBusClient:
         enable_cross_entity_transactions: whether transactions may span entities of the primary. The first queue or
             topic that the client uses is then the only one that it can receive from; use a client for this alone.
         retry_total, retry_backoff_factor, retry_backoff_max, timeout: see `RetryOptions`.
-        clock, random: for tests and simulations; None = the real ones.
+        random: for tests and simulations; None = a new generator.
         sdk_options: options of azure-servicebus, such as `transport_type` and `http_proxy`; see docs/options.md.
             Those without an effect here, such as `retry_mode`, cause a `UserWarning`.
 
@@ -94,7 +94,6 @@ class ServiceBusClient:
         retry_backoff_factor: float = 0.8,
         retry_backoff_max: float = 30.0,
         timeout: float = 60.0,
-        clock: Clock | None = None,
         random: Random | None = None,
         **sdk_options: Any,
     ) -> None:
@@ -104,7 +103,6 @@ class ServiceBusClient:
             retry_backoff_max=retry_backoff_max,
             timeout=timeout,
         )
-        self._clock = clock or Clock()
         # The system's generator: processes forked from one another must never draw the same message ids.
         self._random = random or SystemRandom()
         self._sdk_options = without_ignored(sdk_options, transport, stacklevel=2)
@@ -132,9 +130,9 @@ class ServiceBusClient:
                 raise InvalidOperationError("options= requires a secondary namespace: add secondary=")
             state: PairState | None = None
             if partner is not None:
-                state = PairState(primary, partner, options or PairedNamespaceOptions(), self._clock, self._random)
+                state = PairState(primary, partner, options or PairedNamespaceOptions(), self._random)
             self._pair = Pair(state) if state else None
-            self._core = ClientCore(primary, state, retry, self._clock, self._random, on_open=self._start_background)
+            self._core = ClientCore(primary, state, retry, self._random, on_open=self._start_background)
 
         connect()
         owns_all = (
@@ -185,7 +183,6 @@ class ServiceBusClient:
             connection,
             fully_qualified_namespace=where if isinstance(where, str) else None,
             credential=credential,
-            clock=self._clock,
             random=self._random,
             transport=self._transport_name,
             enable_cross_entity_transactions=self._is_cross_entity and not is_secondary,
@@ -235,7 +232,7 @@ class ServiceBusClient:
                 await Syphon(self.pair).run()
             except Exception as error:
                 log.error("syphon.restarted", RESTARTED, error=error, seconds=SYPHON_RESTART_S, exc_info=error)
-            await self._clock.sleep(SYPHON_RESTART_S)
+            await clock.sleep(SYPHON_RESTART_S)
 
     async def close(self) -> None:
         """Close the client with its senders and receivers; a borrowed secondary stays open.
@@ -268,7 +265,7 @@ class ServiceBusClient:
     def _fault_later(self, partner: ServiceBusClient) -> None:
         """Fault the client of the other namespace after the grace period, because this one is closed."""
         cause = ServiceBusConnectionError(f"the client of {self._core.primary.namespace} was closed")
-        self._clock.call_later(PARTNER_CLOSE_GRACE.total_seconds(), partial(partner._core.fault, cause))
+        clock.call_later(PARTNER_CLOSE_GRACE.total_seconds(), partial(partner._core.fault, cause))
 
     def _check_lendable(self) -> None:
         self._core.check()

@@ -8,7 +8,6 @@ from random import Random
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError
 from sbclient.options import RetryOptions
 from sbclient.pairing.state import PairState
@@ -48,16 +47,14 @@ class ClientCore:
         primary: Transport,
         pair: PairState | None,
         retry_options: RetryOptions,
-        clock: Clock,
         random: Random,
         *,
         on_open: Callable[[], None],
     ) -> None:
         self.primary = primary
         self.pair = pair
-        self.clock = clock
         self.random = random
-        self.retry = RetryPolicy(retry_options, clock, random)
+        self.retry = RetryPolicy(retry_options, random)
         self.tasks = OwnedTasks()
         self.is_open = False
         self.is_closed = False

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self, TypeAlias
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
@@ -51,7 +51,6 @@ class AutoLockRenewer:
         max_lock_renewal_duration: seconds after which a lock is no longer renewed. Default 300 (azure-servicebus).
         on_lock_renew_failure: awaited with the message or session and the error when a lock is lost.
         loop: ignored; the renewer runs in the loop that calls `register`.
-        clock: None = the clock of the running loop.
     """
 
     def __init__(
@@ -59,12 +58,9 @@ class AutoLockRenewer:
         max_lock_renewal_duration: float = 300,
         on_lock_renew_failure: OnFailure | None = None,
         loop: object = None,
-        *,
-        clock: Clock | None = None,
     ) -> None:
         self._max_s = max_lock_renewal_duration
         self._on_failure = on_lock_renew_failure
-        self._clock = clock or Clock()
         self._tasks = OwnedTasks()
 
     async def __aenter__(self) -> Self:
@@ -105,7 +101,6 @@ class AutoLockRenewer:
     async def _renew(
         self, receiver: LockHolder, renewable: Renewable, max_s: float, on_failure: OnFailure | None
     ) -> None:
-        clock = self._clock
         end_at = clock.monotonic() + max_s
         error: Exception | None = None
         try:
@@ -138,7 +133,7 @@ class AutoLockRenewer:
 
     def _left_s(self, renewable: Renewable) -> float:
         until = renewable.locked_until_utc
-        left_s = (until - datetime.fromtimestamp(self._clock.now(), UTC)).total_seconds() if until else 0.0
+        left_s = (until - datetime.fromtimestamp(clock.now(), UTC)).total_seconds() if until else 0.0
         return max(left_s, 0.1)
 
     @staticmethod

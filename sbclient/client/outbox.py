@@ -21,9 +21,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, TypeAlias
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.amqp.batch import SECTION_BYTES
-from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.errors import (
     InvalidOperationError,
@@ -122,17 +122,15 @@ class Outbox:
     Args:
         route: sends the transfers.
         path: the path of the entity, for errors.
-        clock: the source of time.
         growth_bytes: the bytes that sealing for a backlog queue may add to each message.
     """
 
-    def __init__(self, route: Route, path: str, clock: Clock, *, growth_bytes: int = 0) -> None:
+    def __init__(self, route: Route, path: str, *, growth_bytes: int = 0) -> None:
         self._route = route
         self._growth_bytes = growth_bytes
         self._path = path
-        self._clock = clock
         self._tasks = OwnedTasks()
-        self._deadlines = Deadlines(clock)
+        self._deadlines = Deadlines()
         self._lanes: dict[str | None, _Lane] = {}
         self._is_sharing = True
 
@@ -241,7 +239,7 @@ class Outbox:
         """Take the items of the next transfer. Drop items whose caller was cancelled or has no time left."""
         group: list[_Item] = []
         size = 0
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         waiting = lane.waiting
         while waiting and len(group) < MAX_SHARED_MESSAGES:
             item = waiting[0]

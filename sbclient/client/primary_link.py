@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch
-from sbclient.clock import Clock
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import (
     InvalidOperationError,
@@ -30,16 +30,10 @@ class PrimaryLink:
     """
 
     def __init__(
-        self,
-        link: SenderLink,
-        path: str,
-        clock: Clock,
-        narrow: Callable[[SenderLimits], SenderLimits],
-        growth_bytes: int,
+        self, link: SenderLink, path: str, narrow: Callable[[SenderLimits], SenderLimits], growth_bytes: int
     ) -> None:
         self._link = link
         self._path = path
-        self._clock = clock
         self._narrow = narrow
         self._limits: SenderLimits | None = None
         self.known_limits = LEAST_LIMITS
@@ -97,9 +91,9 @@ class PrimaryLink:
 
     async def _check_sizes(self, batch: EncodedBatch, timeout_s: float) -> float:
         """Check a transfer against the limits, which may attach the link; return the seconds left to send it."""
-        end_at = self._clock.monotonic() + timeout_s
+        end_at = clock.monotonic() + timeout_s
         self._check(batch, await self.limits(timeout_s))
-        return left_s(end_at, self._clock, self._path)
+        return left_s(end_at, self._path)
 
     def _check(self, batch: EncodedBatch, limits: SenderLimits) -> None:
         largest = batch.largest_bytes
@@ -118,7 +112,7 @@ class PrimaryLink:
         )
 
 
-def left_s(deadline: float, clock: Clock, path: str) -> float:
+def left_s(deadline: float, path: str) -> float:
     """Return the seconds until the deadline.
 
     Raises:

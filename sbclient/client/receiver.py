@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
+from sbclient import clock
 from sbclient.client.core import ClientCore, sequence_numbers_of
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
@@ -142,7 +143,7 @@ class ServiceBusReceiver:
         )
         self._session = ServiceBusSession(self) if session is not None else None
         self._is_named_session = isinstance(session, str)
-        self._telemetry = Telemetry(core.clock, core.primary.namespace, path)
+        self._telemetry = Telemetry(core.primary.namespace, path)
         self._opening = asyncio.Lock()
         self._is_open = False
         self._is_closed = False
@@ -204,7 +205,7 @@ class ServiceBusReceiver:
         if max_wait_time is not None:
             check_seconds("max_wait_time", max_wait_time)
         await self._open()
-        clock, retry = self._core.clock, self._core.retry
+        retry = self._core.retry
         began_at = clock.monotonic()
         end_at = began_at + (max_wait_time or self._max_wait_time or DEFAULT_WAIT_S)
 
@@ -263,7 +264,7 @@ class ServiceBusReceiver:
         if not isinstance(max_message_count, int) or max_message_count < 1:
             raise InvalidOperationError(f"max_message_count is {max_message_count!r}: it must be at least 1")
         first = sequence_number or self._next_peek
-        began_at = self._core.clock.monotonic()
+        began_at = clock.monotonic()
         peek = partial(self._link.peek, max_message_count=max_message_count, sequence_number=first)
         messages = await self._run(peek, timeout)
         if messages:
@@ -282,7 +283,7 @@ class ServiceBusReceiver:
         numbers = sequence_numbers_of(sequence_numbers)
         if not numbers:
             return []
-        began_at = self._core.clock.monotonic()
+        began_at = clock.monotonic()
         messages = await self._run(partial(self._link.receive_deferred, numbers), timeout)
         if self._renewer is not None:
             self._renew(self._renewer, messages)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.core import ClientCore
 from sbclient.client.encoding import ALIAS_BYTES, trace_room
@@ -43,7 +44,7 @@ class DirectRoute:
         growth_bytes: int = 0,
     ) -> None:
         self._retry = core.retry
-        self.link = PrimaryLink(core.primary.open_sender(path), path, core.clock, narrow, growth_bytes)
+        self.link = PrimaryLink(core.primary.open_sender(path), path, narrow, growth_bytes)
 
     @property
     def is_failed_over(self) -> bool:
@@ -108,7 +109,6 @@ class PairedRoute(DirectRoute):
         super().__init__(core, path, pair.common_limits, reserved_bytes)
         self._pair = pair
         self._path = path
-        self._clock = core.clock
         self._entity = pair.entity(path)
         self._order = SessionOrder(pair, self._entity)
         self._diversion = Diversion(pair, self._entity)
@@ -141,7 +141,7 @@ class PairedRoute(DirectRoute):
         return self.link.start(batch, timeout_s, answered)
 
     def _primary_deadline(self, deadline: float) -> float:
-        return deadline - reserve_s(deadline - self._clock.monotonic())
+        return deadline - reserve_s(deadline - clock.monotonic())
 
     async def send(self, batch: EncodedBatch, deadline: float, failed: ServiceBusError | None = None) -> str:
         sessions = self._sessions(batch) if self._is_ordered else ()
@@ -219,7 +219,7 @@ class PairedRoute(DirectRoute):
         if not self._pair.options.failover_interval:
             # The first outage error diverts, so the only retry is on a link that was open before.
             attempt, retry_total = attempt_with_reopen, 0
-            if isinstance(failed, ServiceBusConnectionError) and deadline > self._clock.monotonic():
+            if isinstance(failed, ServiceBusConnectionError) and deadline > clock.monotonic():
                 stale, failed = failed, None
         try:
             await self._retry.run(
@@ -243,13 +243,13 @@ class PairedRoute(DirectRoute):
             failed: the error of the first attempt, if that was made.
         """
         was_open = failed is not None or self.link.is_open
-        end_at = self._clock.monotonic() + timeout_s
+        end_at = clock.monotonic() + timeout_s
         try:
             if failed is not None:
                 raise failed
             await self.link.send(batch, timeout_s)
         except ServiceBusConnectionError as stale:
-            left_s = end_at - self._clock.monotonic()
+            left_s = end_at - clock.monotonic()
             if not was_open or left_s <= 0:
                 raise
             try:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Self, TypeAlias, TypeVar
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.batch import ServiceBusMessageBatch
 from sbclient.client.core import ClientCore, sequence_numbers_of
@@ -47,9 +48,8 @@ class ServiceBusSender:
         self._keys = TransactionKeys(core.primary.administration, EntityAddress(kind, (path,)), partitioned=partitioned)
         self._route = DirectRoute(core, path) if core.pair is None else PairedRoute(core, core.pair, path)
         self._link = self._route.link
-        self._outbox = Outbox(self._route, path, core.clock, growth_bytes=self._link.growth_bytes)
+        self._outbox = Outbox(self._route, path, growth_bytes=self._link.growth_bytes)
         self._telemetry = Telemetry(
-            core.clock,
             core.primary.namespace,
             path,
             route=lambda: BACKLOG if self._route.is_failed_over else PRIMARY,
@@ -99,7 +99,7 @@ class ServiceBusSender:
         if isinstance(message, ServiceBusMessageBatch):
             messages = message.encoded()
         else:
-            messages = encoded_messages(message, self._core.new_id, self._core.clock.now())
+            messages = encoded_messages(message, self._core.new_id, clock.now())
         if not messages:
             return
         if len(messages) > 1:
@@ -161,7 +161,7 @@ class ServiceBusSender:
         """
         deadline = await self._begin(timeout, transaction)
         given = messages.messages if isinstance(messages, ServiceBusMessageBatch) else messages
-        encoded = encoded_messages(given, self._core.new_id, self._core.clock.now(), schedule_time_utc)
+        encoded = encoded_messages(given, self._core.new_id, clock.now(), schedule_time_utc)
         if not encoded:
             return []
         if transaction is not None:
@@ -213,9 +213,7 @@ class ServiceBusSender:
                 f"a batch of {max_size_in_bytes} bytes is larger than the {largest} bytes that {self._path!r} accepts"
             )
         growth_bytes = self._link.growth_bytes + (TRACE_BYTES if is_on() else 0)
-        return ServiceBusMessageBatch(
-            max_size_in_bytes or largest, growth_bytes=growth_bytes, new_id=self._core.new_id, clock=self._core.clock
-        )
+        return ServiceBusMessageBatch(max_size_in_bytes or largest, growth_bytes=growth_bytes, new_id=self._core.new_id)
 
     async def _begin(self, timeout: float | None = None, transaction: Transaction | None = None) -> float:
         """Open the client if it is not open; return the deadline of the operation in monotonic seconds."""
@@ -228,9 +226,9 @@ class ServiceBusSender:
         if self._core.is_open:
             self._core.check()
         else:
-            timeout_s = deadline - self._core.clock.monotonic()
+            timeout_s = deadline - clock.monotonic()
             try:
-                async with self._core.clock.timeout(timeout_s):
+                async with clock.timeout(timeout_s):
                     await self._core.open(timeout_s=timeout_s)
             except TimeoutError:
                 raise not_sent(self._path, "the client was not opened in time") from None
@@ -252,7 +250,7 @@ class ServiceBusSender:
         key = None
         if link.via_to(self._path) is None:
             key = await self._keys.key_of(transaction, messages)
-        timeout_s = left_s(deadline, self._core.clock, self._path)
+        timeout_s = left_s(deadline, self._path)
         with transaction.counting(len(messages)), self._route.observed(batch):
             answer = await operation(batch, timeout_s, link)
         transaction.pin(self._path, key)

@@ -10,6 +10,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
+from sbclient import clock
 from sbclient.client.core import ClientCore
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
@@ -99,7 +100,7 @@ class Transaction:
         Raises:
             InvalidOperationError: the transaction has too many operations, or is too old; nothing was sent.
         """
-        now = self._core.clock.monotonic()
+        now = clock.monotonic()
         if now >= self._ends_at:
             raise InvalidOperationError(
                 f"the transaction is older than {MAX_DURATION_S:.0f} s, so the service has rolled it back: start a new "

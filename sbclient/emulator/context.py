@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, TypeAlias
 
+from sbclient import clock
 from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Fault
-from sbclient.clock import Clock
 from sbclient.emulator.data.directory import DataDirectory
 from sbclient.emulator.events import EventFeed
 from sbclient.emulator.faults import WireFault, WireFaults
@@ -102,10 +102,6 @@ class NamespaceContext:
         """The name of the namespace."""
         return self.host.namespace.name
 
-    @property
-    def clock(self) -> Clock:
-        return self.host.clock
-
     def check_connections(self, more: int) -> None:
         """Check that the namespace may have so many more AMQP connections. Clients without a token do not count.
 
@@ -121,7 +117,7 @@ class NamespaceContext:
 
     def publish(self, event: str, **facts: Any) -> None:
         """Publish an event that happens now; see `EventFeed.publish`."""
-        self.events.publish(event, self.clock.now(), **facts)
+        self.events.publish(event, clock.now(), **facts)
 
     def publish_change(self, event: str, address: EntityAddress) -> None:
         """Publish that an entity was created, updated or deleted."""
@@ -148,11 +144,11 @@ class NamespaceContext:
         """Add the active faults to the log if they have changed, and at the first call."""
         active = tuple(self.active_faults())
         if not self.fault_log or active != self.fault_log[-1][1]:
-            self.fault_log.append((self.clock.now(), active))
+            self.fault_log.append((clock.now(), active))
 
     def active_faults(self) -> list[AnyFault]:
         """The active faults of the broker, then those of the wire."""
-        now = self.clock.now()
+        now = clock.now()
         return [*self.host.namespace.faults.active(now), *self.wire_faults.active(now)]
 
 

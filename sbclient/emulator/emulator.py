@@ -19,10 +19,10 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
+from sbclient import clock
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.certificate import LOCAL_NAMES, Certificate, default_directory
-from sbclient.clock import Clock
 from sbclient.emulator.config.entities import NamespaceConfig, make_entities
 from sbclient.emulator.config.namespace_choice import chosen_namespaces
 from sbclient.emulator.context import NEWCOMERS, AnyFault, NamespaceContext, ServerSettings, entity_rules_of
@@ -82,7 +82,6 @@ class Emulator:
         seed: of the random generators of the broker, for repeatable runs.
         certificate_directory: of the certificate; the cache of the user by default.
         certificate_names: host names in the certificate besides those of this machine.
-        clock: for all times.
         settings: limits of the servers.
         data: a directory that keeps entities and messages over a restart; an emulator that is killed comes back with
             all that it has acknowledged. None = nothing is kept.
@@ -114,7 +113,6 @@ class Emulator:
         seed: int | None = None,
         certificate_directory: Path | None = None,
         certificate_names: Sequence[str] = (),
-        clock: Clock | None = None,
         settings: ServerSettings | None = None,
         data: str | Path | None = None,
         fsync: bool = False,
@@ -126,7 +124,6 @@ class Emulator:
             )
         self._host = host
         self._key = key
-        self._clock = clock or Clock()
         self._profile = profile_of(profile)
         self._front_end_count = front_end_count
         self._mode = _mode_of(auth)
@@ -226,9 +223,9 @@ class Emulator:
             return
         self._data.open()
         for served in self._served.values():
-            if self._data.keep(served.context.host.namespace, self._clock.now()) and self._seed is not None:
+            if self._data.keep(served.context.host.namespace, clock.now()) and self._seed is not None:
                 # A generator at its start would repeat lock tokens and message ids of the earlier process.
-                served.context.random.seed(f"{self._seed} {self._clock.now()}")
+                served.context.random.seed(f"{self._seed} {clock.now()}")
             make_entities(served.config, served.context.host)
         self._data.write()
 
@@ -358,7 +355,7 @@ class Emulator:
 
     def _create(self, namespace: str | None, address: EntityAddress, properties: EntityProperties) -> None:
         broker = self.context(namespace).host.namespace
-        call = Call(Operation.MANAGE, self._clock.now())
+        call = Call(Operation.MANAGE, clock.now())
         self._in_loop(lambda: broker.management.create(call, address, properties))
         self._in_loop(lambda: self.context(namespace).publish_change("entity.created", address))
 
@@ -395,7 +392,7 @@ class Emulator:
             MessagingEntityNotFoundError: the entity does not exist.
         """
         broker = self.context(namespace).host.namespace
-        return self._in_loop(lambda: purge(broker, self._clock.now(), path))
+        return self._in_loop(lambda: purge(broker, clock.now(), path))
 
     def _reset(self, served: _Served) -> None:
         served.context.wire_faults.heal()
@@ -436,13 +433,7 @@ class Emulator:
 
     def _prepare(self, config: NamespaceConfig) -> _Served:
         random = Random(self._seed)
-        host = BrokerHost(
-            config.name,
-            clock=self._clock,
-            random=random,
-            profile=self._profile,
-            front_end_count=self._front_end_count,
-        )
+        host = BrokerHost(config.name, random=random, profile=self._profile, front_end_count=self._front_end_count)
         if self._data is None:
             make_entities(config, host)
         has_own = any(rule.key_name.casefold() == ROOT_KEY_NAME.casefold() for rule in config.rules)

@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from sbclient.clock import Clock
+from sbclient import clock
 
 Event: TypeAlias = dict[str, Any]
 
@@ -109,13 +109,11 @@ class EventStream:
 
     Args:
         subscription: closed with this stream.
-        clock: for the comments and the end.
         ends_at: when the stream ends, in seconds since 1970; infinity = never.
     """
 
-    def __init__(self, subscription: Subscription, clock: Clock, ends_at: float = math.inf) -> None:
+    def __init__(self, subscription: Subscription, ends_at: float = math.inf) -> None:
         self._subscription = subscription
-        self._clock = clock
         self._ends_at = ends_at
         self._pending: asyncio.Task[Event] | None = None
 
@@ -125,10 +123,10 @@ class EventStream:
     async def __anext__(self) -> bytes:
         if self._pending is None:
             self._pending = asyncio.create_task(self._subscription.next())
-        left_s = self._ends_at - self._clock.now()
+        left_s = self._ends_at - clock.now()
         if left_s <= 0:
             raise StopAsyncIteration
-        if await self._clock.wait([self._pending], min(left_s, HEARTBEAT_S)):
+        if await clock.wait([self._pending], min(left_s, HEARTBEAT_S)):
             return b":\n\n"
         event, self._pending = self._pending.result(), None
         return f"event: {event['event']}\ndata: {json.dumps(event)}\n\n".encode()

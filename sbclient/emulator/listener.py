@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from sbclient import clock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.http_messages import Handler
 from sbclient.emulator.net.socket_stream import SocketStream
@@ -91,7 +92,7 @@ class Listener:
             listening.close()
         for stream in list(self._streams):
             stream.cut()
-        await self._context.clock.sleep(0)  # lets the last sockets close
+        await clock.sleep(0)  # lets the last sockets close
 
     async def _accept_all(self, listening: socket.socket) -> None:
         """Accept a few connections at a time, so that many new ones do not delay those that are open."""
@@ -108,9 +109,9 @@ class Listener:
             except OSError as error:
                 self._report_full(errno.errorcode.get(error.errno or 0, "OSError"))
                 if not accepted:
-                    await self._context.clock.sleep(RETRY_S)
+                    await clock.sleep(RETRY_S)
             await asyncio.gather(*map(self._connect, accepted))
-            if self._full_at is not None and self._context.clock.monotonic() - self._full_at >= CALM_S:
+            if self._full_at is not None and clock.monotonic() - self._full_at >= CALM_S:
                 self._full_at = None
                 log.info("listener.recovered", "{namespace} accepts connections again", namespace=self._context.name)
 
@@ -133,11 +134,11 @@ class Listener:
                 count=len(self._streams),
                 reason=reason,
             )
-        self._full_at = self._context.clock.monotonic()
+        self._full_at = clock.monotonic()
 
     def _new_stream(self) -> SocketStream:
         context = self._context
-        return SocketStream(context.wire_faults, context.clock, self._accepted, self._ended, context.data)
+        return SocketStream(context.wire_faults, self._accepted, self._ended, context.data)
 
     def _ended(self, stream: SocketStream) -> None:
         self._streams.discard(stream)
@@ -157,7 +158,7 @@ class Listener:
     def _apply_faults(self) -> None:
         for timer in self._timers:
             timer.cancel()
-        clock, faults = self._context.clock, self._context.wire_faults
+        faults = self._context.wire_faults
         now = clock.now()  # before the streams read it: a fault that one of them still applies has a timer
         ends = {fault.until_at - now for fault in faults.active(now) if fault.until_at - now < 1e9}
         self._timers = [clock.call_later(delay_s, self._apply_faults) for delay_s in ends]
@@ -165,7 +166,7 @@ class Listener:
             stream.apply_faults()
 
     async def _serve(self, stream: SocketStream) -> None:
-        protocol, began_at = "none", self._context.clock.now()
+        protocol, began_at = "none", clock.now()
         try:
             opened = await self._opened(stream)
             if opened is None:
@@ -181,21 +182,21 @@ class Listener:
                 await self._serve_http(carrier, first)
         finally:
             if protocol != "none":
-                lasted_s = round(self._context.clock.now() - began_at, 3)
+                lasted_s = round(clock.now() - began_at, 3)
                 self._context.publish("connection.closed", protocol=protocol, client=stream.peer, lasted_s=lasted_s)
             await stream.close()
 
     async def _opened(self, stream: SocketStream) -> tuple[ByteStream, bytes] | None:
         """The stream of the protocol of the client, and its first bytes; None if there is no protocol in time."""
         try:
-            async with self._context.clock.timeout(self._context.settings.handshake_timeout_s):
+            async with clock.timeout(self._context.settings.handshake_timeout_s):
                 first = await stream.read()
                 if not first:
                     return None
-                await start_newcomer(self._context.newcomers, self._context.clock)
+                await start_newcomer(self._context.newcomers)
                 if self._tls is None or first[0] != HANDSHAKE_RECORD:
                     return stream, first
-                secure = TlsStream(stream, await self._tls(), first, self._context.clock)
+                secure = TlsStream(stream, await self._tls(), first)
                 if not await secure.handshake():
                     return None
                 first = await secure.read()
@@ -219,13 +220,13 @@ class Listener:
     async def _serve_websocket(self, stream: ByteStream, request: h11.Request, after: bytes) -> None:
         from sbclient.emulator.net.websocket_stream import accept_websocket
 
-        websocket = await accept_websocket(stream, request, after, self._context.clock)
+        websocket = await accept_websocket(stream, request, after)
         if websocket is None:
             return
         try:
             first = b""
             with suppress(TimeoutError):
-                async with self._context.clock.timeout(self._context.settings.handshake_timeout_s):
+                async with clock.timeout(self._context.settings.handshake_timeout_s):
                     first = await websocket.read()
             if first[:1] == AMQP:
                 await self._serve_amqp(websocket, first)

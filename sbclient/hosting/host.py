@@ -17,13 +17,13 @@ from functools import partial
 from random import Random
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from sbclient import clock
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Fault, NoAnswer, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.session import SessionLock
-from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSessionFilter
 from sbclient.errors import (
     InvalidOperationError,
@@ -84,11 +84,10 @@ class Performed(Generic[T]):
 
 
 class BrokerHost:
-    """A namespace with its clock and its waiting receivers.
+    """A namespace with its waiting receivers, in running time.
 
     Args:
         name: of the namespace.
-        clock: the source of all times, also of those in messages.
         random: the source of all random choices of the broker.
         profile: tier and year.
         front_end_count: the number of front ends; each connection gets a random one. With more than one, each caches
@@ -105,17 +104,10 @@ class BrokerHost:
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        clock: Clock | None = None,
-        random: Random | None = None,
-        profile: Profile = STD_2021,
-        front_end_count: int = 1,
+        self, name: str, *, random: Random | None = None, profile: Profile = STD_2021, front_end_count: int = 1
     ) -> None:
         if front_end_count < 1:
             raise InvalidOperationError(f"front_end_count is {front_end_count}: a namespace needs at least 1")
-        self.clock = clock or Clock()
         self._random = random or Random()
         self._front_end_count = front_end_count
         self.namespace = Namespace(
@@ -187,14 +179,14 @@ class BrokerHost:
         Raises:
             OperationTimeoutError: a fault held the answer back for too long. The work may have been done.
         """
-        await self.clock.sleep(0)
+        await clock.sleep(0)
         return await self.answered(self.perform_now(operation, path, work, front_end=front_end), timeout_s=timeout_s)
 
     def perform_now(
         self, operation: Operation, path: str | None, work: Callable[[Call], T], *, front_end: int = 0
     ) -> Performed[T]:
         """Run a request as `perform` does, in this step of the event loop; `answered` waits for the answer."""
-        call = Call(operation, self.clock.now(), front_end=front_end)
+        call = Call(operation, clock.true_now(), front_end=front_end)
         performed: Performed[T] = Performed(operation, path)
         try:
             performed.answer = work(call)
@@ -216,10 +208,10 @@ class BrokerHost:
             OperationTimeoutError: a fault holds the answer back for too long.
         """
         if performed.after_s > timeout_s:
-            await self.clock.sleep(max(0.0, timeout_s))
+            await clock.sleep(max(0.0, timeout_s))
             raise self._late(performed, timeout_s)
         if performed.after_s:
-            await self.clock.sleep(performed.after_s)
+            await clock.sleep(performed.after_s)
         return performed.result()
 
     def call_answered(
@@ -230,7 +222,7 @@ class BrokerHost:
         performed.error = None
         delay_s = min(performed.after_s, timeout_s)
         if delay_s > 0:
-            self.clock.call_later(delay_s, partial(done, error))
+            clock.call_later(delay_s, partial(done, error))
         else:
             asyncio.get_running_loop().call_soon(done, error)
 
@@ -306,8 +298,8 @@ class BrokerHost:
 
         The first call is skipped while others wait for the same, because they come first.
         """
-        await self.clock.sleep(0)
-        began_at, key = self.clock.monotonic(), canonical(path)
+        await clock.sleep(0)
+        began_at, key = clock.monotonic(), canonical(path)
         waited_s = 0.0
         waiter: Waiter | None = None
         try:
@@ -316,24 +308,24 @@ class BrokerHost:
                 if waiter is None and left_s > 0 and self._waiting.has_division(key, awaited, division):
                     retry_after_s = math.inf
                 else:
-                    call = Call(operation, self.clock.now(), front_end=front_end, waited_s=waited_s)
+                    call = Call(operation, clock.true_now(), front_end=front_end, waited_s=waited_s)
                     found, retry_after_s = _try(call, work)
                     if found and call.answer_after_s:
-                        await self.clock.sleep(max(0.0, min(left_s, call.answer_after_s)))
+                        await clock.sleep(max(0.0, min(left_s, call.answer_after_s)))
                         return found if call.answer_after_s <= left_s else None
                     if found or left_s <= 0:
                         return found
                 waiter = waiter or self._waiting.join(path, awaited, division)
                 self._watch(path)
                 await self._sleep(waiter, min(left_s, retry_after_s))
-                waited_s = self.clock.monotonic() - began_at
+                waited_s = clock.monotonic() - began_at
         finally:
             if waiter is not None:
                 self._waiting.leave(path, awaited, division, waiter)
 
     async def _sleep(self, waiter: Waiter, at_most_s: float) -> None:
         waiter.woken = asyncio.get_running_loop().create_future()
-        timer = self.clock.call_later(max(at_most_s, LEAST_WAIT_S), lambda: _wake(waiter))
+        timer = clock.call_later(max(at_most_s, LEAST_WAIT_S), lambda: _wake(waiter))
         try:
             await waiter.woken
         finally:
@@ -358,17 +350,17 @@ class BrokerHost:
             timer.handle.cancel()
             del self._timers[entity]
         if at < math.inf:
-            left_s = at - self.clock.now()
+            left_s = at - clock.true_now()
             delay_s = 0.0 if left_s <= 0 else max(left_s, LEAST_WAIT_S)
-            self._timers[entity] = _Timer(loop, self.clock.call_later(delay_s, lambda: self._on_timer(entity)), at)
+            self._timers[entity] = _Timer(loop, clock.call_later(delay_s, lambda: self._on_timer(entity)), at)
 
     def _on_timer(self, entity: Entity | None) -> None:
         del self._timers[entity]
         if entity is None:
             self._waiting.wake_all()
         elif self._waiting.has_waiters:
-            entity.advance(self.clock.now())
-            self.namespace.advance(self.clock.now())
+            entity.advance(clock.true_now())
+            self.namespace.advance(clock.true_now())
             self._arm(entity, entity.next_change_at())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.delivery import SenderLimits
 from sbclient.errors import BacklogUnavailableError, OperationTimeoutError, ServiceBusError
 from sbclient.options import PairedNamespaceOptions
@@ -52,7 +52,6 @@ class BacklogQueues:
         primary: str,
         secondary: Transport,
         options: PairedNamespaceOptions,
-        clock: Clock,
         random: Random,
         *,
         names: Sequence[str],
@@ -61,7 +60,6 @@ class BacklogQueues:
         self._primary = primary
         self._secondary = secondary
         self._mode = options.provision
-        self._clock = clock
         self._random = random
         self._names = names
         self._session_names = session_names
@@ -93,7 +91,7 @@ class BacklogQueues:
             self._is_in_background = False
             self._task = tasks.start(self._provision(), name="provision backlog queues")
         try:
-            async with self._clock.timeout(min(OPENING_S, timeout_s)):
+            async with clock.timeout(min(OPENING_S, timeout_s)):
                 await self._attempt_ended.wait()
         except TimeoutError:
             self._failed(OperationTimeoutError(f"{self._secondary.namespace} has not answered yet"))
@@ -121,7 +119,7 @@ class BacklogQueues:
         if self.provisioned.is_set():
             return
         try:
-            async with self._clock.timeout(max(timeout_s, 0)):
+            async with clock.timeout(max(timeout_s, 0)):
                 if self._is_attempting:
                     await self._attempt_ended.wait()
                 if not self.provisioned.is_set():
@@ -145,7 +143,7 @@ class BacklogQueues:
     async def _try_once(self, _: int) -> bool:
         self._is_attempting = True
         try:
-            async with self._clock.timeout(ATTEMPT_S):
+            async with clock.timeout(ATTEMPT_S):
                 await self._attempt()
         except TimeoutError:
             self._failed(OperationTimeoutError(f"{self._secondary.namespace} did not answer in {ATTEMPT_S:g} s"))
@@ -161,7 +159,7 @@ class BacklogQueues:
 
     async def _pause(self, seconds: float) -> None:
         try:
-            async with self._clock.timeout(seconds):
+            async with clock.timeout(seconds):
                 await self._attempt_now.wait()
         except TimeoutError:
             pass

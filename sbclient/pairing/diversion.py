@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.errors import (
     BacklogUnavailableError,
@@ -58,7 +59,7 @@ class Diversion:
             MessageSizeExceededError: they are too large for a backlog queue.
         """
         pair = self._pair
-        now = pair.clock.monotonic()
+        now = clock.monotonic()
         remaining_s = deadline - now
         if remaining_s <= 0 or not pair.backlog.provisioned.is_set() or tracing.is_on():
             return False
@@ -117,8 +118,7 @@ class Diversion:
         for (queue, _), sealed in transfers.items():
             try:
                 sending = self._send_to(queue, EncodedBatch(sealed), deadline, failed)
-                clock = self._pair.clock
-                await tracing.carrying(tracing.DIVERT, sealed, self._where, clock, sending, answer=tracing.QUEUE)
+                await tracing.carrying(tracing.DIVERT, sealed, self._where, sending, answer=tracing.QUEUE)
             except ServiceBusError as error:
                 error.is_in_doubt = error.is_in_doubt or is_partly_accepted
                 raise
@@ -140,7 +140,7 @@ class Diversion:
         if backlog.provisioned.is_set():
             return
         try:
-            await backlog.wait(deadline - self._pair.clock.monotonic())
+            await backlog.wait(deadline - clock.monotonic())
         except BacklogUnavailableError as error:
             raise BacklogUnavailableError(
                 f"{self._entity.path!r} {self._state()}, and the backlog queues of {self._pair.secondary.namespace} "
@@ -157,7 +157,6 @@ class Diversion:
     ) -> str:
         """Send one transfer to the only queue allowed, or with None to a queue of choice; return the queue."""
         self._check_size(sealed)
-        clock = self._pair.clock
         causes: dict[str, Exception] = {}
         cause: Exception | None = None
         is_last = False
@@ -201,7 +200,6 @@ class Diversion:
         Raises:
             InvalidOperationError, MessageSizeExceededError: the error, which every queue would answer.
         """
-        clock = self._pair.clock
         if isinstance(error, ServiceBusServerBusyError):
             pause_s = SERVER_BUSY_PAUSE.total_seconds()
             if deadline - clock.monotonic() > pause_s:
@@ -221,7 +219,7 @@ class Diversion:
             return None if only in tried else only
         if self._choice is None:
             self._choice = BacklogChoice(self._pair.backlog_queues, self._pair.quarantine, self._pair.random)
-        return self._choice.pick(self._pair.clock.monotonic(), tried=tried)
+        return self._choice.pick(clock.monotonic(), tried=tried)
 
     def _accepted(self, queue: str, count: int) -> None:
         self._pair.queue_succeeded(queue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from sbclient import clock
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.pairing.status import PairedEntityStatus, PairEvent, PairStatus
 from sbclient.rules.entity_path import check_entity_path
@@ -22,7 +23,7 @@ class Pair:
     def status(self) -> PairStatus:
         """Return the current status."""
         state = self.state
-        offset_s = state.clock.now() - state.clock.monotonic()
+        offset_s = clock.now() - clock.monotonic()
         return PairStatus(
             primary=state.primary.namespace,
             secondary=state.secondary.namespace,
@@ -37,7 +38,7 @@ class Pair:
                 for entity in state.entities()
             },
             backlog_queues=(*state.backlog_queues, *state.session_backlog_queues),
-            quarantined=tuple(state.quarantine.queues(state.clock.monotonic())),
+            quarantined=tuple(state.quarantine.queues(clock.monotonic())),
             is_provisioned=state.backlog.provisioned.is_set(),
             provisioning_error=None if state.backlog.error is None else str(state.backlog.error),
             never_reached=not state.is_primary_reached,
@@ -50,18 +51,18 @@ class Pair:
     def force_failover(self, path: str) -> None:
         """Divert the sends to an entity until `mark_healthy` is called. The client sends no pings."""
         entity = self._entity(path)
-        entity.apply(entity.failover.force(self.state.clock.monotonic()))
+        entity.apply(entity.failover.force(clock.monotonic()))
 
     def mark_unhealthy(self, path: str) -> None:
         """Fail over an entity now. Pings end the failover, as they do after an outage."""
         entity = self._entity(path)
-        entity.apply(entity.failover.mark_unhealthy(self.state.clock.monotonic()))
+        entity.apply(entity.failover.mark_unhealthy(clock.monotonic()))
         self.state.note_change(entity)  # a forced entity does not change its state, but its pings begin
 
     def mark_healthy(self, path: str) -> None:
         """Send to the primary again, immediately, with every sender of the client."""
         entity = self._entity(path)
-        entity.apply(entity.failover.mark_healthy(self.state.clock.monotonic()))
+        entity.apply(entity.failover.mark_healthy(clock.monotonic()))
 
     def _entity(self, path: str) -> PairedEntity:
         return self.state.entity(check_entity_path(path))

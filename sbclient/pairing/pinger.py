@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, encode_message
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.pairing.state import PairedEntity, PairState
@@ -37,7 +38,7 @@ class Pinger:
         deadlines: list[tuple[float, int, PairedEntity]] = []
         order = count()  # equal deadlines must not compare the entities
         while not self._tasks.is_closed:
-            now = pair.clock.monotonic()
+            now = clock.monotonic()
             due = pair.take_changed()
             while deadlines and deadlines[0][0] <= now:
                 due.append(heappop(deadlines)[2])
@@ -47,7 +48,7 @@ class Pinger:
                     heappush(deadlines, (deadline, next(order), entity))
             wait_s = max(0.0, deadlines[0][0] - now) if deadlines else None
             with suppress(TimeoutError):
-                async with pair.clock.timeout(wait_s):
+                async with clock.timeout(wait_s):
                     await pair.changed.wait()
 
     def _advance(self, entity: PairedEntity, now: float) -> float | None:
@@ -61,7 +62,7 @@ class Pinger:
 
     async def _ping(self, entity: PairedEntity, generation: int) -> None:
         pair = self._pair
-        began_at = pair.clock.monotonic()
+        began_at = clock.monotonic()
         accepted = is_unknown_entity = False
         try:
             error = await self._send_ping(entity)
@@ -70,9 +71,9 @@ class Pinger:
                 entity.has_sent = pair.is_primary_reached = True
             is_unknown_entity = isinstance(error, MessagingEntityNotFoundError) and not entity.has_sent
             result = {**entity.attributes, **result_of(error), metrics.OUTCOME: ACCEPTED if accepted else REFUSED}
-            metrics.record(metrics.PING_DURATION, pair.clock.monotonic() - began_at, result)
+            metrics.record(metrics.PING_DURATION, clock.monotonic() - began_at, result)
         finally:
-            now = pair.clock.monotonic()
+            now = clock.monotonic()
             answered = entity.failover.ping_answered(
                 now, accepted=accepted, generation=generation, is_unknown_entity=is_unknown_entity
             )

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Final
 
+from sbclient import clock
 from sbclient.errors import ServiceBusError, SessionCannotBeLockedError
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.known_sessions import ASK_AGAIN_S, ClearedSessions, ListedSessions
@@ -62,7 +63,7 @@ class SessionOrder:
         if self._cleared.has(session_id, generation):
             return False
         may_wait_there = self._known.may_wait(session_id)
-        now = self._pair.clock.monotonic()
+        now = clock.monotonic()
         is_unavailable = self._pair.backlog.error is not None
         if not may_wait_there and (is_unavailable or not self._known.may_ask(now)):
             return False
@@ -73,7 +74,7 @@ class SessionOrder:
             # Most of the timeout is kept for the message: a silent secondary is not an outage of the primary.
             is_clear = await self._is_clear(session_id, min(ASK_S, max((deadline - now) / 4, 0.001)))
         except ServiceBusError as error:
-            self._known.not_answered(self._pair.clock.monotonic())
+            self._known.not_answered(clock.monotonic())
             if may_wait_there:
                 error.is_in_doubt = False  # the message was not sent
                 raise
@@ -104,7 +105,7 @@ class SessionOrder:
 
     async def _list(self, generation: int, deadline: float) -> ListedSessions | None:
         """List the sessions of all backlog queues; None if that is not possible now."""
-        now = self._pair.clock.monotonic()
+        now = clock.monotonic()
         if now < self._list_again_at:
             return None
         listed = ListedSessions(self._known, generation)
@@ -116,17 +117,17 @@ class SessionOrder:
         try:
             listed.set(one for found in await asyncio.gather(*lists) for one in found)
         except ServiceBusError:  # each session is asked about singly, which raises if it must
-            self._list_again_at = self._pair.clock.monotonic() + ASK_AGAIN_S
+            self._list_again_at = clock.monotonic() + ASK_AGAIN_S
             return None
         return listed
 
     async def _is_clear(self, session_id: str, timeout_s: float) -> bool:
         queue, native = self._entity.backlog_session(session_id)
         link = self._pair.secondary.open_receiver(queue, session=native)
-        end_at = self._pair.clock.monotonic() + timeout_s
+        end_at = clock.monotonic() + timeout_s
         try:
             await link.open(timeout_s=timeout_s)
-            left_s = max(end_at - self._pair.clock.monotonic(), 0.001)
+            left_s = max(end_at - clock.monotonic(), 0.001)
             return not await link.peek(max_message_count=1, sequence_number=0, timeout_s=left_s)
         except SessionCannotBeLockedError:
             return False

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage
-from sbclient.clock import Clock
 from sbclient.delivery import SenderLimits
 from sbclient.errors import (
     InvalidOperationError,
@@ -69,7 +69,7 @@ class PairedEntity:
             ping_interval_s=pair.options.ping_primary_interval.total_seconds(),
             pings_to_recover=pair.options.pings_to_recover,
             random=pair.random,
-            now=pair.clock.monotonic(),
+            now=clock.monotonic(),
         )
         self.failed_over = asyncio.Event()
         self.diverted = 0
@@ -79,13 +79,13 @@ class PairedEntity:
     @property
     def is_failed_over(self) -> bool:
         """Whether sends go to the backlog now. Checks the failover deadline too."""
-        self.apply(self.failover.advance(self._pair.clock.monotonic()))
+        self.apply(self.failover.advance(clock.monotonic()))
         return self.failover.is_failed_over
 
     def succeeded(self, generation: int) -> None:
         """Record that the primary accepted a send that began in this failover generation."""
         self.has_sent = self._pair.is_primary_reached = True
-        self.apply(self.failover.success(self._pair.clock.monotonic(), generation=generation))
+        self.apply(self.failover.success(clock.monotonic(), generation=generation))
 
     def failed(self, error: ServiceBusError, keys: PingKeys) -> bool:
         """Record the final error of a send with these keys; return whether it counts as an outage."""
@@ -93,7 +93,7 @@ class PairedEntity:
         if not error.is_transient or isinstance(error, ServiceBusServerBusyError | ServiceBusInternalError):
             self._pair.is_primary_reached = True
         if counts:
-            self.apply(self.failover.outage(self._pair.clock.monotonic(), keys=keys), error)
+            self.apply(self.failover.outage(clock.monotonic(), keys=keys), error)
         return counts
 
     @contextmanager
@@ -181,7 +181,7 @@ class PairState:
     """
 
     def __init__(
-        self, primary: Transport, secondary: Transport, options: PairedNamespaceOptions, clock: Clock, random: Random
+        self, primary: Transport, secondary: Transport, options: PairedNamespaceOptions, random: Random
     ) -> None:
         if primary.namespace.casefold() == secondary.namespace.casefold():
             raise InvalidOperationError(
@@ -190,7 +190,6 @@ class PairState:
         self.primary = primary
         self.secondary = secondary
         self.options = options
-        self.clock = clock
         self.random = random
         name, count = options.primary_name or primary_name_of(primary.namespace), options.backlog_queue_count
         self.session_names = session_backlog_queue_names(name, count) if options.ordering == "session" else []
@@ -198,7 +197,6 @@ class PairState:
             primary.namespace,
             secondary,
             options,
-            clock,
             random,
             names=backlog_queue_names(name, count),
             session_names=self.session_names,
@@ -217,7 +215,7 @@ class PairState:
 
     async def open(self, tasks: OwnedTasks, timeout_s: float) -> None:
         """Provision the backlog queues; see `BacklogQueues.open`."""
-        self._read_time = self.clock.reader()
+        self._read_time = clock.reader()
         await self.backlog.open(tasks, timeout_s)
         metrics.watch(self)
 
@@ -295,12 +293,12 @@ class PairState:
         """Log an event and keep it for `Pair.events`."""
         facts = without_error_text(facts)
         log.log(level, name, message, path=path, **facts)
-        self.events.append(PairEvent(datetime.fromtimestamp(self.clock.now(), UTC), name, path, facts))
+        self.events.append(PairEvent(datetime.fromtimestamp(clock.now(), UTC), name, path, facts))
 
     def queue_failed(self, queue: str, error: ServiceBusError) -> None:
         """Quarantine a backlog queue for every sender, if the error is a fault of the queue."""
         if is_queue_fault(error):
-            self.quarantine.failed(queue, self.clock.monotonic())
+            self.quarantine.failed(queue, clock.monotonic())
             metrics.add(metrics.QUARANTINES, 1, {**self.at_backlog(queue), metrics.ERROR: type(error).__name__})
             self.record(
                 "backlog.quarantined",

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
-from sbclient.clock import Clock
 from sbclient.options import SyphonLimits
 from sbclient.rate_limit import RateLimits
 from sbclient.rules.window import Window
@@ -39,12 +38,10 @@ class SyphonBudget:
         long_poll_s: longest poll; None = the syphon stops at an empty backlog.
     """
 
-    def __init__(
-        self, clock: Clock, limits: SyphonLimits, *, queues: int, pollers: int, long_poll_s: float | None
-    ) -> None:
+    def __init__(self, limits: SyphonLimits, *, queues: int, pollers: int, long_poll_s: float | None) -> None:
         self._limits = limits
         self._queues = max(queues, 1)
-        self.rates = RateLimits(clock, limits)
+        self.rates = RateLimits(limits)
         slots = min(limits.max_queues_polled or pollers, pollers)
         are_shared = slots < pollers
         self.poll_slots: AbstractAsyncContextManager[None] = asyncio.Semaphore(slots) if are_shared else nullcontext()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.errors import (
     InvalidOperationError,
@@ -80,7 +81,6 @@ class Destination:
         tasks: OwnedTasks,
     ) -> None:
         self._pair = pair
-        self._clock = pair.clock
         self._link = pair.primary.open_sender(path)
         self._rates = rates
         self._progress = progress
@@ -100,7 +100,7 @@ class Destination:
         self._busy_until_at = float("-inf")
         self._generation = 0
         self._waits_since_at: float | None = None
-        self._needed_at = pair.clock.monotonic()
+        self._needed_at = clock.monotonic()
         self.path = path
         self.refusal: Refusal | None = None
         self.has_succeeded = False
@@ -143,14 +143,14 @@ class Destination:
         is_ordered = message.source.is_ordered
         if self.refusal is None:
             return len(self._line) < LINE_MESSAGES or not self._is_slow or is_ordered
-        if is_ordered and self._is_given_up and self.refusal.retry_at <= self._clock.monotonic():
+        if is_ordered and self._is_given_up and self.refusal.retry_at <= clock.monotonic():
             return True  # the next message of a session whose messages are being dead-lettered
         return is_ordered and message.session_id == self._trying
 
     @property
     def _is_slow(self) -> bool:
         """Whether its line has waited for so long that messages for others behind it have to pass."""
-        return self._waits_since_at is not None and self._clock.monotonic() - self._waits_since_at >= SLOW_S
+        return self._waits_since_at is not None and clock.monotonic() - self._waits_since_at >= SLOW_S
 
     def remember_parked(self, source: Source, number: int | str) -> bool:
         """Remember a parked message by its sequence number, or a session; return False if too many are remembered."""
@@ -164,7 +164,7 @@ class Destination:
 
     def can_forward(self) -> bool:
         """A scan has found a waiting message for it; return whether the message can be sent or dead-lettered now."""
-        self._needed_at = self._clock.monotonic()
+        self._needed_at = clock.monotonic()
         return self.refusal is None or self._is_given_up
 
     @property
@@ -188,20 +188,20 @@ class Destination:
         """Send the messages in line, then the parked ones; runs until cancelled, ended, or not needed any more."""
         while not self.is_ending:
             retry_at = max(self._busy_until_at, self.refusal.retry_at if self.refusal is not None else float("-inf"))
-            if (pause_s := retry_at - self._clock.monotonic()) > 0:
-                await self._clock.sleep(pause_s)
+            if (pause_s := retry_at - clock.monotonic()) > 0:
+                await clock.sleep(pause_s)
             if not self._line and not self._sending:
                 await self._fetch_parked()
             while self._line and self._line[0].is_lost:
                 self._line.popleft()
             if not self.is_idle:
-                self._needed_at = self._clock.monotonic()
+                self._needed_at = clock.monotonic()
             if await self._send_next():
                 continue
             if self._line or self._sending:
                 self._arrived.clear()
                 await self._arrived.wait()
-            elif self.is_idle and self._clock.monotonic() - self._needed_at >= FORGET_AFTER_S:
+            elif self.is_idle and clock.monotonic() - self._needed_at >= FORGET_AFTER_S:
                 return
             elif self.refusal is not None:
                 await self._probe()
@@ -213,7 +213,7 @@ class Destination:
         self._waits_since_at = None
         self._arrived.clear()
         with suppress(TimeoutError):
-            async with self._clock.timeout(FORGET_AFTER_S):
+            async with clock.timeout(FORGET_AFTER_S):
                 await self._arrived.wait()
 
     async def _send_next(self) -> bool:
@@ -241,7 +241,7 @@ class Destination:
 
     async def _probe(self) -> None:
         """Open the link to see whether the entity can be reached again, without a message."""
-        asked_at, generation = self._clock.monotonic(), self._generation
+        asked_at, generation = clock.monotonic(), self._generation
         try:
             await self._link.open(timeout_s=SEND_S)
         except ServiceBusError as error:
@@ -271,7 +271,7 @@ class Destination:
                 known[numbers[0]] = None  # the session rests until the entity accepts messages, behind the others
             return
         if any(self._parked.values()):
-            await self._clock.sleep(FIRST_PAUSE_S)  # there is no room, or the queue does not answer
+            await clock.sleep(FIRST_PAUSE_S)  # there is no room, or the queue does not answer
 
     def _next_groups(self) -> dict[str | None, list[InFlight]]:
         """Return groups to send now, by key: some messages of each, in order. They stay in line."""
@@ -306,10 +306,10 @@ class Destination:
 
     async def _wait_for_rate(self, count: int) -> None:
         """Wait until the rate limit allows the messages. They stay in line, so that an end releases them."""
-        began_at, since_at = self._clock.monotonic(), self._waits_since_at
+        began_at, since_at = clock.monotonic(), self._waits_since_at
         self._waits_since_at = None  # a rate limit does not make the destination slow
         await self._rates.take(self.path, count)
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         self._waits_since_at = now if since_at is None else since_at + (now - began_at)
 
     def _remove_from_line(self, groups: dict[str | None, list[InFlight]]) -> dict[str | None, list[InFlight]]:
@@ -329,7 +329,7 @@ class Destination:
         One failure counts, however many groups succeed: otherwise a single fragment that is down would be tried without
         a pause. The messages of the transfers before are completed meanwhile.
         """
-        asked_at, generation, completing = self._clock.monotonic(), self._generation, list(self._completing)
+        asked_at, generation, completing = clock.monotonic(), self._generation, list(self._completing)
         if len(groups) == 1:
             errors = [await self._transfer(groups[0])]
         else:
@@ -352,7 +352,7 @@ class Destination:
                 failure = failure or error
         if busy:
             self._line.extendleft(reversed(busy))
-            self._busy_until_at = self._clock.monotonic() + SERVER_BUSY_PAUSE.total_seconds()
+            self._busy_until_at = clock.monotonic() + SERVER_BUSY_PAUSE.total_seconds()
             if self.refusal is not None:
                 self.refusal.interrupt()
         if failure is not None:
@@ -368,10 +368,10 @@ class Destination:
             return None
         try:
             sending = self._link.send(EncodedBatch(list(sent.values())), timeout_s=SEND_S)
-            await tracing.carrying(tracing.DRAIN, sent.values(), self._where, self._clock, sending)
+            await tracing.carrying(tracing.DRAIN, sent.values(), self._where, sending)
         except ServiceBusError as error:
             return error
-        self.accepted_at = self._clock.monotonic()
+        self.accepted_at = clock.monotonic()
         for message in group:
             message.accept()
         self._progress.add(self.path, self.accepted_at, len(group))
@@ -388,7 +388,7 @@ class Destination:
             await message.complete()
             return None
         try:
-            return message.unsealed.message_at(self._clock.now())
+            return message.unsealed.message_at(clock.now())
         except MalformedEnvelopeError as error:
             await message.dead_letter(error.reason, error.description)
             return None
@@ -409,8 +409,8 @@ class Destination:
                 for waiting in group[position:]:
                     await self._park(waiting)
                 return
-            if self._busy_until_at > self._clock.monotonic():
-                await self._clock.sleep(self._busy_until_at - self._clock.monotonic())
+            if self._busy_until_at > clock.monotonic():
+                await clock.sleep(self._busy_until_at - clock.monotonic())
             await self._wait_for_rate(1)
             if not message.is_lost:
                 await self._send([[message]])
@@ -454,7 +454,7 @@ class Destination:
         if self.refusal is None or generation == self._generation:
             self._generation += 1
             jitter = self._pair.random.uniform(0.9, 1.1)
-            refusal.add(error, self._clock.monotonic(), asked_at=asked_at, jitter=jitter)
+            refusal.add(error, clock.monotonic(), asked_at=asked_at, jitter=jitter)
         self.refusal = refusal
         self.has_succeeded = False
         self._waits_since_at = None
@@ -462,7 +462,7 @@ class Destination:
         self._line.clear()
         if self._is_given_up:
             if group:
-                refusal.retry_at = self._clock.monotonic()  # there may be many more to dead-letter
+                refusal.retry_at = clock.monotonic()  # there may be many more to dead-letter
             settling = [message.dead_letter(MISSING, str(error)) for message in refused]
         else:
             settling = [self._park(message) for message in refused]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 
+from sbclient import clock
 from sbclient.delivery import SettleMode
 from sbclient.errors import MessageAlreadySettled, MessageLockLostError, MessageNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
@@ -79,8 +80,8 @@ class QueueSource(Source):
         self._full_polls = 0
         self._strays: list[int] = []
         self._counts = self._next_counts = QueueCounts()
-        self._read_time = pair.clock.reader()
-        self._ahead_s = pair.clock.now() - pair.clock.monotonic()
+        self._read_time = clock.reader()
+        self._ahead_s = clock.now() - clock.monotonic()
 
     def destination_answered(self, *, has_recovered: bool) -> None:
         self.changed.set()
@@ -136,9 +137,9 @@ class QueueSource(Source):
         If the lock of a message has expired before the answers arrived, another syphon may have the message: a scan
         finds it again.
         """
-        asked_at = self._clock.now()
+        asked_at = clock.now()
         answered = await self._find_parked(numbers)
-        now = self._clock.now()
+        now = clock.now()
         found = [
             one
             for one in answered
@@ -194,14 +195,14 @@ class QueueSource(Source):
 
         The answers of destinations that refuse do not end the wait: many of them answer often, and each scan is costly.
         """
-        until_at = self._clock.monotonic() + longest_s
-        while self._destinations.are_queues_stalled and (left_s := until_at - self._clock.monotonic()) > 0:
+        until_at = clock.monotonic() + longest_s
+        while self._destinations.are_queues_stalled and (left_s := until_at - clock.monotonic()) > 0:
             await self._changed_within(left_s)
 
     async def _changed_within(self, longest_s: float) -> None:
         self.changed.clear()
         with suppress(TimeoutError):
-            async with self._clock.timeout(max(longest_s, 0.1)):
+            async with clock.timeout(max(longest_s, 0.1)):
                 await self.changed.wait()
 
     async def _is_finished(self) -> bool:
@@ -273,11 +274,11 @@ class QueueSource(Source):
 
         A scan costs as much as receiving, and until then the drain is about to receive nearly all that it would find.
         """
-        until_at = self._clock.monotonic() + SCAN_PAUSE_S
+        until_at = clock.monotonic() + SCAN_PAUSE_S
         known = -1
-        while known != self._full_polls and self._clock.monotonic() < until_at:
+        while known != self._full_polls and clock.monotonic() < until_at:
             known = self._full_polls
-            await self._clock.sleep(FIRST_PAUSE_S)
+            await clock.sleep(FIRST_PAUSE_S)
 
     async def _scan_regularly(self) -> None:
         """Scan for parked messages at the start, when a destination recovers, and regularly; runs until cancelled.
@@ -307,9 +308,9 @@ class QueueSource(Source):
                     error=error,
                 )
                 wait_s = 0.0
-            await self._clock.sleep(SCAN_PAUSE_S)
+            await clock.sleep(SCAN_PAUSE_S)
             with suppress(TimeoutError):
-                async with self._clock.timeout(wait_s):
+                async with clock.timeout(wait_s):
                     await self.scan_needed.wait()
 
     # -- locks ---------------------------------------------------------------------------------------------------
@@ -319,7 +320,7 @@ class QueueSource(Source):
         while True:
             await self.has_messages.wait()
             due_s = min((self._due_in_s(one) for one in self.in_flight.values()), default=0.0)
-            await self._clock.sleep(max(due_s, MIN_RENEWAL_PAUSE_S))
+            await clock.sleep(max(due_s, MIN_RENEWAL_PAUSE_S))
             await self._renew_due()
 
     async def _renew_due(self) -> None:

@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import ClassVar, Final, Literal
 
+from sbclient import clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, SessionChoice
 from sbclient.errors import (
     InvalidOperationError,
@@ -108,10 +109,10 @@ class SessionSource(Source):
                     session_id = self._to_visit.popleft()
                     if session_id not in self._visited or session_id in self._asked_for:
                         return session_id
-                elif self._list_at > self._clock.monotonic():
+                elif self._list_at > clock.monotonic():
                     self._wake.clear()
                     with suppress(TimeoutError):
-                        async with self._clock.timeout(self._list_at - self._clock.monotonic()):
+                        async with clock.timeout(self._list_at - clock.monotonic()):
                             await self._wake.wait()
                 else:
                     try:
@@ -134,7 +135,7 @@ class SessionSource(Source):
         longest_s = FIRST_PAUSE_S if self._is_until_empty else LONGEST_PAUSE_S
         had_changed, self._has_changed = self._has_changed, False
         self._pause_s = FIRST_PAUSE_S if had_changed else min(2 * self._pause_s, longest_s)
-        self._list_at = self._clock.monotonic() + self._pause_s
+        self._list_at = clock.monotonic() + self._pause_s
         listed = await self._list_sessions()
         present, resting = set(listed), set[int | str]()
         for parked in self._destinations.parked_in(self):
@@ -164,7 +165,7 @@ class SessionSource(Source):
         self._to_visit.appendleft(session_id)
         self._wake.set()
         try:
-            async with self._clock.timeout(TRY_S):
+            async with clock.timeout(TRY_S):
                 await offered.wait()
         except TimeoutError:
             raise OperationTimeoutError(f"session {session_id!r} of {self.queue!r} was not accepted in time") from None
@@ -204,7 +205,7 @@ class SessionSource(Source):
             if link not in self._left_open:
                 await link.close()
         if is_delayed:
-            await self._clock.sleep(FIRST_PAUSE_S)
+            await clock.sleep(FIRST_PAUSE_S)
         return True
 
     def _answer(self, session: SessionChoice) -> None:
@@ -285,7 +286,7 @@ class SessionSource(Source):
         try:
             while not one.ended.is_set():
                 with suppress(TimeoutError):
-                    async with self._clock.timeout(self._check_in_s(one.link)):
+                    async with clock.timeout(self._check_in_s(one.link)):
                         await one.ended.wait()
                         break
                 await self._renew_lock(one.link)
@@ -304,7 +305,7 @@ class SessionSource(Source):
         until = link.session_locked_until_utc
         if until is None:
             return RENEWAL_CHECK_S
-        return min(RENEWAL_CHECK_S, max((until.timestamp() - self._clock.now()) / 2, MIN_RENEWAL_CHECK_S))
+        return min(RENEWAL_CHECK_S, max((until.timestamp() - clock.now()) / 2, MIN_RENEWAL_CHECK_S))
 
     async def _renew_lock(self, link: ReceiverLink) -> None:
         """Renew the session lock if it expires soon.
@@ -313,7 +314,7 @@ class SessionSource(Source):
             SessionLockLostError: it has expired, so another receiver may have the messages.
         """
         until = link.session_locked_until_utc
-        if until is None or until.timestamp() - self._clock.now() < RENEW_BELOW_S:
+        if until is None or until.timestamp() - clock.now() < RENEW_BELOW_S:
             await link.renew_session_lock(timeout_s=TRY_S)
 
     def _locked_until(self, one: InFlight) -> datetime | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 
+from sbclient import clock
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import MessageLockLostError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
@@ -162,12 +163,11 @@ class Source(ABC):
         self.has_messages = asyncio.Event()
         self.changed = asyncio.Event()
         self.scan_needed = asyncio.Event()
-        self._clock = pair.clock
         self._progress = progress
         self._budget = budget
         self._is_until_empty = until == "empty"
         self._window = budget.window()
-        self._polls = PollRecord(queue, pair.clock)
+        self._polls = PollRecord(queue)
         self._where = pair.at_backlog(queue)
 
     @property
@@ -246,7 +246,7 @@ class Source(ABC):
             return True
 
         while not is_over:
-            await repeat(attempt, growing(FIRST_PAUSE_S, LONGEST_PAUSE_S), self._clock.sleep)
+            await repeat(attempt, growing(FIRST_PAUSE_S, LONGEST_PAUSE_S), clock.sleep)
 
     # -- messages in flight --------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Source(ABC):
 
         The other messages are settled: pings, copies that the primary has already, messages that cannot be unsealed.
         """
-        options, now = self.pair.options, self._clock.now()
+        options, now = self.pair.options, clock.now()
         taken: list[InFlight] = []
         settling: list[tuple[ServiceBusReceivedMessage, str | None, str]] = []
         for message in messages:  # before the first await
@@ -326,7 +326,7 @@ class Source(ABC):
     def lock_left_s(self, one: InFlight) -> float:
         """Return how long the lock of a message still lasts; 0 if that is not known."""
         until = self._locked_until(one)
-        return until.timestamp() - self._clock.now() if until is not None else 0.0
+        return until.timestamp() - clock.now() if until is not None else 0.0
 
     # -- settling ------------------------------------------------------------------------------------------------
 
@@ -358,7 +358,7 @@ class Source(ABC):
         where = {**self._where, metrics.REASON: reason}
         settling = link.settle(message, settlement, timeout_s=SETTLE_S)
         try:
-            await tracing.carrying(tracing.DEAD_LETTER, [message], where, self._clock, settling)
+            await tracing.carrying(tracing.DEAD_LETTER, [message], where, settling)
         except ServiceBusError as error:
             return self._failed_to(SettleMode.DEAD_LETTER, message, error)
         self._progress.dead_lettered[reason] += 1
@@ -392,7 +392,7 @@ class Source(ABC):
     async def close(self) -> None:
         """Release every message in flight and close the links."""
         try:
-            async with self._clock.timeout(RELEASE_S):
+            async with clock.timeout(RELEASE_S):
                 await asyncio.gather(*map(self._release, list(self.in_flight.values())))
         except TimeoutError:
             log.warning(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.errors import ServiceBusError
 from sbclient.rules.refusal import OngoingError
 
@@ -64,9 +64,8 @@ class PollRecord:
         polled_at: start of the current poll, in monotonic seconds; None = no poll runs.
     """
 
-    def __init__(self, queue: str, clock: Clock) -> None:
+    def __init__(self, queue: str) -> None:
         self._queue = queue
-        self._clock = clock
         self._polls = 0
         self.polled_at: float | None = None
         self._answered_at: float | None = None
@@ -76,10 +75,10 @@ class PollRecord:
     def polling(self) -> Iterator[None]:
         """A context around one poll; the poll has an answer if the context ends without an exception."""
         self._polls += 1
-        self.polled_at = self._clock.monotonic()
+        self.polled_at = clock.monotonic()
         try:
             yield
-            self._answered_at = self._clock.monotonic()
+            self._answered_at = clock.monotonic()
             self._error = None
         finally:
             self._polls -= 1
@@ -88,7 +87,7 @@ class PollRecord:
 
     def failed(self, error: ServiceBusError) -> None:
         """Record that the queue returned an error."""
-        self._error = OngoingError.of(error, self._clock.monotonic(), self._error)
+        self._error = OngoingError.of(error, clock.monotonic(), self._error)
 
     def status(self, *, in_flight: int) -> QueueStatus:
         return QueueStatus(self._queue, in_flight, self._answered_at, self.polled_at, self._error)

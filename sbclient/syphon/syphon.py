@@ -15,6 +15,7 @@ from collections.abc import Collection, Coroutine, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from sbclient import clock
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
 from sbclient.syphon.budget import SyphonBudget
@@ -68,14 +69,12 @@ class Syphon:
         shut_down_s: float = SHUT_DOWN_S,
     ) -> None:
         self._pair = state = pair.state
-        self._clock = state.clock
         self._until = until
         self._shut_down_s = shut_down_s
         chosen = {*state.backlog_queues, *state.session_backlog_queues} if queues is None else set(queues)
         plain = [name for name in state.backlog_queues if name in chosen]
         with_sessions = [name for name in state.session_backlog_queues if name in chosen]
         budget = SyphonBudget(
-            state.clock,
             limits or SyphonLimits(),
             queues=len(plain) + len(with_sessions),
             pollers=len(plain) + WORKERS * len(with_sessions),
@@ -158,7 +157,7 @@ class Syphon:
     async def _shut_down(self) -> None:
         """Stop receiving, wait for running transfers, release the other messages in flight."""
         await self._tasks.close()
-        late = await self._clock.wait(self._destinations.end(), self._shut_down_s)
+        late = await clock.wait(self._destinations.end(), self._shut_down_s)
         if late:
             log.warning(
                 "syphon.gave_up_waiting",

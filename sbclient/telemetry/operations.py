@@ -9,8 +9,8 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage
-from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.telemetry import metrics, tracing
@@ -39,14 +39,12 @@ class Telemetry:
 
     def __init__(
         self,
-        clock: Clock,
         namespace: str,
         path: str,
         *,
         route: Callable[[], str] = lambda: PRIMARY,
         trace_room: Callable[[list[EncodedMessage]], int] = lambda _: tracing.TRACE_BYTES,
     ) -> None:
-        self._clock = clock
         self._where = {metrics.DESTINATION: path, **metrics.server(namespace)}
         self._measured = {metrics.SYSTEM: "servicebus", **self._where}
         self._route = route
@@ -67,11 +65,11 @@ class Telemetry:
         return self._sent(operation, messages, work)
 
     async def _sent(self, operation: str, messages: list[EncodedMessage] | int, work: Coroutine[Any, Any, T]) -> T:
-        began_at = self._clock.monotonic()
+        began_at = clock.monotonic()
         name = tracing.SCHEDULE if operation == "schedule" else tracing.SEND
         traced = [] if isinstance(messages, int) else messages
         room_bytes = self._trace_room(traced) if tracing.is_on() else 0
-        spans = tracing.sending(name, traced, self._where, self._clock, room_bytes)
+        spans = tracing.sending(name, traced, self._where, room_bytes)
         result: dict[str, str | int] = {}
         try:
             with spans:
@@ -88,7 +86,7 @@ class Telemetry:
         finally:
             if metrics.is_read():
                 attributes = {**self._measured, metrics.OPERATION: operation, **result}
-                metrics.record(metrics.OPERATION_DURATION, self._clock.monotonic() - began_at, attributes)
+                metrics.record(metrics.OPERATION_DURATION, clock.monotonic() - began_at, attributes)
                 metrics.add(metrics.SENT, messages if isinstance(messages, int) else len(messages), attributes)
 
     def _result(self, error: BaseException | None, answer: Any = None) -> dict[str, str | int]:
@@ -110,9 +108,9 @@ class Telemetry:
         if is_consuming and metrics.is_read():
             metrics.add(metrics.CONSUMED, len(messages), {**self._measured, metrics.OPERATION: "receive"})
         if tracing.is_on():
-            waited_s = self._clock.monotonic() - began_at
-            began_at = self._clock.now() - waited_s
-            with tracing.handling(name, "receive", messages, self._where, self._clock, began_at=began_at):
+            waited_s = clock.monotonic() - began_at
+            began_at = clock.now() - waited_s
+            with tracing.handling(name, "receive", messages, self._where, began_at=began_at):
                 pass
 
     def settling(self, message: ServiceBusReceivedMessage, mode: str, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
@@ -121,7 +119,7 @@ class Telemetry:
 
     async def _settled(self, message: ServiceBusReceivedMessage, mode: str, work: Coroutine[Any, Any, T]) -> T:
         name = f"ServiceBus.{mode.replace('_', '-')}"
-        with tracing.handling(name, "settle", [message], self._where, self._clock):
+        with tracing.handling(name, "settle", [message], self._where):
             return await work
 
 

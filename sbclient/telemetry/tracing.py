@@ -6,7 +6,7 @@ Laws:
    `Diagnostic-Id`, `traceparent` and, if there is one, `tracestate`. A message that already has a context keeps it.
 3. Spans of later operations on a message, in this process or another, are children of that context, so that one trace
    shows all of them. The span of an operation on several messages is linked to each.
-4. Span times come from the clock that the caller passes.
+4. Span times come from `sbclient.clock`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage
-from sbclient.clock import Clock
 from sbclient.message import ServiceBusReceivedMessage
 
 if TYPE_CHECKING:
@@ -169,9 +169,8 @@ class Spans:
         is_current: whether the first span is the current span inside the context.
     """
 
-    def __init__(self, spans: Sequence[Span], clock: Clock, *, is_current: bool = False) -> None:
+    def __init__(self, spans: Sequence[Span], *, is_current: bool = False) -> None:
         self._spans = spans
-        self._clock = clock
         self._is_current = is_current
         self._token: Any = None
 
@@ -198,7 +197,7 @@ class Spans:
         for span in self._spans:
             if error is not None:
                 _blame(span, error)
-            span.end(_ns(self._clock.now()))
+            span.end(_ns(clock.now()))
 
 
 def _blame(span: Span, error: BaseException) -> None:
@@ -208,12 +207,10 @@ def _blame(span: Span, error: BaseException) -> None:
     span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
 
 
-_NONE: Final = Spans((), Clock())
+_NONE: Final = Spans(())
 
 
-def sending(
-    name: str, messages: list[EncodedMessage], where: Mapping[str, str | int], clock: Clock, room_bytes: int
-) -> Spans:
+def sending(name: str, messages: list[EncodedMessage], where: Mapping[str, str | int], room_bytes: int) -> Spans:
     """Return a context manager with the span of a send. Each message without a trace context gets a span of its own.
 
     If there is no current span, the spans of the messages are children of the send, so that all are in one trace.
@@ -246,14 +243,13 @@ def sending(
         messages[place] = signed(one, span, room_bytes)
         span.end(now_ns)
         send.add_link(span.get_span_context())
-    return Spans((send,), clock, is_current=True)
+    return Spans((send,), is_current=True)
 
 
 def carrying(
     name: str,
     messages: Iterable[Traced],
     attributes: Mapping[str, str | int],
-    clock: Clock,
     work: Coroutine[Any, Any, T],
     *,
     answer: str | None = None,
@@ -265,7 +261,7 @@ def carrying(
         answer: the name of the attribute for the result of `work`.
     """
     tracer = _tracer()
-    return work if tracer is None else _carried(tracer, name, messages, attributes, clock, work, answer)
+    return work if tracer is None else _carried(tracer, name, messages, attributes, work, answer)
 
 
 async def _carried(
@@ -273,7 +269,6 @@ async def _carried(
     name: str,
     messages: Iterable[Traced],
     attributes: Mapping[str, str | int],
-    clock: Clock,
     work: Coroutine[Any, Any, T],
     answer: str | None,
 ) -> T:
@@ -284,8 +279,7 @@ async def _carried(
         [
             tracer.start_span(name, parent, kind=SpanKind.CLIENT, attributes=said, start_time=now_ns)
             for parent in filter(None, map(context_of, messages))
-        ],
-        clock,
+        ]
     )
     with spans:
         result = await work
@@ -299,7 +293,6 @@ def handling(
     operation: str,
     messages: Sequence[ServiceBusReceivedMessage],
     where: Mapping[str, str | int],
-    clock: Clock,
     *,
     began_at: float | None = None,
 ) -> Spans:
@@ -329,7 +322,7 @@ def handling(
         links=_links(messages),
         start_time=_ns(clock.now() if began_at is None else began_at),
     )
-    return Spans((span,), clock, is_current=True)
+    return Spans((span,), is_current=True)
 
 
 def _ns(at: float) -> int:

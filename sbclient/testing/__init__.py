@@ -1,7 +1,7 @@
 """Support for tests and simulations: fresh namespaces, injected faults, and an event loop with virtual time.
 
 async def main() -> None:
-    pair = memory_pair(clock=VirtualClock(), seed=1)
+    pair = memory_pair(seed=1)
     async with pair.client() as client:
         pair.primary.inject(Fault(FaultKind.DOWN))
         ...
@@ -10,7 +10,6 @@ run_virtual(main())
 """
 
 from sbclient.broker.faults import Fault, FaultKind, Operation
-from sbclient.clock import VirtualClock
 from sbclient.testing.leftovers import assert_no_leftovers
 from sbclient.testing.namespaces import MemoryNamespace, MemoryPair, memory_namespace, memory_pair
 from sbclient.testing.served import ServedPair, served
@@ -27,7 +26,6 @@ __all__ = [
     "MemoryPair",
     "Operation",
     "ServedPair",
-    "VirtualClock",
     "VirtualLoop",
     "assert_no_leftovers",
     "drop_memory_host",

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock
 from sbclient.entities import (
     EntityAddress,
     EntityKind,
@@ -69,28 +69,18 @@ class MemoryNamespace(BrokerHost):
     """
 
     def __init__(
-        self,
-        name: str,
-        *,
-        clock: Clock | None = None,
-        random: Random | None = None,
-        profile: Profile = STD_2021,
-        front_end_count: int = 1,
+        self, name: str, *, random: Random | None = None, profile: Profile = STD_2021, front_end_count: int = 1
     ) -> None:
         self._seeds = random or Random()
         super().__init__(
-            name,
-            clock=clock,
-            random=Random(self._seeds.getrandbits(64)),
-            profile=profile,
-            front_end_count=front_end_count,
+            name, random=Random(self._seeds.getrandbits(64)), profile=profile, front_end_count=front_end_count
         )
         self._connection_string: str | None = None
         self.on_received = self.receipts = Receipts()
 
     def client(self, **kwargs: Any) -> ServiceBusClient:
         """A client; `kwargs` as for `ServiceBusClient`."""
-        return ServiceBusClient(transport=MemoryTransport(self), **_made(self.clock, self._seeds, kwargs))
+        return ServiceBusClient(transport=MemoryTransport(self), **_made(self._seeds, kwargs))
 
     @property
     def connection_string(self) -> str:
@@ -101,7 +91,7 @@ class MemoryNamespace(BrokerHost):
 
     def now(self) -> datetime:
         """The time of the namespace, UTC; virtual in virtual time, where `datetime.now()` is not."""
-        return datetime.fromtimestamp(self.clock.now(), UTC)
+        return datetime.fromtimestamp(clock.true_now(), UTC)
 
     def create_queue(self, name: str, **settings: Any) -> None:
         """Create a queue, also outside an event loop.
@@ -125,21 +115,14 @@ class MemoryNamespace(BrokerHost):
         self._create(address, SubscriptionProperties(name, **settings))
 
     def _create(self, address: EntityAddress, properties: EntityProperties) -> None:
-        self.namespace.management.create(Call(Operation.MANAGE, self.clock.now()), address, properties)
+        self.namespace.management.create(Call(Operation.MANAGE, clock.true_now()), address, properties)
 
 
 def memory_namespace(
-    *,
-    clock: Clock | None = None,
-    seed: int | None = None,
-    profile: Profile | str = STD_2021,
-    front_end_count: int = 1,
-    name: str = "contoso",
+    *, seed: int | None = None, profile: Profile | str = STD_2021, front_end_count: int = 1, name: str = "contoso"
 ) -> MemoryNamespace:
     """A fresh namespace; arguments as for `memory_pair`."""
-    return MemoryNamespace(
-        name, clock=clock, random=Random(seed), profile=profile_of(profile), front_end_count=front_end_count
-    )
+    return MemoryNamespace(name, random=Random(seed), profile=profile_of(profile), front_end_count=front_end_count)
 
 
 class MemoryPair:
@@ -147,13 +130,12 @@ class MemoryPair:
 
     Attributes:
         primary, secondary: `primary.inject(Fault(FaultKind.DOWN))` is an outage, `primary.heal()` its end.
-        clock, random: those of the brokers and their clients.
+        random: that of the brokers and their clients.
     """
 
-    def __init__(self, primary: MemoryNamespace, secondary: MemoryNamespace, clock: Clock, random: Random) -> None:
+    def __init__(self, primary: MemoryNamespace, secondary: MemoryNamespace, random: Random) -> None:
         self.primary = primary
         self.secondary = secondary
-        self.clock = clock
         self.random = random
 
     def client(self, options: PairedNamespaceOptions | None = None, **kwargs: Any) -> ServiceBusClient:
@@ -167,7 +149,7 @@ class MemoryPair:
             transport=MemoryTransport(self.primary),
             secondary_transport=MemoryTransport(self.secondary),
             options=options,
-            **_made(self.clock, self.random, kwargs),
+            **_made(self.random, kwargs),
         )
 
     def unpaired_client(self, *, secondary: bool = False, **kwargs: Any) -> ServiceBusClient:
@@ -181,7 +163,6 @@ class MemoryPair:
 
 def memory_pair(
     *,
-    clock: Clock | None = None,
     seed: int | None = None,
     profile: Profile | str = STD_2021,
     front_end_count: int = 1,
@@ -191,25 +172,22 @@ def memory_pair(
     """Two fresh namespaces, separate from all others also if their names are equal. Each test can have its own.
 
     Args:
-        clock: None = the clock of the running loop, real or virtual.
         seed: of all random generators, for repeatable tests; None = a random one.
         profile: tier and year of both, or its name.
         front_end_count: of each; each client gets a random front end. See `BrokerHost`.
     """
     random = Random(seed)
-    used = clock or Clock()
     primary, secondary = (
         MemoryNamespace(
             name,
-            clock=used,
             random=random,
             profile=profile_of(profile),
             front_end_count=front_end_count,
         )
         for name in (primary_name, secondary_name)
     )
-    return MemoryPair(primary, secondary, used, random)
+    return MemoryPair(primary, secondary, random)
 
 
-def _made(clock: Clock, random: Random, kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {"clock": clock, "random": Random(random.getrandbits(64)), **kwargs}
+def _made(random: Random, kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {"random": Random(random.getrandbits(64)), **kwargs}

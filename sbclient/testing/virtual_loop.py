@@ -81,6 +81,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         speed: virtual seconds per real second, for a viewer; None = as fast as possible.
         patch_datetime: whether `datetime.now()`, `time.time()` and the like are virtual while the loop runs. Requires
             the package time-machine.
+        epoch: the wall time when the loop begins, in seconds since 1970-01-01 UTC, for repeatable runs; None = now, so
+            that it fits `datetime.now()` in a tested program.
 
     Raises:
         ImportError: time-machine is not installed.
@@ -101,12 +103,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         patience_s: float | None = None,
         speed: float | None = None,
         patch_datetime: bool = False,
+        epoch: float | None = None,
     ) -> None:
         self._travel = _time_machine().travel if patch_datetime else None
         self._traveller: Any = None
         self._travelled = timedelta(0)
         self._time_s = 0.0
-        self._began_at = real_time.time()
+        self._began_at = real_time.time() if epoch is None else epoch
         self._speed = speed
         self._horizon_s = math.inf if horizon_s is None else horizon_s
         self._busy_horizon_s = math.inf if busy_horizon_s is None else busy_horizon_s
@@ -128,7 +131,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._time_s
 
     def wall_time(self) -> float:
-        """Virtual seconds since 1970-01-01 UTC; the loop begins at the real time."""
+        """Virtual seconds since 1970-01-01 UTC."""
         wall_s = self._began_at + self._time_s
         return wall_s if self._travel is None else round(wall_s * 1e6) / 1e6  # whole microseconds, as in a datetime
 
@@ -339,14 +342,15 @@ def run_virtual(
     patience_s: float | None = None,
     speed: float | None = None,
     patch_datetime: bool = False,
+    epoch: float | None = None,
 ) -> T:
     """Run a coroutine to its end on a new virtual loop, as `asyncio.run` does on a real one.
 
-    Within it, `sbclient.clock.VirtualClock()` and `loop.time()` return the virtual time, which starts at 0.
+    Within it, `loop.time()` is the virtual time, which starts at 0.
 
     Args:
         main: tasks that it leaves running are cancelled.
-        horizon_s, busy_horizon_s, patience_s, speed, patch_datetime: as in `VirtualLoop`.
+        horizon_s, busy_horizon_s, patience_s, speed, patch_datetime, epoch: as in `VirtualLoop`.
 
     Returns: the result of `main`.
 
@@ -362,6 +366,7 @@ def run_virtual(
             patience_s=patience_s,
             speed=speed,
             patch_datetime=patch_datetime,
+            epoch=epoch,
         )
     except ImportError:
         main.close()

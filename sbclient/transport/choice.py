@@ -6,7 +6,6 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from sbclient.clock import Clock
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.options import TRANSPORT_OPTIONS, check_known
 from sbclient.rules.connection_string import ConnectionString, namespace_name
@@ -25,7 +24,6 @@ def open_transport(
     *,
     fully_qualified_namespace: str | None = None,
     credential: Any = None,
-    clock: Clock,
     random: Random,
     transport: str | None = None,
     enable_cross_entity_transactions: bool = False,
@@ -58,7 +56,7 @@ def open_transport(
             )
         from sbclient.transport.memory.transport import MemoryTransport, memory_host  # imports the broker
 
-        host = memory_host(connection.host, clock=clock)
+        host = memory_host(connection.host)
         return MemoryTransport(host, is_cross_entity=enable_cross_entity_transactions)
     from sbclient.transport.sdk.transport import open_sdk_transport  # imports the SDK
 
@@ -67,7 +65,6 @@ def open_transport(
         connection,
         fully_qualified_namespace=fully_qualified_namespace,
         credential=credential,
-        clock=clock,
         random=random,
         **sdk_options,
     )
@@ -84,7 +81,6 @@ def open_transport(
         connection,
         fully_qualified_namespace=fully_qualified_namespace,
         credential=credential,
-        clock=clock,
         random=random,
         management=open_sdk,
         enable_cross_entity_transactions=enable_cross_entity_transactions,

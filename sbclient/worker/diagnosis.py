@@ -17,9 +17,9 @@ from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
+from sbclient import clock
 from sbclient.backlog import Backlog, BacklogQueueView, DestinationView
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import (
     MessagingEntityNotFoundError,
@@ -151,7 +151,6 @@ class Doctor:
         primary: str,
         secondary: str,
         *,
-        clock: Clock,
         entity: str | None = None,
         worker: str | None = None,
         is_sender: bool = False,
@@ -159,7 +158,6 @@ class Doctor:
     ) -> None:
         self._pair: Pair = client.pair
         self._strings = {PRIMARY: parse_connection_string(primary), SECONDARY: parse_connection_string(secondary)}
-        self._clock = clock
         self._entity = entity or self._strings[PRIMARY].entity_path
         self._worker = worker
         self._is_sender = is_sender
@@ -176,7 +174,7 @@ class Doctor:
             views = await backlog.survey(limit=LOOKED_AT)
             before, has_moved = _total(views), None
             if before.depth and sample_s:
-                await self._clock.sleep(sample_s)
+                await clock.sleep(sample_s)
                 views = await backlog.survey(limit=LOOKED_AT)
                 has_moved = _total(views).depth < before.depth
         except ServiceBusError:  # the checks of the secondary find the same error
@@ -479,9 +477,9 @@ class Doctor:
             host = f"[{string.host}]" if ":" in string.host else string.host
             scheme = "http" if string.use_development_emulator else "https"
             port = f":{string.port or 5672}" if string.use_development_emulator else ""
-            sent_at = self._clock.now()
+            sent_at = clock.now()
             _, _, date = await _fetched(f"{scheme}://{host}{port}/", self._proxy)
-            received_at = self._clock.now()
+            received_at = clock.now()
             with suppress(TypeError, ValueError):
                 # The header has whole seconds: half of one is the best guess for the rest.
                 return parsedate_to_datetime(date or "").timestamp() + 0.5 - (sent_at + received_at) / 2

@@ -20,8 +20,7 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from sbclient import prometheus
-from sbclient.clock import Clock
+from sbclient import clock, prometheus
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus
@@ -79,9 +78,8 @@ class WorkerApi:
         exposition: raises `InvalidOperationError` if its packages are missing.
     """
 
-    def __init__(self, worker: SyphonWorker, clock: Clock, exposition: Exposition) -> None:
+    def __init__(self, worker: SyphonWorker, exposition: Exposition) -> None:
         self._worker = worker
-        self._clock = clock
         self._exposition = exposition
 
     def answer(self, method: str, path: str, *, client: str | None, has_origin: bool = False) -> Answer:
@@ -117,7 +115,7 @@ class WorkerApi:
 
     def _readiness(self) -> Answer:
         reasons = self._worker.reasons_against()
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         primary, secondary = self._worker.health()
         syphon, report = self._worker.syphon_status(), self._worker.report()
         refusing = syphon.refusing if syphon is not None else {}
@@ -153,9 +151,8 @@ class WorkerApi:
 class HttpPort:
     """Serves the endpoints on one port, with limits of connections, time and request size."""
 
-    def __init__(self, api: WorkerApi, clock: Clock) -> None:
+    def __init__(self, api: WorkerApi) -> None:
         self._api = api
-        self._clock = clock
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
         # aiohttp would log what a client sent; failures of a handler are logged here.
@@ -191,7 +188,7 @@ class HttpPort:
             return _Rejected()
         connection = server()
         self._new.add(connection)
-        self._clock.call_later(REQUEST_S, lambda: self._close_new(connection))
+        clock.call_later(REQUEST_S, lambda: self._close_new(connection))
         return connection
 
     def _close_new(self, connection: Any) -> None:
@@ -204,7 +201,7 @@ class HttpPort:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self._new.discard(request.protocol)
         try:
-            async with self._clock.timeout(REQUEST_S):
+            async with clock.timeout(REQUEST_S):
                 await request.read()
             answer = self._api.answer(
                 request.method, request.path, client=request.remote, has_origin="Origin" in request.headers
@@ -227,7 +224,7 @@ class HttpPort:
         if answer.status in (408, 413):
             response.force_close()  # the rest of the request is not read
         try:
-            async with self._clock.timeout(REQUEST_S):
+            async with clock.timeout(REQUEST_S):
                 await response.prepare(request)
                 await response.write_eof()
         except TimeoutError:  # the client does not read
@@ -244,7 +241,7 @@ class _Rejected(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def served(worker: SyphonWorker, clock: Clock, *, host: str, port: int) -> AsyncIterator[int]:
+async def served(worker: SyphonWorker, *, host: str, port: int) -> AsyncIterator[int]:
     """Serve the endpoints of a worker while the context lasts; the value is the port.
 
     Args:
@@ -255,7 +252,7 @@ async def served(worker: SyphonWorker, clock: Clock, *, host: str, port: int) ->
     """
     with suppress(InvalidOperationError):  # `/metrics` reports a missing package
         prometheus.start()
-    server = HttpPort(WorkerApi(worker, clock, prometheus.exposition), clock)
+    server = HttpPort(WorkerApi(worker, prometheus.exposition))
     try:
         try:
             number = await server.start(host, port)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.errors import ServiceBusError
 from sbclient.rules.refusal import OngoingError
 from sbclient.telemetry.log import get_logger
@@ -36,7 +36,6 @@ class Reachability:
         self,
         side: str,
         namespace: str,
-        clock: Clock,
         *,
         probe: Callable[[], Awaitable[None]],
         reached_at: Callable[[], float | None],
@@ -44,7 +43,6 @@ class Reachability:
     ) -> None:
         self._side = side
         self._namespace = namespace
-        self._clock = clock
         self._probe = probe
         self._syphon_reached_at = reached_at
         self._interval_s = interval_s
@@ -64,7 +62,7 @@ class Reachability:
         if error is not None and is_unreachable(error):
             self.failed(error)
             return
-        self._probed_at = self._probe_reached_at = self._clock.monotonic()
+        self._probed_at = self._probe_reached_at = clock.monotonic()
         self._end_error(self._probe_reached_at)
 
     def _end_past_error(self) -> None:
@@ -86,7 +84,7 @@ class Reachability:
     def failed(self, error: ServiceBusError) -> None:
         """Record that the namespace is unreachable."""
         self._end_past_error()
-        self._probed_at = self._clock.monotonic()
+        self._probed_at = clock.monotonic()
         if self._error is None:
             log.warning(
                 "worker.unreachable",
@@ -107,9 +105,9 @@ class Reachability:
         """Probe the namespace whenever it has not responded for a while; runs until cancelled."""
         while True:
             self._end_past_error()
-            left_s = self._next_probe_at() - self._clock.monotonic()
+            left_s = self._next_probe_at() - clock.monotonic()
             if left_s > 0:
-                await self._clock.sleep(left_s)
+                await clock.sleep(left_s)
                 continue
             try:
                 await self._probe()

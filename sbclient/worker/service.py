@@ -17,9 +17,9 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from sbclient.retry import repeat
 from sbclient.rules.backlog import may_recover
@@ -72,22 +72,13 @@ class SyphonWorker:
     Args:
         settings: checked.
         client: of both namespaces, not open yet; the worker closes it.
-        clock: for all times.
         manager: receives the state of the worker.
     """
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        client: ServiceBusClient,
-        *,
-        clock: Clock,
-        manager: ServiceManager,
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, client: ServiceBusClient, *, manager: ServiceManager) -> None:
         self._settings = settings
         self._client = client
         self._pair = pair = client.pair
-        self._clock = clock
         self._manager = manager
         self._tasks = OwnedTasks(on_failure=lambda _: None)  # the task that starts one handles its failure
         self._background = OwnedTasks()
@@ -100,7 +91,6 @@ class SyphonWorker:
         self._primary = Reachability(
             "primary",
             pair.state.primary.namespace,
-            clock,
             probe=self._probe_primary,
             reached_at=self._primary_reached_at,
             interval_s=settings.probe_interval,
@@ -108,7 +98,6 @@ class SyphonWorker:
         self._secondary = Reachability(
             "secondary",
             pair.state.secondary.namespace,
-            clock,
             probe=self._probe_secondary,
             reached_at=self._secondary_reached_at,
             interval_s=settings.probe_interval,
@@ -174,7 +163,7 @@ class SyphonWorker:
     def reasons_against(self) -> list[str]:
         """Return why the worker is not ready; empty if it is."""
         return reasons_against(
-            self.state, *self.health(), self.syphon_status(), now=self._clock.monotonic(), since_at=self._since_at
+            self.state, *self.health(), self.syphon_status(), now=clock.monotonic(), since_at=self._since_at
         )
 
     def report(self) -> SyphonReport:
@@ -211,7 +200,7 @@ class SyphonWorker:
             self._manager.notify("STOPPING=1", self.line())
             if not work.done():
                 work.cancel()
-                self.is_late = bool(await self._clock.wait([work], self._settings.shutdown_timeout))
+                self.is_late = bool(await clock.wait([work], self._settings.shutdown_timeout))
         finally:
             if not self.is_late:
                 await self._tasks.close()
@@ -241,7 +230,7 @@ class SyphonWorker:
     async def _beat(self, interval_s: float) -> None:
         while True:
             self._manager.notify("WATCHDOG=1", self.line())
-            await self._clock.sleep(interval_s)
+            await clock.sleep(interval_s)
 
     def line(self) -> str:
         """Return one line about the state for display."""
@@ -256,7 +245,7 @@ class SyphonWorker:
     async def _start(self) -> None:
         """Open the client; retry until the secondary answers."""
         limit_s = self._settings.start_timeout_s
-        ends_at = None if limit_s is None else self._clock.monotonic() + limit_s
+        ends_at = None if limit_s is None else clock.monotonic() + limit_s
         left_s = float("inf")
 
         async def is_open(_: int) -> bool:
@@ -264,7 +253,7 @@ class SyphonWorker:
             try:
                 await self._open()
             except ServiceBusError as error:
-                left_s = float("inf") if ends_at is None else ends_at - self._clock.monotonic()
+                left_s = float("inf") if ends_at is None else ends_at - clock.monotonic()
                 if not may_recover(error) or left_s <= 0:
                     raise
                 self._secondary.failed(error)
@@ -272,7 +261,7 @@ class SyphonWorker:
             return True
 
         async def pause(seconds: float) -> None:
-            await self._clock.sleep(min(seconds, left_s))
+            await clock.sleep(min(seconds, left_s))
 
         await repeat(is_open, growing(FIRST_PAUSE_S, LONGEST_PAUSE_S), pause)
 
@@ -326,7 +315,7 @@ class SyphonWorker:
                 if self._settings.until == "empty":
                     raise
                 log.error("syphon.restarted", RESTARTED, error=error, seconds=RESTART_S, exc_info=error)
-                await self._clock.sleep(RESTART_S)
+                await clock.sleep(RESTART_S)
 
     async def _survey(self) -> None:
         """Count the messages that the syphon does not count, if metrics are read; runs until cancelled."""
@@ -338,7 +327,7 @@ class SyphonWorker:
     async def _run_syphon(self) -> bool:
         """Run a syphon until it ends, or the worker pauses or stops; return whether it ended by itself."""
         limit_s = self._settings.shutdown_timeout
-        self._since_at = self._clock.monotonic()
+        self._since_at = clock.monotonic()
         self._syphon = syphon = Syphon(
             self._pair,
             until=self._settings.until,
@@ -377,10 +366,10 @@ class SyphonWorker:
     async def _watch_progress(self, syphon: Syphon) -> None:
         """Raise the error of an unreachable queue if a run until empty makes no progress any more."""
         limit_s = self._settings.start_timeout_s or 0.0
-        drained, progress_at = 0, self._clock.monotonic()
+        drained, progress_at = 0, clock.monotonic()
         while True:
-            await self._clock.sleep(STALL_CHECK_S)
-            now = self._clock.monotonic()
+            await clock.sleep(STALL_CHECK_S)
+            now = clock.monotonic()
             if syphon.report().drained != drained:
                 drained, progress_at = syphon.report().drained, now
             for queue in syphon.status().queues:

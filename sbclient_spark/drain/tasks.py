@@ -13,8 +13,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sbclient import clock
 from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, BacklogQueueView
-from sbclient.clock import Clock
 from sbclient.entities import EntityAddress, EntityKind
 from sbclient.errors import (
     InvalidOperationError,
@@ -117,22 +117,22 @@ class SurveyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         clients = worker_clients()
-        return iter(clients.run(self.survey(clients.clock)))
+        return iter(clients.run(self.survey()))
 
-    async def survey(self, clock: Clock) -> list[tuple[Any, ...]]:
+    async def survey(self) -> list[tuple[Any, ...]]:
         """Return one row per existing queue, or one with `NO_QUEUE` if the secondary is unreachable.
 
         Spark would return an exception as text, from which the driver could not recognize an outage.
         """
         try:
-            return await self._survey(clock)
+            return await self._survey()
         except ServiceBusError as error:
             if not (error.is_outage or error.is_transient):
                 raise
             return [(NO_QUEUE, 0, 0, 0, "", f"{type(error).__name__}: {error}")]
 
-    async def _survey(self, clock: Clock) -> list[tuple[Any, ...]]:
-        async with open_client(_without_sessions(self._options.connection), paired=True, clock=clock) as client:
+    async def _survey(self) -> list[tuple[Any, ...]]:
+        async with open_client(_without_sessions(self._options.connection), paired=True) as client:
             views = await Backlog(client.pair).survey(limit=SURVEY_MESSAGES)
             views += await _session_queues(self._options.connection, client.pair)
             names = dict.fromkeys(name for view in views for name in view.destinations if name != UNKNOWN_DESTINATION)
@@ -214,18 +214,18 @@ class DrainReader(DataSourceReader):
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None else 0
         where = (attempt, platform.node(), attempt > 0)
-        return iter([row + where for row in clients.run(self.drain(partition, clients.clock))])
+        return iter([row + where for row in clients.run(self.drain(partition))])
 
-    async def drain(self, share: _Share, clock: Clock) -> list[tuple[Any, ...]]:
+    async def drain(self, share: _Share) -> list[tuple[Any, ...]]:
         deadline_s = self._options.deadline_s
         ends_at = None if deadline_s is None else clock.monotonic() + deadline_s
         rows: list[tuple[Any, ...]] = []
         limits = SyphonLimits(max_messages_per_second=share.messages_per_second)
-        async with open_client(self._options.connection, paired=True, clock=clock) as client:
+        async with open_client(self._options.connection, paired=True) as client:
             for queue in share.queues:
                 began_at = clock.monotonic()
                 left_s = None if ends_at is None else max(ends_at - began_at, 0.001)
-                report, is_complete = await _syphon(client.pair, queue, limits, clock, left_s)
+                report, is_complete = await _syphon(client.pair, queue, limits, left_s)
                 row = (
                     queue,
                     report.drained,
@@ -241,9 +241,7 @@ class DrainReader(DataSourceReader):
         return rows
 
 
-async def _syphon(
-    pair: Pair, queue: str, limits: SyphonLimits, clock: Clock, left_s: float | None
-) -> tuple[SyphonReport, bool]:
+async def _syphon(pair: Pair, queue: str, limits: SyphonLimits, left_s: float | None) -> tuple[SyphonReport, bool]:
     """Drain one queue; return the report and whether the drain ended before the deadline."""
     syphon = Syphon(pair, until="empty", queues=[queue], limits=limits)
     try:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.message import ServiceBusReceivedMessage
@@ -125,7 +126,7 @@ class PeekReader(DataSourceReader):
 
     def partitions(self) -> list[PeekPartition]:
         options, clients = self._options, worker_clients()
-        before = options.ending_time or datetime.fromtimestamp(clients.clock.now(), UTC)
+        before = options.ending_time or datetime.fromtimestamp(clock.now(), UTC)
         first, last, queues = self._wanted.first, self._wanted.last, self._wanted.queues
         if options.backlog:
             return [
@@ -219,7 +220,7 @@ def _backlog_queues(options: ConnectionOptions) -> list[tuple[str, bool]]:
 async def _shapes(options: ReadOptions) -> dict[str, Shape]:
     """Return the shape of each path."""
     found: dict[str, Shape] = {}
-    async with open_client(options.connection, paired=False, clock=worker_clients().clock) as client:
+    async with open_client(options.connection, paired=False) as client:
         for path in options.paths:
             facts = await entity_facts(client, path)
             is_divisible = facts.requires_session is False and options.sub_queue == "none"
@@ -237,7 +238,7 @@ async def peek(
     connection: ConnectionOptions, partition: PeekPartition, options: ReadOptions
 ) -> AsyncGenerator[list[ServiceBusReceivedMessage], None]:
     """Yield the messages of a partition in pages; the messages of a session are in order."""
-    async with open_client(connection, paired=False, clock=worker_clients().clock) as client:
+    async with open_client(connection, paired=False) as client:
         left = options.max_messages
         try:
             sessions = await _sessions_of(client, partition.path, options.sub_queue)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
@@ -168,7 +169,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                         continue
                     first = page[0].sequence_number if first is None else first
                     count += len(page)
-                    now = clients.clock.now()
+                    now = clock.now()
                     yield [one for one in page if not is_waiting(one, now)]
         finally:
             await receiver.close()
@@ -219,7 +220,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     async def _opened(self) -> ServiceBusClient:
         if self._client is None:
-            client = open_client(self._options.connection, paired=False, clock=worker_clients().clock)
+            client = open_client(self._options.connection, paired=False)
             self._client = await client.__aenter__()
         return self._client
 
@@ -274,7 +275,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises:
             InvalidOperationError: it was created again, and `failOnDataLoss` is true.
         """
-        now = worker_clients().clock.monotonic()
+        now = clock.monotonic()
         if path in self._checked_at and now - self._checked_at[path] < CHECK_S:
             return offset
         facts = await self._facts(client, path)

@@ -13,8 +13,8 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Final
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock
 from sbclient.entities import QueueProperties, TopicProperties
 from sbclient.errors import (
     InvalidOperationError,
@@ -127,20 +127,19 @@ def _check_duplicates(options: WriteOptions, facts: DestinationFacts, makes_rand
 
 def _look_once(options: WriteOptions) -> DestinationFacts:
     """Return the facts from the cache or the service. If the service does not answer, an older answer holds."""
-    clock = Clock()
     key = (options.connection, (options.entity_path or "").casefold())
     known = _answers.get(key)
     if known is not None and clock.now() - known[0] < CACHE_S:
         return known[1]
     clients = worker_clients()
-    facts = clients.run(look_at(options, clients.clock))
+    facts = clients.run(look_at(options))
     if facts is UNKNOWN and known is not None:
         facts = known[1]
     _answers[key] = (clock.now(), facts)
     return facts
 
 
-async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
+async def look_at(options: WriteOptions) -> DestinationFacts:
     """Read the facts of the destination from the service.
 
     Raises:
@@ -152,7 +151,7 @@ async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
     try:
         if connection.auth == "token":
             resolve(connection.token, "token")  # the service client would raise a less precise error later
-        client = open_client(connection, paired=False, clock=clock)
+        client = open_client(connection, paired=False)
     except ServiceBusAuthenticationError as error:
         if has_secret_here:
             raise
@@ -165,7 +164,7 @@ async def look_at(options: WriteOptions, clock: Clock) -> DestinationFacts:
             async with clock.timeout(TIMEOUT_S):
                 return await _described(client, path, options.entity)
         except (ServiceBusAuthenticationError, ServiceBusAuthorizationError):
-            await _check_sending(client, Destination(path, options.entity or "queue"), clock)
+            await _check_sending(client, Destination(path, options.entity or "queue"))
         except MessagingEntityNotFoundError:
             raise
         except (ServiceBusError, TimeoutError) as error:
@@ -202,7 +201,7 @@ async def _missing(client: ServiceBusClient, path: str, word: EntityWord | None)
     return f"the {word or 'queue or topic'} {path!r} does not exist in {client.fully_qualified_namespace}: {hint}"
 
 
-async def _check_sending(client: ServiceBusClient, destination: Destination, clock: Clock) -> None:
+async def _check_sending(client: ServiceBusClient, destination: Destination) -> None:
     """Open a sender, which distinguishes a wrong name or key from an outage without the right to read facts."""
     sender = client.get_queue_sender(destination.path)
     try:

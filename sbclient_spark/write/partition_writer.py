@@ -25,10 +25,10 @@ from zlib import crc32
 
 import pyarrow as pa
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.encoding import ALIAS_BYTES
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import Clock
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -85,7 +85,6 @@ class PartitionWriter:
         sender_for: returns the senders.
         options: of the write.
         mixes_keys: asked once for each destination.
-        clock: of the client.
         report: receives the counts.
         bad_records: receives the rows that could not be sent.
     """
@@ -97,7 +96,6 @@ class PartitionWriter:
         options: WriteOptions,
         *,
         mixes_keys: MixesKeys,
-        clock: Clock,
         report: TaskReport,
         bad_records: BadRecords,
     ) -> None:
@@ -107,10 +105,9 @@ class PartitionWriter:
         self._mixes_keys = mixes_keys
         self._mixed: dict[Destination, bool] = {}
         self._is_ordered = options.ordering == "session"
-        self._clock = clock
         self._report = report
         self._errors = RowErrors(options, report, bad_records)
-        self._rate_limiter = RateLimiter(clock, options.max_messages_per_second, options.max_bytes_per_second)
+        self._rate_limiter = RateLimiter(options.max_messages_per_second, options.max_bytes_per_second)
         self._lanes = [_Lane(index) for index in range(options.max_in_flight_batches)]
         self._tasks = OwnedTasks(on_failure=self._fail)
         self._latencies_ms = array("d")
@@ -224,7 +221,7 @@ class PartitionWriter:
         await self._tasks.close()
         report = self._report
         report.set_latencies(self._latencies_ms)
-        report.seconds = round(self._clock.monotonic() - self._began_at, 3)
+        report.seconds = round(clock.monotonic() - self._began_at, 3)
         report.diverted = self._diverted() - self._diverted_before
         events = [] if self._pair is None else [one for one in self._pair.events() if one.at_utc >= self._began_utc]
         report.failovers = sum(one.name == "failover.engaged" for one in events)
@@ -242,7 +239,7 @@ class PartitionWriter:
         try:
             while lane.groups and self._failure is None:
                 if self._options.linger_s and not self._is_finishing and lane.rows < self._max_messages:
-                    await self._clock.sleep(self._options.linger_s)
+                    await clock.sleep(self._options.linger_s)
                 rows = await self._next_transfer(lane)
                 self._changed.set()
                 await self._send(rows)
@@ -304,7 +301,7 @@ class PartitionWriter:
         """
         size = self._size(rows)
         self._report.paced_ms += 1000 * await self._rate_limiter.take(len(rows), size)
-        began_at = self._clock.monotonic()
+        began_at = clock.monotonic()
 
         async def is_settled(failures: int) -> bool:
             nonlocal is_in_doubt
@@ -322,12 +319,12 @@ class PartitionWriter:
             return True
 
         pause_s = growing(self._options.retry_backoff_s, self._options.retry_max_backoff_s)
-        await repeat(is_settled, pause_s, self._clock.sleep)
+        await repeat(is_settled, pause_s, clock.sleep)
 
     async def _transfer(self, rows: EncodedRows) -> None:
         timeout_s = self._options.connection.send_timeout_s
         if self._options.task_deadline_s is not None:
-            left_s = self._began_at + self._options.task_deadline_s - self._clock.monotonic()
+            left_s = self._began_at + self._options.task_deadline_s - clock.monotonic()
             if left_s <= 0:
                 raise _DeadlineOver(f"taskDeadline of {self._options.task_deadline_s:g} s is over")
             timeout_s = min(timeout_s, left_s)
@@ -339,7 +336,7 @@ class PartitionWriter:
         self._report.bytes += size
         self._report.batches += 1
         self._sent_to.add(rows.destination.path)
-        self._latencies_ms.append(1000 * (self._clock.monotonic() - began_at))
+        self._latencies_ms.append(1000 * (clock.monotonic() - began_at))
 
     def _may_try_again(self, error: ServiceBusError, destination: Destination, tries: int, began_at: float) -> bool:
         """Return whether a failed transfer is to be repeated."""
@@ -351,7 +348,7 @@ class PartitionWriter:
         if not (error.is_transient or is_outage or isinstance(error, BacklogUnavailableError)):
             return False
         self._report.throttled += is_busy
-        elapsed_s = self._clock.monotonic() - began_at
+        elapsed_s = clock.monotonic() - began_at
         waits_for_failover = self._pair is not None and is_outage and elapsed_s < self._patience_s()
         if tries > self._options.max_retries and not waits_for_failover:
             return False

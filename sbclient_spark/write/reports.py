@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient_spark.log import log_event
 
 
@@ -138,7 +138,7 @@ def summary(
 def metrics_line(report: WriteReport) -> str:
     """Return a report as a line of JSON."""
     facts = asdict(report)
-    return json.dumps({"at": Clock().now(), **facts.pop("totals"), **facts}, ensure_ascii=False)
+    return json.dumps({"at": clock.now(), **facts.pop("totals"), **facts}, ensure_ascii=False)
 
 
 def publish(report: WriteReport, *, metrics_path: str | None, metrics_log: bool) -> None:

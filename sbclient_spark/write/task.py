@@ -247,7 +247,6 @@ class _Sending:
             own_sender if self._is_ordered else connection.sender,
             self._plan.options,
             mixes_keys=mixes_keys,
-            clock=self._clients.clock,
             report=self._report,
             bad_records=self._bad_records,
         )

@@ -15,8 +15,8 @@ import tracemalloc
 from dataclasses import dataclass
 from datetime import timedelta
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
@@ -46,8 +46,7 @@ class Result:
 
 async def passed_through(messages: int) -> Result:
     """Half the messages are sent while the primary is well, half in an outage; then everything is drained."""
-    clock = VirtualClock()
-    pair = memory_pair(clock=clock, seed=1)
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(failover_interval=timedelta(0))) as client:
         for queue in QUEUES:
             await client.administration.create_queue(queue, enable_partitioning=queue == "bills")

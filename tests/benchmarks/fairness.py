@@ -33,6 +33,7 @@ from contextlib import suppress
 from itertools import islice, repeat
 from typing import Any, Final, TypeAlias
 
+from sbclient import clock
 from sbclient.amqp import (
     RELEASED,
     Connection,
@@ -75,12 +76,12 @@ def serve(pipe: Any) -> None:
 
             host = emulator.context().host
             for name in (GOOD, FLOODED):
-                call = Call(Operation.MANAGE, host.clock.now())
+                call = Call(Operation.MANAGE, clock.now())
                 address = EntityAddress(EntityKind.QUEUE, (name,))
                 host.namespace.management.create(call, address, QueueProperties(name, enable_partitioning=False))
             for _ in range(30_000):
                 host.namespace.send(
-                    Call(Operation.SEND, host.clock.now()), FLOODED, [encode_message(ServiceBusMessage(b"x"))]
+                    Call(Operation.SEND, clock.now()), FLOODED, [encode_message(ServiceBusMessage(b"x"))]
                 )
             pipe.send((emulator.ports["contoso"], str(emulator.certificate_path)))
             await asyncio.to_thread(pipe.recv)

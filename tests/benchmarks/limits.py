@@ -15,8 +15,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
-from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
-from sbclient.clock import Clock
+from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, clock
 from tests.benchmarks.draining import Pair
 from tests.benchmarks.emulated import PRIMARY, SECONDARY, EmulatorProcess, rss_mib
 from tests.benchmarks.receiving import established
@@ -67,7 +66,7 @@ async def drain(count: int) -> bool:
         server.create_queue(QUEUE)
         pair = Pair(server)
         await pair.fill(count)
-        clock, samples = Clock(), list[tuple[int, float]]()
+        samples = list[tuple[int, float]]()
         began_at = clock.monotonic()
         async with pair.client() as client:
             running = asyncio.ensure_future(client.run_syphon())

@@ -28,10 +28,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage, encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import MessagingEntityDisabledError
@@ -85,15 +85,13 @@ class Scene:
     """A pair, and a client whose requests are counted."""
 
     def __init__(self) -> None:
-        self.clock = VirtualClock()
-        self.pair: MemoryPair = memory_pair(clock=self.clock, seed=1)
+        self.pair: MemoryPair = memory_pair(seed=1)
         self.transports = CountedTransport(self.pair.primary), CountedTransport(self.pair.secondary)
         options = PairedNamespaceOptions(ordering="session", backlog_queue_count=QUEUES)
         self.client = ServiceBusClient(
             transport=self.transports[0],
             secondary_transport=self.transports[1],
             options=options,
-            clock=self.clock,
             random=self.pair.random,
         )
 
@@ -103,7 +101,7 @@ class Scene:
         return self.transports[0].asked + self.transports[1].asked
 
     def _call(self, operation: Operation) -> Call:
-        return Call(operation, self.clock.now())
+        return Call(operation, clock.now())
 
     def make(self, name: str) -> None:
         """Make a queue of the primary."""
@@ -140,7 +138,7 @@ class Scene:
 
 async def _day(scene: Scene, number: int, daily: int) -> None:
     """Run one day: messages arrive each hour, with faults, and a quiet end."""
-    began_at = scene.clock.monotonic()
+    began_at = clock.monotonic()
     last: list[str] = []
     disabled = Fault(FaultKind.ERROR, entity_path=DISABLED, error=MessagingEntityDisabledError)
     scene.pair.primary.inject(disabled)
@@ -158,14 +156,14 @@ async def _day(scene: Scene, number: int, daily: int) -> None:
         for queue in scene.client.pair.state.backlog_queues:
             scene.put(queue, encode_message(ServiceBusMessage(BODY, application_properties={"x-ms-path": "no//path"})))
         if hour == OUTAGE_AT:
-            scene.pair.primary.inject(Fault(FaultKind.DOWN, until_at=scene.clock.now() + OUTAGE_S))
+            scene.pair.primary.inject(Fault(FaultKind.DOWN, until_at=clock.now() + OUTAGE_S))
         if hour == RESTART_AT:
-            scene.pair.secondary.inject(Fault(FaultKind.DOWN, until_at=scene.clock.now() + RESTART_S))
-        await scene.clock.sleep(began_at + (hour + 1) * 3600.0 - scene.clock.monotonic())
+            scene.pair.secondary.inject(Fault(FaultKind.DOWN, until_at=clock.now() + RESTART_S))
+        await clock.sleep(began_at + (hour + 1) * 3600.0 - clock.monotonic())
     for name in last:
         scene.delete(name)
     scene.pair.primary.heal(disabled)
-    await scene.clock.sleep(began_at + DAY_S - scene.clock.monotonic())
+    await clock.sleep(began_at + DAY_S - clock.monotonic())
     scene.empty(scene.pair.primary, DISABLED)
     for queue in scene.client.pair.state.backlog_queues + scene.client.pair.state.session_backlog_queues:
         scene.empty(scene.pair.secondary, f"{queue}/$deadletterqueue")
@@ -237,9 +235,9 @@ async def quiet_day(*paths: str, in_session: bool = False) -> Counter[Operation]
         run = asyncio.ensure_future(Syphon(scene.client.pair).run())
         for path in paths:
             scene.divert(path, session_id="one" if in_session else None)
-        await scene.clock.sleep(DAY_S)
+        await clock.sleep(DAY_S)
         before = scene.asked
-        await scene.clock.sleep(DAY_S)
+        await clock.sleep(DAY_S)
         asked = scene.asked - before
         run.cancel()
         await asyncio.wait([run])

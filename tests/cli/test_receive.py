@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient import ServiceBusClient, ServiceBusMessage, clock
 from sbclient.cli import reception
 from sbclient.cli.common import OutputClosed
 from sbclient.cli.progress import Progress
@@ -154,8 +154,8 @@ async def waiting(pair: MemoryPair) -> int:
         return len(await receiver.receive_messages(1000))
 
 
-async def test_messages_are_abandoned_when_stdout_closes(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_messages_are_abandoned_when_stdout_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = memory_pair(seed=1)
     await filled(pair, 10)
     printed: list[Any] = []
 
@@ -172,9 +172,9 @@ async def test_messages_are_abandoned_when_stdout_closes(clock: Any, monkeypatch
     assert await waiting(pair) == 6
 
 
-async def test_interrupted_receive_leaves_nothing_locked(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interrupted_receive_leaves_nothing_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reception, "print_bodies", lambda bodies: None)
-    pair = memory_pair(clock=clock, seed=1)
+    pair = memory_pair(seed=1)
     await filled(pair, 3)
     script = _Script(wait_s=None, settle=Settle.ABANDON)
     running = asyncio.create_task(script.run(pair))
@@ -186,10 +186,10 @@ async def test_interrupted_receive_leaves_nothing_locked(clock: Any, monkeypatch
     assert await waiting(pair) == 3
 
 
-async def test_interruption_waits_for_settlements_in_flight(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interruption_waits_for_settlements_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
     monkeypatch.setattr(reception, "print_bodies", printed.extend)
-    pair = memory_pair(clock=clock, seed=1)
+    pair = memory_pair(seed=1)
     await filled(pair, 3)
     pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SETTLE], latency_s=10))
     script = _Script(wait_s=None)
@@ -202,10 +202,10 @@ async def test_interruption_waits_for_settlements_in_flight(clock: Any, monkeypa
     assert (len(printed), script.reception.unsettled, await waiting(pair)) == (3, 0, 0)
 
 
-async def test_follow_continues_without_messages(clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_follow_continues_without_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Any] = []
     monkeypatch.setattr(reception, "print_bodies", printed.extend)
-    pair = memory_pair(clock=clock, seed=1)
+    pair = memory_pair(seed=1)
     await filled(pair, 1)
     running = asyncio.create_task(_Script(wait_s=None).run(pair))
     await clock.sleep(3600)

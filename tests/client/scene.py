@@ -8,9 +8,9 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, encode_section
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
@@ -131,7 +131,7 @@ def with_pings(receive: Callable[..., Awaitable[Sequence[ServiceBusReceivedMessa
     return wrapped
 
 
-async def until(clock: Clock, condition: Callable[[], bool], *, at_most_s: float) -> None:
+async def until(condition: Callable[[], bool], *, at_most_s: float) -> None:
     """Wait until a condition is true, and fail if it takes too long."""
     end_at = clock.monotonic() + at_most_s
     while not condition():

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from azure.core.credentials import AzureSasCredential
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.delivery import ServiceBusSubQueue
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import (
@@ -121,10 +121,10 @@ def test_entering_a_client_requires_an_asyncio_event_loop() -> None:
         client.__aenter__().send(None)
 
 
-async def test_a_memory_connection_string_opens_a_namespace_of_this_process(clock: VirtualClock) -> None:
+async def test_a_memory_connection_string_opens_a_namespace_of_this_process() -> None:
     async with (
-        ServiceBusClient.from_connection_string("memory://one", secondary="memory://two", clock=clock) as client,
-        ServiceBusClient.from_connection_string("memory://ONE", clock=clock) as again,
+        ServiceBusClient.from_connection_string("memory://one", secondary="memory://two") as client,
+        ServiceBusClient.from_connection_string("memory://ONE") as again,
     ):
         await client.administration.create_queue(QUEUE)
         assert (await again.administration.get_queue(QUEUE)).name == QUEUE
@@ -133,9 +133,9 @@ async def test_a_memory_connection_string_opens_a_namespace_of_this_process(cloc
         drop_memory_host(name)
 
 
-async def test_a_connection_string_with_entity_path_opens_only_that_entity(clock: VirtualClock) -> None:
-    host = memory_host("one", clock=clock)
-    async with ServiceBusClient.from_connection_string("memory://one", clock=clock) as client:
+async def test_a_connection_string_with_entity_path_opens_only_that_entity() -> None:
+    host = memory_host("one")
+    async with ServiceBusClient.from_connection_string("memory://one") as client:
         client._entity_path = "orders"
         client.get_queue_sender("Orders")
         with pytest.raises(InvalidOperationError):
@@ -224,7 +224,7 @@ async def test_a_closed_client_rejects_every_operation(pair: MemoryPair) -> None
             await use
 
 
-async def test_closing_ends_sends_receives_pings_and_syphons(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_closing_ends_sends_receives_pings_and_syphons(pair: MemoryPair) -> None:
     client = pair.client(SYPHONING)
     await client.__aenter__()
     pair.primary.inject(Fault(FaultKind.HANG))
@@ -240,7 +240,7 @@ async def test_closing_ends_sends_receives_pings_and_syphons(pair: MemoryPair, c
     assert clock.monotonic() < 10.0
 
 
-async def test_a_cancelled_run_syphon_raises_cancelled_error_after_close(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_cancelled_run_syphon_raises_cancelled_error_after_close(pair: MemoryPair) -> None:
     client = pair.client()
     await client.__aenter__()
     run = asyncio.ensure_future(client.run_syphon())
@@ -251,7 +251,7 @@ async def test_a_cancelled_run_syphon_raises_cancelled_error_after_close(pair: M
         await run
 
 
-async def test_closing_during_a_drain_dead_letters_no_message(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_closing_during_a_drain_dead_letters_no_message(pair: MemoryPair) -> None:
     client = pair.client()
     client.pair.force_failover(QUEUE)
     sender = client.get_queue_sender(QUEUE)
@@ -271,7 +271,7 @@ async def test_closing_during_a_drain_dead_letters_no_message(pair: MemoryPair, 
     assert {*texts(await taken(pair))} == {str(number) for number in range(50)}
 
 
-async def test_close_can_be_called_again_after_cancellation(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_close_can_be_called_again_after_cancellation(pair: MemoryPair) -> None:
     client = pair.client()
     await client.__aenter__()
     client.pair.force_failover(QUEUE)
@@ -292,9 +292,7 @@ async def test_close_can_be_called_again_after_cancellation(pair: MemoryPair, cl
         transport.check_open()
 
 
-async def test_a_failed_syphon_of_the_client_is_restarted(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_syphon_of_the_client_is_restarted(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[float] = []
 
     async def broken(self: Syphon) -> None:
@@ -319,13 +317,11 @@ async def test_unreferenced_senders_are_released(pair: MemoryPair, client: Servi
 
 async def test_an_open_client_can_be_the_secondary_and_is_not_closed(pair: MemoryPair) -> None:
     async with pair.unpaired_client(secondary=True) as lender:
-        async with ServiceBusClient(
-            transport=MemoryTransport(pair.primary), secondary=lender, clock=pair.clock
-        ) as client:
+        async with ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender) as client:
             client.pair.force_failover(QUEUE)
             await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
         assert len([queue async for queue in lender.administration.list_queues()]) == 10
-        async with ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender, clock=pair.clock):
+        async with ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender):
             pass  # the lender is free again
     assert texts(await diverted(pair)) == ["a"]
 
@@ -349,11 +345,9 @@ async def test_the_same_namespace_twice_is_rejected(pair: MemoryPair) -> None:
         assert lender._borrower is None
 
 
-async def test_a_partner_not_closed_within_5_s_is_faulted(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_partner_not_closed_within_5_s_is_faulted(pair: MemoryPair) -> None:
     lender = pair.unpaired_client(secondary=True)
-    client = ServiceBusClient(
-        transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING, clock=pair.clock
-    )
+    client = ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING)
     await client.__aenter__()
     sender = client.get_queue_sender(QUEUE)
     run = asyncio.ensure_future(client.run_syphon())
@@ -370,11 +364,9 @@ async def test_a_partner_not_closed_within_5_s_is_faulted(pair: MemoryPair, cloc
     await client.close()
 
 
-async def test_closing_the_secondary_faults_the_paired_client(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_closing_the_secondary_faults_the_paired_client(pair: MemoryPair) -> None:
     lender = pair.unpaired_client(secondary=True)
-    async with ServiceBusClient(
-        transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING, clock=pair.clock
-    ):
+    async with ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING):
         pass
     await clock.sleep(6.0)
     await raises(lender, PairedClientError)
@@ -383,14 +375,11 @@ async def test_closing_the_secondary_faults_the_paired_client(pair: MemoryPair, 
 
 @pytest.mark.parametrize("enable_syphon", [False, True])
 async def test_a_partner_is_faulted_only_with_a_syphon_and_after_the_grace_period(
-    pair: MemoryPair, clock: VirtualClock, enable_syphon: bool
+    pair: MemoryPair, enable_syphon: bool
 ) -> None:
     lender = pair.unpaired_client(secondary=True)
     client = ServiceBusClient(
-        transport=MemoryTransport(pair.primary),
-        secondary=lender,
-        options=options(enable_syphon=enable_syphon),
-        clock=pair.clock,
+        transport=MemoryTransport(pair.primary), secondary=lender, options=options(enable_syphon=enable_syphon)
     )
     await client.__aenter__()
     await lender.close()
@@ -490,9 +479,7 @@ async def test_sessions_are_listed(pair: MemoryPair, client: ServiceBusClient) -
         _ = [session async for session in client.list_queue_sessions("typo")]
 
 
-async def test_errors_and_reprs_show_no_secret_and_no_body(
-    pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_errors_and_reprs_show_no_secret_and_no_body(pair: MemoryPair, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     async with (
         pair.client(PairedNamespaceOptions(failover_interval=timedelta(0), is_outage=lambda _: True)) as client,

@@ -11,9 +11,9 @@ from types import TracebackType
 
 import pytest
 
+from sbclient import clock
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import VirtualClock
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
@@ -60,10 +60,8 @@ async def check_failures_leave_nothing(sender: ServiceBusSender, receiver: Servi
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG, FaultKind.BUSY], ids=lambda kind: kind.value)
-async def test_failed_operations_leave_no_reference_cycles(
-    kind: FaultKind, clock: VirtualClock, only_counted: None
-) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_failed_operations_leave_no_reference_cycles(kind: FaultKind, only_counted: None) -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(failover_interval=timedelta(hours=1))) as client:
         await client.administration.create_queue("orders")
         async with client.get_queue_sender("orders") as sender, client.get_queue_receiver("orders") as receiver:
@@ -73,10 +71,8 @@ async def test_failed_operations_leave_no_reference_cycles(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.BUSY], ids=lambda kind: kind.value)
-async def test_failed_diversions_leave_no_reference_cycles(
-    kind: FaultKind, clock: VirtualClock, only_counted: None
-) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_failed_diversions_leave_no_reference_cycles(kind: FaultKind, only_counted: None) -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(PairedNamespaceOptions(backlog_queue_count=2)) as client:
         await client.administration.create_queue("orders")
         async with client.get_queue_sender("orders") as sender, client.get_queue_receiver("orders") as receiver:
@@ -86,10 +82,8 @@ async def test_failed_diversions_leave_no_reference_cycles(
             await check_failures_leave_nothing(sender, receiver)
 
 
-async def test_a_syphon_with_a_rejecting_destination_leaves_no_reference_cycles(
-    clock: VirtualClock, only_counted: None
-) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_a_syphon_with_a_rejecting_destination_leaves_no_reference_cycles(only_counted: None) -> None:
+    pair = memory_pair(seed=1)
     options = PairedNamespaceOptions(backlog_queue_count=2, ordering="session")
     async with pair.client(options) as client:
         await client.administration.create_queue("orders", requires_session=True)

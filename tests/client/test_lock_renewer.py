@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.lock_renewer import AutoLockRenewer
-from sbclient.clock import VirtualClock
 from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, MessageLockLostError
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
@@ -30,12 +30,10 @@ async def send(client: ServiceBusClient, queue: str = QUEUE, **attributes: Any) 
         await sender.send_messages(ServiceBusMessage("a", **attributes))
 
 
-async def test_a_message_stays_locked_while_it_is_processed(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_message_stays_locked_while_it_is_processed(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client)
     async with (
-        AutoLockRenewer(clock=clock) as renewer,
+        AutoLockRenewer() as renewer,
         client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
     ):
         (message,) = await receiver.receive_messages()
@@ -48,12 +46,12 @@ async def test_a_message_stays_locked_while_it_is_processed(
 
 
 async def test_renewal_ends_after_its_duration_and_calls_the_callback(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     failures = Failures()
     await send(client)
     async with (
-        AutoLockRenewer(max_lock_renewal_duration=100, on_lock_renew_failure=failures, clock=clock) as renewer,
+        AutoLockRenewer(max_lock_renewal_duration=100, on_lock_renew_failure=failures) as renewer,
         client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
     ):
         (message,) = await receiver.receive_messages()
@@ -65,12 +63,10 @@ async def test_renewal_ends_after_its_duration_and_calls_the_callback(
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_a_failed_renewal_calls_the_callback(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_failed_renewal_calls_the_callback(pair: MemoryPair, client: ServiceBusClient) -> None:
     failures = Failures()
     await send(client)
-    async with AutoLockRenewer(clock=clock) as renewer, client.get_queue_receiver(QUEUE) as receiver:
+    async with AutoLockRenewer() as renewer, client.get_queue_receiver(QUEUE) as receiver:
         (message,) = await receiver.receive_messages()
         renewer.register(receiver, message, on_lock_renew_failure=failures)
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -83,12 +79,12 @@ async def test_a_failed_renewal_calls_the_callback(
 
 
 async def test_a_message_settled_while_its_renewal_fails_is_not_reported(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     failures = Failures()
     await send(client)
     async with (
-        AutoLockRenewer(on_lock_renew_failure=failures, clock=clock) as renewer,
+        AutoLockRenewer(on_lock_renew_failure=failures) as renewer,
         client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
     ):
         (message,) = await receiver.receive_messages()
@@ -99,11 +95,11 @@ async def test_a_message_settled_while_its_renewal_fails_is_not_reported(
     assert failures.calls == []
 
 
-async def test_a_session_stays_locked(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_session_stays_locked(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "visits", requires_session=True)
     await send(client, "visits", session_id="s")
     async with (
-        AutoLockRenewer(clock=clock) as renewer,
+        AutoLockRenewer() as renewer,
         client.get_queue_receiver("visits", session_id="s", auto_lock_renewer=renewer) as receiver,
     ):
         (message,) = await receiver.receive_messages()
@@ -114,12 +110,10 @@ async def test_a_session_stays_locked(pair: MemoryPair, client: ServiceBusClient
         assert isinstance(receiver.session.auto_renew_error, AutoLockRenewTimeout)
 
 
-async def test_a_lost_session_sets_auto_renew_error(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_lost_session_sets_auto_renew_error(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "visits", requires_session=True)
     async with (
-        AutoLockRenewer(clock=clock) as renewer,
+        AutoLockRenewer() as renewer,
         client.get_queue_receiver("visits", session_id="s", auto_lock_renewer=renewer) as receiver,
     ):
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -129,12 +123,10 @@ async def test_a_lost_session_sets_auto_renew_error(
 
 
 @pytest.mark.parametrize("what", ["receiver", "renewer"])
-async def test_closing_ends_the_renewal(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, what: str
-) -> None:
+async def test_closing_ends_the_renewal(pair: MemoryPair, client: ServiceBusClient, what: str) -> None:
     failures = Failures()
     await send(client)
-    renewer = AutoLockRenewer(on_lock_renew_failure=failures, clock=clock)
+    renewer = AutoLockRenewer(on_lock_renew_failure=failures)
     receiver = client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer)
     await receiver.receive_messages()
     await (receiver.close() if what == "receiver" else renewer.close())
@@ -145,12 +137,10 @@ async def test_closing_ends_the_renewal(
     await renewer.close()
 
 
-async def test_the_renewal_callback_is_optional(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_the_renewal_callback_is_optional(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client)
     async with (
-        AutoLockRenewer(max_lock_renewal_duration=10, clock=clock) as renewer,
+        AutoLockRenewer(max_lock_renewal_duration=10) as renewer,
         client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
     ):
         await receiver.receive_messages()
@@ -158,11 +148,11 @@ async def test_the_renewal_callback_is_optional(
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_deferred_messages_are_renewed(client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_deferred_messages_are_renewed(client: ServiceBusClient) -> None:
     for _ in range(3):
         await send(client)
     async with (
-        AutoLockRenewer(clock=clock) as renewer,
+        AutoLockRenewer() as renewer,
         client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
         client.get_queue_receiver(QUEUE) as unrenewed,
     ):
@@ -181,9 +171,9 @@ async def test_deferred_messages_are_renewed(client: ServiceBusClient, clock: Vi
         await receiver.complete_message(again)
 
 
-async def test_message_without_a_lock_is_rejected(client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_message_without_a_lock_is_rejected(client: ServiceBusClient) -> None:
     await send(client)
-    renewer = AutoLockRenewer(300, None, None, clock=clock)
+    renewer = AutoLockRenewer(300, None, None)
     with pytest.raises(ValueError, match="PEEK_LOCK"):
         client.get_queue_receiver(QUEUE, receive_mode="receiveanddelete", auto_lock_renewer=renewer)
     receiver = client.get_queue_receiver(QUEUE)

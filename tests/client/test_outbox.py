@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, encode_message
 from sbclient.client.outbox import Done, Outbox
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -31,8 +31,7 @@ class Wire:
     With `is_ready`, transfers leave without waiting; `fails` is the error of their first attempts.
     """
 
-    def __init__(self, clock: VirtualClock, *, takes_s: float = 1.0, is_ready: bool = False) -> None:
-        self.clock = clock
+    def __init__(self, *, takes_s: float = 1.0, is_ready: bool = False) -> None:
         self.takes_s = takes_s
         self.is_ready = is_ready
         self.fails: ServiceBusError | None = None
@@ -54,7 +53,7 @@ class Wire:
                 self.transfers.append(names)
             done(self.fails or ROUTE)
 
-        self.clock.call_later(self.takes_s, answer)
+        clock.call_later(self.takes_s, answer)
         return True
 
     async def send(self, transfer: EncodedBatch, deadline: float, failed: ServiceBusError | None = None) -> str:
@@ -62,7 +61,7 @@ class Wire:
         self.began.append(names)
         self.deadlines.append(deadline)
         self.failed.append(failed)
-        await self.clock.sleep(self.takes_s)
+        await clock.sleep(self.takes_s)
         if self.refuse_shared is not None and len(names) > 1:
             raise self.refuse_shared
         for name in names:
@@ -91,24 +90,24 @@ async def all_of(*sends: Coroutine[Any, Any, str]) -> list[str | BaseException]:
     return list(await asyncio.gather(*sends, return_exceptions=True))
 
 
-async def test_messages_that_wait_together_share_a_transfer(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_messages_that_wait_together_share_a_transfer() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     assert await all_of(*(sending(outbox, text) for text in "abcde")) == [ROUTE] * 5
     assert wire.transfers == [["a", "b", "c", "d", "e"]]
     assert clock.monotonic() == 1.0
 
 
-async def test_lists_are_never_merged_or_split(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_lists_are_never_merged_or_split() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     await all_of(sending(outbox, "a"), sending(outbox, "b", "c", may_share=False), sending(outbox, "d"))
     assert wire.transfers == [["a"], ["b", "c"], ["d"]]
 
 
-async def test_messages_with_one_key_are_sent_in_call_order(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_messages_with_one_key_are_sent_in_call_order() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     first = asyncio.ensure_future(sending(outbox, "1", key="k"))
     await clock.sleep(0.5)
     await all_of(sending(outbox, "2", key="k"), sending(outbox, "3", key="k"))
@@ -116,18 +115,18 @@ async def test_messages_with_one_key_are_sent_in_call_order(clock: VirtualClock)
     assert wire.transfers == [["1"], ["2", "3"]]
 
 
-async def test_different_keys_do_not_wait_for_each_other(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_different_keys_do_not_wait_for_each_other() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     await all_of(*(sending(outbox, text, key=text) for text in "abc"), sending(outbox, "d"))
     assert clock.monotonic() == 1.0
     assert sorted(wire.transfers) == [["a"], ["b"], ["c"], ["d"]]
 
 
-async def test_a_rejected_shared_transfer_is_sent_again_message_by_message(clock: VirtualClock) -> None:
-    wire = Wire(clock)
+async def test_a_rejected_shared_transfer_is_sent_again_message_by_message() -> None:
+    wire = Wire()
     wire.refuse["b"] = InvalidOperationError("b is not welcome")
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     answers = await all_of(*(sending(outbox, text) for text in "abc"))
     assert answers[0] == ROUTE
     assert isinstance(answers[1], InvalidOperationError)
@@ -135,14 +134,14 @@ async def test_a_rejected_shared_transfer_is_sent_again_message_by_message(clock
     assert wire.transfers == [["a"], ["c"]]
 
 
-async def test_a_message_of_a_transfer_in_doubt_stays_in_doubt_when_rejected_alone(clock: VirtualClock) -> None:
-    wire = Wire(clock)
+async def test_a_message_of_a_transfer_in_doubt_stays_in_doubt_when_rejected_alone() -> None:
+    wire = Wire()
     wire.refuse["b"] = MessageSizeExceededError("b is too large for the backlog")
     wire.refuse["c"] = ServiceBusQuotaExceededError("full")
     shared = MessageSizeExceededError("too large for the backlog, after the primary had not answered")
     shared.is_in_doubt = True
     wire.refuse_shared = shared
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     answers = await all_of(*(sending(outbox, text) for text in "abc"))
     assert answers[0] == ROUTE
     for answer in answers[1:]:
@@ -150,28 +149,28 @@ async def test_a_message_of_a_transfer_in_doubt_stays_in_doubt_when_rejected_alo
         assert answer.is_in_doubt
 
 
-async def test_one_rejected_message_does_not_end_sharing(clock: VirtualClock) -> None:
-    wire = Wire(clock)
+async def test_one_rejected_message_does_not_end_sharing() -> None:
+    wire = Wire()
     wire.refuse["b"] = MessageSizeExceededError("b is too large")
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     await all_of(*(sending(outbox, text) for text in "abc"))
     await all_of(*(sending(outbox, text) for text in "de"))
     assert wire.transfers[-1] == ["d", "e"]
 
 
-async def test_sharing_ends_when_only_shared_transfers_are_rejected(clock: VirtualClock) -> None:
-    wire = Wire(clock)
+async def test_sharing_ends_when_only_shared_transfers_are_rejected() -> None:
+    wire = Wire()
     wire.refuse_shared = InvalidOperationError("one message id for each batch")
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     assert await all_of(*(sending(outbox, text) for text in "abc")) == [ROUTE] * 3
     assert await all_of(*(sending(outbox, text) for text in "de")) == [ROUTE] * 2
     assert wire.began == [["a", "b", "c"], ["a"], ["b"], ["c"], ["d"], ["e"]]
 
 
-async def test_sharing_continues_when_callers_are_cancelled_before_their_result(clock: VirtualClock) -> None:
-    wire = Wire(clock)
+async def test_sharing_continues_when_callers_are_cancelled_before_their_result() -> None:
+    wire = Wire()
     wire.refuse_shared = InvalidOperationError("one message id for each batch")
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     tasks = [asyncio.ensure_future(sending(outbox, text)) for text in "abc"]
     await clock.sleep(0.5)
     for task in tasks:
@@ -183,30 +182,30 @@ async def test_sharing_continues_when_callers_are_cancelled_before_their_result(
     assert wire.transfers == [["d", "e"]]
 
 
-async def test_a_transfer_in_doubt_is_in_doubt_for_all_its_messages(clock: VirtualClock) -> None:
-    wire = Wire(clock)
+async def test_a_transfer_in_doubt_is_in_doubt_for_all_its_messages() -> None:
+    wire = Wire()
     wire.refuse["b"] = OperationTimeoutError("no answer")
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     answers = await all_of(*(sending(outbox, text) for text in "abc"))
     assert [type(answer) for answer in answers] == [OperationTimeoutError] * 3
     assert wire.began == [["a", "b", "c"]]
     assert len({id(answer) for answer in answers}) == 3
 
 
-async def test_each_caller_gets_the_causes_of_a_shared_error(clock: VirtualClock) -> None:
-    wire = Wire(clock)
+async def test_each_caller_gets_the_causes_of_a_shared_error() -> None:
+    wire = Wire()
     cause = ServiceBusConnectionError("down")
     wire.refuse["a"] = BacklogUnavailableError("nowhere", {"backlog/0": cause})
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     answers = await all_of(*(sending(outbox, text) for text in "ab"))
     for answer in answers:
         assert isinstance(answer, BacklogUnavailableError)
         assert answer.causes == {"backlog/0": cause}
 
 
-async def test_cancelling_one_caller_does_not_end_a_shared_transfer(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_cancelling_one_caller_does_not_end_a_shared_transfer() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     tasks = [asyncio.ensure_future(sending(outbox, text)) for text in "abc"]
     await clock.sleep(0.5)
     tasks[0].cancel()
@@ -216,9 +215,9 @@ async def test_cancelling_one_caller_does_not_end_a_shared_transfer(clock: Virtu
     assert wire.transfers == [["a", "b", "c"]]
 
 
-async def test_a_message_cancelled_while_waiting_is_never_sent(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_a_message_cancelled_while_waiting_is_never_sent() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     first = asyncio.ensure_future(sending(outbox, "a"))
     await clock.sleep(0.5)
     second, third = (asyncio.ensure_future(sending(outbox, text)) for text in "bc")
@@ -228,9 +227,9 @@ async def test_a_message_cancelled_while_waiting_is_never_sent(clock: VirtualClo
     assert wire.transfers == [["a"], ["c"]]
 
 
-async def test_the_timeout_of_one_caller_does_not_shorten_a_shared_transfer(clock: VirtualClock) -> None:
-    wire = Wire(clock, takes_s=10.0)
-    outbox = Outbox(wire, "orders", clock)
+async def test_the_timeout_of_one_caller_does_not_shorten_a_shared_transfer() -> None:
+    wire = Wire(takes_s=10.0)
+    outbox = Outbox(wire, "orders")
     answers = await all_of(sending(outbox, "a", deadline=2.0), sending(outbox, "b", deadline=60.0))
     assert isinstance(answers[0], OperationTimeoutError)
     assert answers[0].is_in_doubt
@@ -238,9 +237,9 @@ async def test_the_timeout_of_one_caller_does_not_shorten_a_shared_transfer(cloc
     assert wire.deadlines == [60.0]
 
 
-async def test_a_message_that_times_out_while_waiting_is_never_sent(clock: VirtualClock) -> None:
-    wire = Wire(clock, takes_s=10.0)
-    outbox = Outbox(wire, "orders", clock)
+async def test_a_message_that_times_out_while_waiting_is_never_sent() -> None:
+    wire = Wire(takes_s=10.0)
+    outbox = Outbox(wire, "orders")
     answers = await all_of(sending(outbox, "a", "b", may_share=False), sending(outbox, "c", deadline=5.0))
     assert answers[0] == ROUTE
     assert isinstance(answers[1], OperationTimeoutError)
@@ -249,42 +248,40 @@ async def test_a_message_that_times_out_while_waiting_is_never_sent(clock: Virtu
     assert wire.began == [["a", "b"]]
 
 
-async def test_a_message_without_time_left_is_not_tried(clock: VirtualClock) -> None:
-    wire = Wire(clock, takes_s=5.2)
-    outbox = Outbox(wire, "orders", clock)
+async def test_a_message_without_time_left_is_not_tried() -> None:
+    wire = Wire(takes_s=5.2)
+    outbox = Outbox(wire, "orders")
     answers = await all_of(sending(outbox, "a", "b", may_share=False), sending(outbox, "c", deadline=5.0))
     assert isinstance(answers[1], OperationTimeoutError)
     assert wire.began == [["a", "b"]]
 
 
-async def test_shared_transfers_are_bounded_in_number(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_shared_transfers_are_bounded_in_number() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     await all_of(*(sending(outbox, str(number)) for number in range(1001)))
     assert [len(names) for names in wire.transfers] == [1000, 1]
 
 
 @pytest.mark.parametrize(("growth_bytes", "expected"), [(0, [2, 1]), (50_000, [1, 1, 1])])
-async def test_shared_transfers_are_bounded_in_bytes_including_growth(
-    clock: VirtualClock, growth_bytes: int, expected: list[int]
-) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock, growth_bytes=growth_bytes)
+async def test_shared_transfers_are_bounded_in_bytes_including_growth(growth_bytes: int, expected: list[int]) -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders", growth_bytes=growth_bytes)
     await all_of(*(sending(outbox, letter * 100_000) for letter in "abc"))
     assert [len(names) for names in wire.transfers] == expected
 
 
-async def test_a_message_too_large_for_sharing_is_sent_alone(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_a_message_too_large_for_sharing_is_sent_alone() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     await all_of(sending(outbox, "x" * 500_000), sending(outbox, "y"))
     assert [len(names) for names in wire.transfers] == [1, 1]
 
 
-async def test_an_unexpected_error_reaches_only_its_callers(clock: VirtualClock) -> None:
-    wire = Wire(clock)
+async def test_an_unexpected_error_reaches_only_its_callers() -> None:
+    wire = Wire()
     wire.refuse["a"] = RuntimeError("a bug")
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     first = asyncio.ensure_future(sending(outbox, "a"))
     await clock.sleep(0.5)
     assert await all_of(sending(outbox, "b")) == [ROUTE]
@@ -292,9 +289,9 @@ async def test_an_unexpected_error_reaches_only_its_callers(clock: VirtualClock)
         await first
 
 
-async def test_closing_reports_whether_each_message_was_sent(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_closing_reports_whether_each_message_was_sent() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     first = asyncio.ensure_future(sending(outbox, "a"))
     await clock.sleep(0.5)
     second = asyncio.ensure_future(sending(outbox, "b"))
@@ -306,9 +303,9 @@ async def test_closing_reports_whether_each_message_was_sent(clock: VirtualClock
     assert clock.monotonic() == 0.6
 
 
-async def test_closing_before_the_first_transfer_raises_immediately(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_closing_before_the_first_transfer_raises_immediately() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     send = asyncio.ensure_future(sending(outbox, "a"))
     closing = asyncio.ensure_future(outbox.close())
     with pytest.raises(ServiceBusConnectionError, match="not sent"):
@@ -318,9 +315,9 @@ async def test_closing_before_the_first_transfer_raises_immediately(clock: Virtu
     assert wire.began == []
 
 
-async def test_a_lane_ends_when_it_is_empty(clock: VirtualClock) -> None:
-    wire = Wire(clock)
-    outbox = Outbox(wire, "orders", clock)
+async def test_a_lane_ends_when_it_is_empty() -> None:
+    wire = Wire()
+    outbox = Outbox(wire, "orders")
     for number in range(50):
         await sending(outbox, "a", key=str(number))
     await asyncio.sleep(0)
@@ -328,9 +325,9 @@ async def test_a_lane_ends_when_it_is_empty(clock: VirtualClock) -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_messages_leave_at_once_when_the_link_is_ready(clock: VirtualClock) -> None:
-    wire = Wire(clock, is_ready=True)
-    outbox = Outbox(wire, "orders", clock)
+async def test_messages_leave_at_once_when_the_link_is_ready() -> None:
+    wire = Wire(is_ready=True)
+    outbox = Outbox(wire, "orders")
     texts = [str(number) for number in range(202)]
     tasks = started(outbox, *texts)
     await asyncio.sleep(0.5)
@@ -342,25 +339,25 @@ async def test_messages_leave_at_once_when_the_link_is_ready(clock: VirtualClock
     assert not outbox._lanes
 
 
-async def test_lists_without_a_key_do_not_wait_for_each_other(clock: VirtualClock) -> None:
-    wire = Wire(clock, is_ready=True)
-    outbox = Outbox(wire, "orders", clock)
+async def test_lists_without_a_key_do_not_wait_for_each_other() -> None:
+    wire = Wire(is_ready=True)
+    outbox = Outbox(wire, "orders")
     await asyncio.gather(*started(outbox, "a", "b", may_share=False))
     assert clock.monotonic() == 1.0
 
 
-async def test_one_transfer_of_a_key_is_in_flight_when_the_link_is_ready(clock: VirtualClock) -> None:
-    wire = Wire(clock, is_ready=True)
-    outbox = Outbox(wire, "orders", clock)
+async def test_one_transfer_of_a_key_is_in_flight_when_the_link_is_ready() -> None:
+    wire = Wire(is_ready=True)
+    outbox = Outbox(wire, "orders")
     await asyncio.gather(*started(outbox, "a", "b", key="k", may_share=False))
     assert wire.transfers == [["a"], ["b"]]
     assert clock.monotonic() == 2.0
 
 
-async def test_a_first_attempt_that_fails_is_repeated_before_later_messages(clock: VirtualClock) -> None:
-    wire = Wire(clock, is_ready=True)
+async def test_a_first_attempt_that_fails_is_repeated_before_later_messages() -> None:
+    wire = Wire(is_ready=True)
     wire.fails = ServiceBusConnectionError("lost")
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     tasks = started(outbox, "a", key="k")
     await asyncio.sleep(0)
     tasks += started(outbox, "b", key="k")
@@ -372,9 +369,9 @@ async def test_a_first_attempt_that_fails_is_repeated_before_later_messages(cloc
     assert not outbox._lanes
 
 
-async def test_messages_that_waited_for_a_link_that_is_lost_keep_their_order(clock: VirtualClock) -> None:
-    wire = Wire(clock, is_ready=True)
-    outbox = Outbox(wire, "orders", clock)
+async def test_messages_that_waited_for_a_link_that_is_lost_keep_their_order() -> None:
+    wire = Wire(is_ready=True)
+    outbox = Outbox(wire, "orders")
     tasks = started(outbox, *"abcd", key="k")
     await asyncio.sleep(0.5)
     wire.is_ready = False
@@ -382,9 +379,9 @@ async def test_messages_that_waited_for_a_link_that_is_lost_keep_their_order(clo
     assert wire.transfers == [["a"], ["b", "c", "d"]]
 
 
-async def test_closing_reports_transfers_that_have_left_as_in_doubt(clock: VirtualClock) -> None:
-    wire = Wire(clock, is_ready=True)
-    outbox = Outbox(wire, "orders", clock)
+async def test_closing_reports_transfers_that_have_left_as_in_doubt() -> None:
+    wire = Wire(is_ready=True)
+    outbox = Outbox(wire, "orders")
     tasks = started(outbox, "a", "b", key="k", may_share=False)
     await asyncio.sleep(0.5)
     await outbox.close()
@@ -394,9 +391,9 @@ async def test_closing_reports_transfers_that_have_left_as_in_doubt(clock: Virtu
     assert wire.began == [["a"]]
 
 
-async def test_a_cancelled_caller_does_not_end_a_transfer_that_has_left(clock: VirtualClock) -> None:
-    wire = Wire(clock, is_ready=True)
-    outbox = Outbox(wire, "orders", clock)
+async def test_a_cancelled_caller_does_not_end_a_transfer_that_has_left() -> None:
+    wire = Wire(is_ready=True)
+    outbox = Outbox(wire, "orders")
     tasks = started(outbox, "a")
     await asyncio.sleep(0.5)
     tasks[0].cancel()
@@ -405,10 +402,10 @@ async def test_a_cancelled_caller_does_not_end_a_transfer_that_has_left(clock: V
     assert not outbox._lanes
 
 
-async def test_closing_sends_nothing_that_waits_behind_a_failed_attempt(clock: VirtualClock) -> None:
-    wire = Wire(clock, is_ready=True)
+async def test_closing_sends_nothing_that_waits_behind_a_failed_attempt() -> None:
+    wire = Wire(is_ready=True)
     wire.fails = ServiceBusConnectionError("lost")
-    outbox = Outbox(wire, "orders", clock)
+    outbox = Outbox(wire, "orders")
     tasks = started(outbox, "a", "b", key="k", may_share=False)
     await asyncio.sleep(1.5)
     await outbox.close()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.errors import (
     InvalidOperationError,
@@ -36,7 +36,7 @@ async def send(client: ServiceBusClient, *texts: str, queue: str = QUEUE, **attr
         await sender.send_messages([ServiceBusMessage(text, **attributes) for text in texts])
 
 
-async def test_receive_waits_for_a_message(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_receive_waits_for_a_message(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_receiver(QUEUE) as receiver:
         receive = asyncio.ensure_future(receiver.receive_messages())
         await clock.sleep(10.0)
@@ -47,7 +47,7 @@ async def test_receive_waits_for_a_message(pair: MemoryPair, client: ServiceBusC
 
 @pytest.mark.parametrize(("own_s", "asked_s", "waits_s"), [(None, None, 60), (20, None, 20), (20, 5, 5)])
 async def test_receive_returns_an_empty_list_after_the_wait(
-    client: ServiceBusClient, clock: VirtualClock, own_s: float | None, asked_s: float | None, waits_s: float
+    client: ServiceBusClient, own_s: float | None, asked_s: float | None, waits_s: float
 ) -> None:
     async with client.get_queue_receiver(QUEUE, max_wait_time=own_s) as receiver:
         assert await receiver.receive_messages(max_wait_time=asked_s) == []
@@ -62,9 +62,7 @@ async def test_receive_returns_at_most_max_message_count(pair: MemoryPair, clien
         assert texts(await receiver.receive_messages(10)) == ["c", "d", "e"]
 
 
-async def test_iteration_ends_after_max_wait_time(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_iteration_ends_after_max_wait_time(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, *"abc")
     async with client.get_queue_receiver(QUEUE, max_wait_time=5) as receiver:
         seen = []
@@ -75,9 +73,7 @@ async def test_iteration_ends_after_max_wait_time(
     assert clock.monotonic() == 5.0
 
 
-async def test_iteration_without_max_wait_time_does_not_end(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_iteration_without_max_wait_time_does_not_end(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_receiver(QUEUE) as receiver:
         following = asyncio.ensure_future(receiver.__anext__())
         await clock.sleep(1000.0)
@@ -176,9 +172,7 @@ async def test_deleted_and_peeked_messages_cannot_be_settled(pair: MemoryPair, c
             await receiver.complete_message(deleted)
 
 
-async def test_a_lock_expires_and_can_be_renewed(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_lock_expires_and_can_be_renewed(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, "a")
     async with client.get_queue_receiver(QUEUE) as receiver:
         (message,) = await receiver.receive_messages()
@@ -261,11 +255,7 @@ async def test_unused_prefetched_messages_are_released(pair: MemoryPair, client:
 
 @pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
 async def test_received_pings_are_completed_and_skipped(
-    pair: MemoryPair,
-    client: ServiceBusClient,
-    clock: VirtualClock,
-    mode: ServiceBusReceiveMode,
-    monkeypatch: pytest.MonkeyPatch,
+    pair: MemoryPair, client: ServiceBusClient, mode: ServiceBusReceiveMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await send(client, "ping", "ping", "a")
     monkeypatch.setattr(MemoryReceiver, "receive", with_pings(MemoryReceiver.receive))
@@ -300,9 +290,7 @@ def test_a_session_of_dead_letters_is_refused(client: ServiceBusClient) -> None:
         client.get_queue_receiver("visits", session_id="s", sub_queue="deadletter")
 
 
-async def test_receive_waits_for_the_next_available_session(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_receive_waits_for_the_next_available_session(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "visits", requires_session=True)
     with pytest.raises(OperationTimeoutError):
         await client.get_queue_receiver("visits", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=7).__aenter__()
@@ -328,7 +316,7 @@ async def test_two_callers_of_one_receiver_accept_one_session(pair: MemoryPair, 
     await receiver.close()
 
 
-async def test_a_session_keeps_its_state(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_session_keeps_its_state(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "visits", requires_session=True)
     for state, stored in (("text", b"text"), (b"bytes", b"bytes"), (bytearray(b"x"), b"x"), (None, None)):
         async with client.get_queue_receiver("visits", session_id="s") as receiver:
@@ -339,9 +327,7 @@ async def test_a_session_keeps_its_state(pair: MemoryPair, client: ServiceBusCli
             assert await receiver.session.get_state(timeout=5) == stored
 
 
-async def test_a_session_lock_is_renewed_or_lost(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_session_lock_is_renewed_or_lost(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "visits", requires_session=True)
     await send(client, "a", queue="visits", session_id="s")
     async with client.get_queue_receiver("visits", session_id="s") as receiver:

@@ -14,10 +14,10 @@ import pytest
 from azure import servicebus as sdk
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.broker.profile import PREM_2021
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,
     MessageNotFoundError,
@@ -242,7 +242,7 @@ async def test_a_sender_closed_while_the_client_opens_rejects_sends(pair: Memory
     await client.close()
 
 
-async def test_an_unknown_entity_raises_and_is_not_an_outage(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_an_unknown_entity_raises_and_is_not_an_outage(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender("typo") as sender:
         for _ in range(3):
             with pytest.raises(MessagingEntityNotFoundError):
@@ -347,8 +347,8 @@ async def test_limits_are_requested_once(pair: MemoryPair, client: ServiceBusCli
     assert pair.primary.namespace.operation_count - before == 10
 
 
-async def test_limits_are_requested_again_from_an_entity_that_was_deleted_and_created(clock: VirtualClock) -> None:
-    pair = memory_pair(clock=clock, seed=2, profile=PREM_2021)
+async def test_limits_are_requested_again_from_an_entity_that_was_deleted_and_created() -> None:
+    pair = memory_pair(seed=2, profile=PREM_2021)
     async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
         for max_kilobytes in (2_000, 1_100, 1_500):
             await make_queue(pair, max_message_size_in_kilobytes=max_kilobytes)
@@ -371,9 +371,7 @@ async def test_transient_errors_are_retried(pair: MemoryPair, client: ServiceBus
     assert client.pair.events() == []
 
 
-async def test_lasting_server_busy_raises_and_never_fails_over(
-    pair: MemoryPair, clock: VirtualClock, client: ServiceBusClient
-) -> None:
+async def test_lasting_server_busy_raises_and_never_fails_over(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.BUSY))
     async with client.get_queue_sender(QUEUE) as sender:
         for _ in range(3):
@@ -392,7 +390,7 @@ async def test_lasting_server_busy_reaches_every_waiting_caller(pair: MemoryPair
     assert [type(answer) for answer in answers] == [ServiceBusServerBusyError] * 4
 
 
-async def test_transient_server_busy_is_retried_with_an_interval_of_0(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_transient_server_busy_is_retried_with_an_interval_of_0(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.BUSY, count=2))
         await sender.send_messages(ServiceBusMessage("a"))
@@ -412,7 +410,7 @@ async def test_transient_server_busy_is_retried_with_an_interval_of_0(pair: Memo
     ids=["down", "entity down", "hangs", "disabled"],
 )
 async def test_errors_are_raised_within_the_timeout(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, fault: Fault, error: type[ServiceBusError]
+    pair: MemoryPair, client: ServiceBusClient, fault: Fault, error: type[ServiceBusError]
 ) -> None:
     pair.primary.inject(fault)
     async with client.get_queue_sender(QUEUE) as sender:
@@ -453,7 +451,7 @@ async def test_concurrent_sends_to_a_partitioned_queue_with_duplicate_detection(
     assert Counter(texts(await taken(pair, "odd"))) == Counter({str(number): 2 for number in range(50)})
 
 
-async def test_a_hanging_fragment_delays_only_its_own_keys(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_hanging_fragment_delays_only_its_own_keys(pair: MemoryPair) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     keys = [a_key_of(fragment) for fragment in range(16)]
     async with pair.client() as client, client.get_queue_sender("wide") as sender:
@@ -479,7 +477,7 @@ async def test_a_hanging_fragment_delays_only_its_own_keys(pair: MemoryPair, clo
     assert clock.monotonic() <= 62.0
 
 
-async def test_messages_without_key_avoid_a_hanging_fragment_after_15_s(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_messages_without_key_avoid_a_hanging_fragment_after_15_s(pair: MemoryPair) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     pair.primary.inject(Fault(FaultKind.HANG, entity_path="wide", fragments=list(range(15))))
     async with pair.client() as client, client.get_queue_sender("wide") as sender:
@@ -490,9 +488,7 @@ async def test_messages_without_key_avoid_a_hanging_fragment_after_15_s(pair: Me
 
 
 @pytest.mark.parametrize("steps", range(24))
-async def test_a_cancelled_send_is_accepted_or_not(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, steps: int
-) -> None:
+async def test_a_cancelled_send_is_accepted_or_not(pair: MemoryPair, client: ServiceBusClient, steps: int) -> None:
     await cancel_after(steps, client, timeout=10.0)
     await clock.sleep(120.0)
     assert len(await taken(pair)) + len(await diverted(pair)) <= 1
@@ -501,7 +497,7 @@ async def test_a_cancelled_send_is_accepted_or_not(
 @pytest.mark.parametrize("steps", range(24))
 @pytest.mark.parametrize("fault", [FaultKind.DOWN, FaultKind.HANG, FaultKind.LOSE_ACKNOWLEDGEMENT])
 async def test_a_cancelled_diversion_stores_the_message_at_most_once(
-    pair: MemoryPair, clock: VirtualClock, steps: int, fault: FaultKind
+    pair: MemoryPair, steps: int, fault: FaultKind
 ) -> None:
     async with pair.client(AT_ONCE) as client:
         await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("first"))
@@ -532,9 +528,7 @@ async def cancel_after(steps: int, client: ServiceBusClient, *, pause_s: float =
     await sender.close()
 
 
-async def test_closing_a_sender_ends_sends_in_flight(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_closing_a_sender_ends_sends_in_flight(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
     sender = client.get_queue_sender(QUEUE)
     send = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("a")))
@@ -581,9 +575,7 @@ async def test_a_full_batch_is_accepted(pair: MemoryPair, is_failed_over: bool) 
     assert len(await taken(pair)) == len(batch) > 500
 
 
-async def test_messages_are_scheduled_and_cancelled_by_number(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_messages_are_scheduled_and_cancelled_by_number(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(minutes=5)
     async with client.get_queue_sender(QUEUE) as sender:
         one, two = await sender.schedule_messages([ServiceBusMessage("1"), ServiceBusMessage("2")], due)
@@ -622,7 +614,7 @@ async def test_cancel_scheduled_messages_requires_integers(client: ServiceBusCli
         await client.get_queue_sender("orders").cancel_scheduled_messages(given)
 
 
-async def test_the_timeout_includes_opening_the_client(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_the_timeout_includes_opening_the_client(pair: MemoryPair) -> None:
     pair.secondary.inject(Fault(FaultKind.HANG))
     client = pair.client()
     opening = asyncio.ensure_future(client.__aenter__())

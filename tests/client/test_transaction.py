@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.transaction import Transaction, TransactionState
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -88,7 +88,7 @@ async def test_a_block_that_has_committed_does_not_commit_again(pair: MemoryPair
 
 
 async def test_operations_after_two_minutes_are_rejected_before_sending(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         transaction = client.transaction()
@@ -103,9 +103,7 @@ async def test_operations_after_two_minutes_are_rejected_before_sending(
     assert await taken(pair) == []
 
 
-async def test_two_minutes_count_from_the_first_operation(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_two_minutes_count_from_the_first_operation(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.transaction() as transaction:
         await clock.sleep(150.0)
         await sender.send_messages(ServiceBusMessage("1"), transaction=transaction)
@@ -121,9 +119,7 @@ async def test_two_minutes_count_from_the_first_operation(
             await sender.send_messages(ServiceBusMessage("4"), transaction=transaction)
 
 
-async def test_a_transaction_includes_scheduling(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_transaction_includes_scheduling(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now() + 60, UTC)
     async with client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(KeyError):  # noqa: PT012  # the block is the point
@@ -221,9 +217,7 @@ async def test_the_key_of_a_session_entity_is_the_session_id(pair: MemoryPair, c
 # -- outages -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_transaction_open_at_failover_raises(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_transaction_open_at_failover_raises(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(TransactionNotSupportedError):  # noqa: PT012  # the block is the point
             async with client.transaction() as transaction:
@@ -239,7 +233,7 @@ async def test_a_transaction_open_at_failover_raises(
     assert await diverted(pair) == []
 
 
-async def test_a_failed_send_in_a_transaction_is_not_retried_or_diverted(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_failed_send_in_a_transaction_is_not_retried_or_diverted(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE, partitioned=False) as sender:
         with pytest.raises(ServiceBusConnectionError):  # noqa: PT012  # the block is the point
             async with client.transaction() as transaction:
@@ -265,9 +259,7 @@ async def test_a_success_in_a_transaction_cancels_the_failover_deadline(
         assert client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY
 
 
-async def test_a_failed_commit_undoes_sends_and_settlements(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_failed_commit_undoes_sends_and_settlements(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
         await sender.send_messages(ServiceBusMessage("old"))
         (old,) = await receiver.receive_messages()

@@ -12,7 +12,6 @@ from uuid import uuid4
 from sbclient import PairedNamespaceOptions, ServiceBusClient
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.broker.faults import Fault
-from sbclient.clock import Clock, VirtualClock
 from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault
 from sbclient.hosting.host import BrokerHost
@@ -44,7 +43,6 @@ class NamespaceKind:
     Attributes:
         name: of the kind.
         capabilities: what it can do that others cannot.
-        clock: its time, virtual for namespaces in memory.
         patience_s: the longest wait for something that must happen.
         moment_s: the length of a wait in which nothing may happen.
         names: the memory namespaces to remove after the test.
@@ -52,7 +50,6 @@ class NamespaceKind:
 
     name: str
     capabilities: frozenset[str] = EVERYWHERE
-    clock: Clock
     patience_s = 10.0
     moment_s = 1.0
     names: tuple[str, ...] = ()
@@ -69,7 +66,7 @@ class NamespaceKind:
     def client(self, **options: Any) -> ServiceBusClient:
         """A further client; it is closed with the test."""
         client = ServiceBusClient.from_connection_string(
-            self.connection_string(), **{"clock": self.clock, **self.client_options(), **options}
+            self.connection_string(), **{**self.client_options(), **options}
         )
         self._clients.append(client)
         return client
@@ -82,7 +79,7 @@ class NamespaceKind:
 
     def secondary_client(self) -> ServiceBusClient:
         client = ServiceBusClient.from_connection_string(
-            self.connection_string(is_secondary=True), clock=self.clock, **self.client_options()
+            self.connection_string(is_secondary=True), **self.client_options()
         )
         self._clients.append(client)
         return client
@@ -167,10 +164,9 @@ class Memory(NamespaceKind):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = VirtualClock(epoch=1_700_000_000.0)
         number = next(_numbers)
         self.names = (f"contract-{number}", f"contract-{number}-backup")
-        self._hosts: tuple[BrokerHost, ...] = tuple(memory_host(name, clock=self.clock) for name in self.names)
+        self._hosts: tuple[BrokerHost, ...] = tuple(memory_host(name) for name in self.names)
 
     def connection_string(self, *, is_secondary: bool = False) -> str:
         return f"memory://{self.names[is_secondary]}"
@@ -190,7 +186,6 @@ class Amqp(NamespaceKind):
 
     def __init__(self, thread: EmulatorThread) -> None:
         super().__init__()
-        self.clock = Clock()
         self._thread = thread
 
     def connection_string(self, *, is_secondary: bool = False) -> str:
@@ -222,7 +217,6 @@ class Service(NamespaceKind):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
         capabilities = {*EVERYWHERE, "all property types", "full transactions", "long lives", "keys", "session lists"}
         if os.environ.get("SERVICEBUS_SECONDARY_CONNECTION_STRING"):
             capabilities.add("pair")

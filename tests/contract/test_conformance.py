@@ -25,6 +25,6 @@ async def test_check_observes_the_documented_behaviour(kind: NamespaceKind, chec
         entity = await kind.queue(**check.description)
 
     def with_key(key: str) -> ServiceBusClient:
-        return ServiceBusClient(replace(connection, key=key), clock=kind.clock, **kind.client_options())
+        return ServiceBusClient(replace(connection, key=key), **kind.client_options())
 
-    assert await check.run(Scene(kind.plain, entity, kind.clock, kind.patience_s, with_key)) == check.expected
+    assert await check.run(Scene(kind.plain, entity, kind.patience_s, with_key)) == check.expected

@@ -20,6 +20,7 @@ from sbclient import (
     ServiceBusReceivedMessage,
     ServiceBusReceiver,
     ServiceBusSender,
+    clock,
 )
 from tests.contract.kinds import NamespaceKind
 
@@ -91,7 +92,7 @@ async def without_keys(kind: NamespaceKind, client: ServiceBusClient, queue: str
 
 async def scheduling(kind: NamespaceKind, client: ServiceBusClient, queue: str) -> list[Any]:
     """Numbers of scheduled messages cancel them, once."""
-    moment = datetime.fromtimestamp(kind.clock.now(), UTC) + timedelta(hours=1)
+    moment = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
     async with client.get_queue_sender(queue) as sender:
         numbers = await sender.schedule_messages([ServiceBusMessage(n, partition_key="k") for n in "ab"], moment)
         await sender.cancel_scheduled_messages(numbers[0])

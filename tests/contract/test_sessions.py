@@ -12,6 +12,7 @@ from sbclient import (
     OperationTimeoutError,
     ServiceBusMessage,
     SessionLockLostError,
+    clock,
 )
 from tests.contract.kinds import NamespaceKind
 
@@ -100,11 +101,11 @@ async def test_the_lock_of_a_session_is_renewed_and_lost(kind: NamespaceKind) ->
         (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
         before = receiver.session.locked_until_utc
         assert before is not None
-        await kind.clock.sleep(1.2)
+        await clock.sleep(1.2)
         until = await receiver.session.renew_lock()
         assert until - before >= timedelta(seconds=1)
         assert receiver.session.locked_until_utc == until
-        await kind.clock.sleep(until.timestamp() - kind.clock.now() + 0.5)
+        await clock.sleep(until.timestamp() - clock.now() + 0.5)
         with pytest.raises(SessionLockLostError):
             await receiver.complete_message(message)
 

@@ -10,6 +10,7 @@ from sbclient import (
     ServiceBusMessage,
     ServiceBusReceiver,
     TransactionNotSupportedError,
+    clock,
 )
 from sbclient.administration import CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
 from sbclient.client.transaction import Transaction
@@ -64,7 +65,7 @@ async def test_a_partitioned_entity_requires_one_key_per_transaction(kind: Names
 @pytest.mark.needs("full transactions")
 async def test_scheduling_is_part_of_a_transaction(kind: NamespaceKind) -> None:
     queue = await kind.queue()
-    later = datetime.fromtimestamp(kind.clock.now(), UTC) + timedelta(hours=1)
+    later = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
     async with kind.plain.get_queue_sender(queue) as sender:
         for text, is_committed in (("a", False), ("b", True)):
             transaction = kind.plain.transaction()

@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from sbclient.clock import VirtualClock
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
 from sbclient.emulator.faults import WireFaults
@@ -17,9 +16,9 @@ from sbclient.hosting.host import BrokerHost
 
 
 @pytest.fixture
-def host(clock: VirtualClock) -> BrokerHost:
+def host() -> BrokerHost:
     """The broker."""
-    return BrokerHost("contoso", clock=clock, random=Random(1))
+    return BrokerHost("contoso", random=Random(1))
 
 
 @pytest.fixture

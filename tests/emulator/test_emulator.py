@@ -19,6 +19,7 @@ from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+from sbclient import clock
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.broker.profile import STD_2021
 from sbclient.emulator import Emulator
@@ -396,7 +397,7 @@ class TestSwitches:
 
     async def test_fault_with_an_end_lets_connections_go_on_by_itself(self, emulator: Emulator, port: int) -> None:
         reader, writer = await opened(port)
-        now = emulator.context().clock.now()
+        now = clock.now()
         emulator.inject(WireFault(WireFaultKind.BLACK_HOLE, until_at=now + 0.2))
         writer.write(AMQP_HEADER)
         began_at = asyncio.get_running_loop().time()

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from sbclient.clock import VirtualClock
+from sbclient import clock
 from sbclient.emulator.events import MAX_QUEUED, MAX_SUBSCRIBERS, EventFeed, EventStream
 
 
@@ -48,9 +48,9 @@ async def test_number_of_subscribers_is_bounded() -> None:
     waiting.cancel()
 
 
-async def test_stream_writes_server_sent_events(clock: VirtualClock) -> None:
+async def test_stream_writes_server_sent_events() -> None:
     feed = EventFeed()
-    stream = EventStream(feed.subscribe(), clock)
+    stream = EventStream(feed.subscribe())
     feed.publish("entity.created", 5.0, path="a\nb")
     name, data, *rest = (await anext(stream)).split(b"\n")
     assert name == b"event: entity.created"
@@ -59,9 +59,9 @@ async def test_stream_writes_server_sent_events(clock: VirtualClock) -> None:
     await stream.aclose()
 
 
-async def test_silent_stream_sends_heartbeats(clock: VirtualClock) -> None:
+async def test_silent_stream_sends_heartbeats() -> None:
     feed = EventFeed()
-    stream = EventStream(feed.subscribe(), clock)
+    stream = EventStream(feed.subscribe())
     began_at = clock.now()
     assert await anext(stream) == b":\n\n"
     assert clock.now() - began_at == 15.0
@@ -71,9 +71,9 @@ async def test_silent_stream_sends_heartbeats(clock: VirtualClock) -> None:
     assert len(asyncio.all_tasks()) == 1, "nothing is left behind"
 
 
-async def test_stream_ends_when_no_more_may_be_seen(clock: VirtualClock) -> None:
+async def test_stream_ends_when_no_more_may_be_seen() -> None:
     feed = EventFeed()
-    stream = EventStream(feed.subscribe(), clock, clock.now() + 20)
+    stream = EventStream(feed.subscribe(), clock.now() + 20)
     feed.publish("early", 1.0)
     pieces = [piece async for piece in stream]
     assert b"early" in pieces[0]

@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 from sbclient.amqp import Connection, ConnectionOptions, EncodedMessage, encode_message, split_batch
 from sbclient.broker.filters import FilterError, SystemProperties, compile_action, compile_filter
 from sbclient.broker.profile import STD_2021
-from sbclient.clock import VirtualClock
 from sbclient.emulator.amqp.connection import BEFORE_TOKEN
 from sbclient.emulator.config.config import read_config
 from sbclient.emulator.context import NamespaceContext
@@ -107,13 +106,12 @@ def read_http(raw: bytes) -> None:
     """A request to a namespace that checks no tokens, so that more is reached."""
 
     async def upgrade(stream: ByteStream, request: Any, after: bytes) -> None:
-        if (websocket := await accept_websocket(stream, request, after, VirtualClock())) is not None:
+        if (websocket := await accept_websocket(stream, request, after)) is not None:
             while await websocket.read():
                 pass
 
     async def serve() -> None:
-        clock = VirtualClock()
-        host = BrokerHost("contoso", clock=clock, random=Random(1))
+        host = BrokerHost("contoso", random=Random(1))
         context = NamespaceContext(host, Authorizer(AuthorizationMode.NONE), WireFaults(Random(1)))
         registry = NamespaceRegistry()
         registry.add(context, lambda: None)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage, encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
@@ -33,7 +34,7 @@ MESSAGES = {
 async def test_other_messages_are_listed(context: NamespaceContext, host: BrokerHost, payload: bytes) -> None:
     create(host, EntityKind.QUEUE, "q")
     for message in (EncodedMessage.of(payload), encode_message(ServiceBusMessage("an order"))):
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [message])
+        host.namespace.send(Call(Operation.SEND, clock.now()), "q", [message])
     api = MessagesApi(context)
 
     page = await api.list(request("GET", "/$control/messages?entity=q"))

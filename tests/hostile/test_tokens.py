@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import (
     Connection,
     ConnectionClosed,
@@ -15,7 +16,6 @@ from sbclient.amqp import (
     encode_message,
 )
 from sbclient.broker.faults import Call, Operation
-from sbclient.clock import VirtualClock
 from sbclient.emulator.amqp.connection import serve_amqp
 from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
@@ -32,7 +32,7 @@ LATE_S = 0.1
 
 def put(host: BrokerHost, count: int = 1) -> None:
     """Store messages."""
-    host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [encode_message(ServiceBusMessage(b"x"))] * count)
+    host.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(ServiceBusMessage(b"x"))] * count)
 
 
 @pytest.mark.parametrize("settle_mode", [0, 1])
@@ -44,14 +44,14 @@ async def test_receiver_ends_when_its_token_expires(
         await client.put_token("q", lives_s=1000)  # the connection then sleeps for seconds
         await asyncio.sleep(1)
         await client.put_token("q", lives_s=3.0)
-        expires_at = int(client.clock.now() + 3.0)
+        expires_at = int(clock.now() + 3.0)
         receiver = await client.receiver("q", credit=10, settle_mode=settle_mode)
 
         detached = await client.event(LinkDetached, receiver)
 
         assert detached.error is not None
         assert detached.error.condition == "amqp:link:detach-forced"
-        assert client.clock.now() == pytest.approx(expires_at, abs=LATE_S)
+        assert clock.now() == pytest.approx(expires_at, abs=LATE_S)
 
 
 async def test_nothing_is_delivered_after_the_expiry(context: NamespaceContext, host: BrokerHost) -> None:
@@ -59,8 +59,8 @@ async def test_nothing_is_delivered_after_the_expiry(context: NamespaceContext, 
     async with connected(context) as client:
         await client.put_token("q", lives_s=2.0)
         receiver = await client.receiver("q", credit=10)
-        expires_at = int(client.clock.now() + 2.0)
-        await asyncio.sleep(expires_at - client.clock.now())
+        expires_at = int(clock.now() + 2.0)
+        await asyncio.sleep(expires_at - clock.now())
         put(host)
 
         with pytest.raises(TimeoutError):
@@ -71,10 +71,10 @@ async def test_management_links_end_with_their_token(context: NamespaceContext, 
     create(host, EntityKind.QUEUE, "q")
     async with connected(context) as client:
         await client.put_token("q", lives_s=2.0)
-        expires_at = int(client.clock.now() + 2.0)
+        expires_at = int(clock.now() + 2.0)
         for link in await client.node("q/$management"):
             assert await client.refusal(link) == "amqp:link:detach-forced"
-        assert client.clock.now() == pytest.approx(expires_at, abs=LATE_S)
+        assert clock.now() == pytest.approx(expires_at, abs=LATE_S)
 
 
 async def test_narrower_token_ends_the_links_that_it_does_not_cover(
@@ -84,7 +84,7 @@ async def test_narrower_token_ends_the_links_that_it_does_not_cover(
     create(host, EntityKind.QUEUE, "q", authorization_rules=[rule])
     async with connected(context, "q") as client:
         sender, receiver = await client.sender("q"), await client.receiver("q")
-        narrower = sign(f"{HOST}/q", "sender", "secret", client.clock.now() + 3600)
+        narrower = sign(f"{HOST}/q", "sender", "secret", clock.now() + 3600)
 
         assert await client.put_token("q", narrower) == 202
 
@@ -92,7 +92,7 @@ async def test_narrower_token_ends_the_links_that_it_does_not_cover(
         assert sender.is_open
 
 
-async def heard_of(context: NamespaceContext, clock: VirtualClock, idle_timeout_s: float) -> list[ConnectionClosed]:
+async def heard_of(context: NamespaceContext, idle_timeout_s: float) -> list[ConnectionClosed]:
     """The end of the connection of a client that sends only heartbeats for 15 s; empty if there is none.
 
     The client announces half of its idle timeout, as the specification recommends.
@@ -120,14 +120,12 @@ async def heard_of(context: NamespaceContext, clock: VirtualClock, idle_timeout_
     return ends
 
 
-async def test_heartbeats_are_in_time_for_the_shortest_idle_timeout(
-    context: NamespaceContext, clock: VirtualClock
-) -> None:
-    assert await heard_of(context, clock, 2.0) == []
+async def test_heartbeats_are_in_time_for_the_shortest_idle_timeout(context: NamespaceContext) -> None:
+    assert await heard_of(context, 2.0) == []
 
 
-async def test_idle_timeouts_under_a_second_are_rejected(context: NamespaceContext, clock: VirtualClock) -> None:
-    (end,) = await heard_of(context, clock, 1.9)
+async def test_idle_timeouts_under_a_second_are_rejected(context: NamespaceContext) -> None:
+    (end,) = await heard_of(context, 1.9)
 
     assert end.by_peer
     assert end.error is not None

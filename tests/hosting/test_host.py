@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.profile import STD_2021
 from sbclient.broker.session import SessionLock
-from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.entities import (
     EntityAddress,
@@ -56,11 +56,11 @@ class Running:
     """A host, with short words for what the tests ask of it."""
 
     def __init__(self, **how: Any) -> None:
-        self.host = BrokerHost("contoso", clock=VirtualClock(), random=Random(1), **how)
+        self.host = BrokerHost("contoso", random=Random(1), **how)
         self.namespace = self.host.namespace
 
     def create(self, name: str = "q", **described: Any) -> None:
-        call = Call(Operation.MANAGE, self.host.clock.now())
+        call = Call(Operation.MANAGE, clock.now())
         self.namespace.management.create(call, address(name), QueueProperties(name, **described))
 
     async def send(self, *messages: ServiceBusMessage, path: str = "q", timeout_s: float = 60.0) -> None:
@@ -82,7 +82,7 @@ class Running:
 
     def settle(self, message: ServiceBusReceivedMessage, how: Any = COMPLETE, path: str = "q") -> None:
         assert message.lock_token is not None
-        call = Call(Operation.SETTLE, self.host.clock.now())
+        call = Call(Operation.SETTLE, clock.now())
         self.namespace.settle(call, path, [message.lock_token], how)
 
 
@@ -124,7 +124,7 @@ async def test_a_waiting_receiver_gets_what_becomes_available_after_other_timed_
     await running.send(message("dead-lettered"), message("deferred", time_to_live=seconds(10)), path="once")
     _, deferred = await running.taken(count=2, path="once")
     running.settle(deferred, DEFER, path="once")
-    due = at(running.host.clock.now() + 20)
+    due = at(clock.now() + 20)
     await running.send(message("scheduled", scheduled_enqueue_time_utc=due), path="once")
     assert await running.receive(60, path="once") == ["scheduled"]
     assert elapsed() == 20
@@ -155,7 +155,7 @@ async def test_receivers_are_served_in_the_order_of_arrival(running: Running) ->
 async def test_a_new_receiver_waits_behind_the_others(running: Running) -> None:
     first = asyncio.create_task(running.receive())
     await asyncio.sleep(1)
-    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [encode_message(message("a"))])
+    running.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(message("a"))])
     newcomer = asyncio.create_task(running.receive(10))
     assert await first == ["a"]
     assert await newcomer == []
@@ -166,7 +166,7 @@ async def test_a_new_receiver_does_not_overtake_a_woken_one(running: Running) ->
     await asyncio.sleep(1)
     newcomer = asyncio.create_task(running.receive(10))
     await asyncio.sleep(0)
-    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [encode_message(message("a"))])
+    running.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(message("a"))])
     assert await newcomer == []
     assert await first == ["a"]
 
@@ -174,7 +174,7 @@ async def test_a_new_receiver_does_not_overtake_a_woken_one(running: Running) ->
 async def test_a_woken_receiver_without_a_message_waits_again(running: Running) -> None:
     waiting = asyncio.create_task(running.receive(5))
     await asyncio.sleep(1)
-    now = running.host.clock.now()
+    now = clock.now()
     running.namespace.send(Call(Operation.SEND, now), "q", [encode_message(message("a"))])
     assert len(running.namespace.receive(Call(Operation.RECEIVE, now), "q", max_message_count=1)) == 1
     assert await waiting == []
@@ -216,9 +216,9 @@ async def test_an_abandoned_message_wakes_a_receiver(running: Running) -> None:
 
 async def test_scheduled_message_wakes_a_waiting_receiver(running: Running) -> None:
     async with asyncio.TaskGroup() as group:
-        later = at(running.host.clock.now() + 30)
+        later = at(clock.now() + 30)
         group.create_task(after(2, lambda: running.send(message("later", scheduled_enqueue_time_utc=later))))
-        sooner = at(running.host.clock.now() + 20)
+        sooner = at(clock.now() + 20)
         group.create_task(after(3, lambda: running.send(message("sooner", scheduled_enqueue_time_utc=sooner))))
         assert await running.receive() == ["sooner"]
         assert elapsed() == 20
@@ -234,7 +234,7 @@ async def test_an_expired_message_wakes_a_receiver_of_dead_letters(running: Runn
 
 
 async def test_a_message_scheduled_on_a_topic_wakes_its_subscription(running: Running) -> None:
-    management, now = running.namespace.management, running.host.clock.now()
+    management, now = running.namespace.management, clock.now()
     management.create(Call(Operation.MANAGE, now), topic_address("t"), TopicProperties("t"))
     management.create(Call(Operation.MANAGE, now), address("t/Subscriptions/x"), SubscriptionProperties("x"))
     async with asyncio.TaskGroup() as group:
@@ -250,7 +250,7 @@ async def test_a_forwarded_message_wakes_the_receiver_at_the_end(running: Runnin
         group.create_task(after(2, lambda: running.send(message("a"), path="source")))
         assert await running.receive() == ["a"]
         assert elapsed() == 2
-        later = at(running.host.clock.now() + 10)
+        later = at(clock.now() + 10)
         await running.send(message("b", scheduled_enqueue_time_utc=later), path="source")
         assert await running.receive() == ["b"]
     assert elapsed() == 12
@@ -265,7 +265,7 @@ async def test_a_dead_letter_wakes_the_receiver_of_the_dead_letter_queue(running
 
 
 async def test_deleting_an_entity_ends_the_wait(running: Running) -> None:
-    call = Call(Operation.MANAGE, running.host.clock.now())
+    call = Call(Operation.MANAGE, clock.now())
     waiting = asyncio.create_task(running.receive())
     await asyncio.sleep(2)
     running.namespace.management.delete(call, address("q"))
@@ -296,7 +296,7 @@ async def test_a_batch_receive_returns_the_messages_available_with_the_first(run
 @pytest.mark.parametrize(("waiting", "is_fit"), [(2, True), (3, False)])
 async def test_the_number_of_waiting_receivers_is_limited(waiting: int, is_fit: bool) -> None:
     running = Running(profile=replace(STD_2021, max_concurrent_receives=3))
-    management, now = running.namespace.management, running.host.clock.now()
+    management, now = running.namespace.management, clock.now()
     management.create(Call(Operation.MANAGE, now), topic_address("t"), TopicProperties("t"))
     for name in "xy":
         where = address(f"t/Subscriptions/{name}")
@@ -348,7 +348,7 @@ async def test_a_receive_from_a_hanging_entity_waits_until_it_is_healed(running:
 
 async def test_a_fault_that_heals_by_itself_wakes_receivers(running: Running) -> None:
     await running.send(message("a", partition_key=KEYS[3]), path="p")
-    until = running.host.clock.now() + 7
+    until = clock.now() + 7
     running.host.inject(Fault(FaultKind.DOWN, "p", fragments=[3], until_at=until))
     assert await running.receive(path="p") == ["a"]
     assert elapsed() == 7
@@ -470,7 +470,7 @@ async def test_a_released_session_wakes_a_waiting_acceptor(running: Running) -> 
     await running.send(message("a", session_id="x"), path="s")
     lock = await accept(running)
     async with asyncio.TaskGroup() as group:
-        call = Call(Operation.SESSION, running.host.clock.now() + 3)
+        call = Call(Operation.SESSION, clock.now() + 3)
         group.create_task(after(3, lambda: running.namespace.release_session(call, "s", lock)))
         assert (await accept(running)).session_id == "x"
     assert elapsed() == 3
@@ -481,7 +481,7 @@ async def test_a_slow_accept_is_late_and_a_lost_one_holds_the_session(running: R
     running.host.inject(Fault(FaultKind.SLOW, "s", operations=[Operation.SESSION], latency_s=2.0, count=1))
     lock = await accept(running)
     assert elapsed() == 2
-    running.namespace.release_session(Call(Operation.SESSION, running.host.clock.now()), "s", lock)
+    running.namespace.release_session(Call(Operation.SESSION, clock.now()), "s", lock)
     running.host.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, "s", operations=[Operation.SESSION], count=1))
     with pytest.raises(OperationTimeoutError):
         await accept(running, 5)
@@ -510,7 +510,7 @@ def test_host_drops_waiters_of_closed_loops() -> None:
         running.create()
         asyncio.get_running_loop().create_task(running.receive())
         await asyncio.sleep(1)
-        await running.send(message("later", scheduled_enqueue_time_utc=at(running.host.clock.now() + 50)))
+        await running.send(message("later", scheduled_enqueue_time_utc=at(clock.now() + 50)))
 
     async def second() -> list[str]:
         async with asyncio.TaskGroup() as group:
@@ -599,13 +599,13 @@ async def test_a_new_receiver_at_another_front_end_waits_behind_others_at_a_plai
     running.create()
     first = asyncio.create_task(running.receive(front_end=0))
     await asyncio.sleep(1)
-    running.namespace.send(Call(Operation.SEND, running.host.clock.now()), "q", [encode_message(message("a"))])
+    running.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(message("a"))])
     assert await running.receive(10, front_end=1) == []
     assert await first == ["a"]
 
 
 async def test_a_message_wakes_the_holder_of_its_session_in_its_fragment(running: Running) -> None:
-    path, manage = "t/Subscriptions/s", Call(Operation.MANAGE, running.host.clock.now())
+    path, manage = "t/Subscriptions/s", Call(Operation.MANAGE, clock.now())
     management = running.namespace.management
     management.create(manage, topic_address("t"), TopicProperties("t", enable_partitioning=True))
     management.create(manage, address(path), SubscriptionProperties("s", requires_session=True))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
@@ -70,7 +71,6 @@ class Served:
 
     def create(self, kind: EntityKind, names: tuple[str, ...], properties: EntityProperties, namespace: str) -> None:
         broker = self.emulator.context(namespace).host.namespace
-        clock = self.emulator.context(namespace).clock
         address = EntityAddress(kind, names)
         self.do(lambda: broker.management.create(Call(Operation.MANAGE, clock.now()), address, properties))
 
@@ -87,14 +87,14 @@ class Served:
 
         def send() -> None:
             for message in messages:
-                context.host.namespace.send(Call(Operation.SEND, context.clock.now()), path, [encode_message(message)])
+                context.host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])
 
         self.do(send)
 
     def receive(self, path: str, count: int = 10, *, deletes: bool = True) -> list[ServiceBusReceivedMessage]:
         context = self.emulator.context(PRIMARY)
         mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if deletes else ServiceBusReceiveMode.PEEK_LOCK
-        call = Call(Operation.RECEIVE, context.clock.now())
+        call = Call(Operation.RECEIVE, clock.now())
         namespace = context.host.namespace
         taken = self.do(lambda: namespace.receive(call, path, max_message_count=count, mode=mode))
         return [entry.received() for entry in taken]
@@ -114,7 +114,7 @@ class Served:
 
         def settle() -> None:
             for token in [each.lock_token for each in received if each.lock_token]:
-                call = Call(Operation.SETTLE, context.clock.now())
+                call = Call(Operation.SETTLE, clock.now())
                 context.host.namespace.settle(call, path, [token], settlement)
 
         self.do(settle)

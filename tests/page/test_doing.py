@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sbclient import clock
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator.faults import WireFaultKind
 from sbclient.message import ServiceBusMessage
@@ -169,7 +170,7 @@ class TestFaults:
         expect(switch).to_have_attribute("aria-checked", "true")
         expect(page.locator(".view-head .state")).to_have_text("down, partly")
         host = served.emulator.context().host
-        (fault,) = served.do(lambda: host.namespace.faults.active(host.clock.now()))
+        (fault,) = served.do(lambda: host.namespace.faults.active(clock.now()))
         assert (fault.kind, fault.entity_path, list(fault.fragments or ())) == (FaultKind.DOWN, "orders", [3])
         switch.click()
         expect(fragment.locator(".fragment-state")).to_have_text("")
@@ -200,9 +201,9 @@ class TestFaults:
         page.get_by_role("switch", name="Slow").click()
         expect(page.locator("#panel-faults")).to_contain_text("50 %")
         host = served.emulator.context().host
-        (fault,) = served.do(lambda: host.namespace.faults.active(host.clock.now()))
+        (fault,) = served.do(lambda: host.namespace.faults.active(clock.now()))
         assert (fault.probability, fault.latency_s) == (0.5, 2)
-        assert 590 < fault.until_at - host.clock.now() <= 600
+        assert 590 < fault.until_at - clock.now() <= 600
 
     def test_faults_of_a_namespace_are_injected_and_all_healed(self, page: Page, served: Served) -> None:
         served.queue("orders")

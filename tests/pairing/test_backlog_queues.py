@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.broker.profile import PREM_2021, STD_2021
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
     MessageSizeExceededError,
@@ -47,7 +47,7 @@ UNAVAILABLE = [
 
 @pytest.mark.parametrize("fault", UNAVAILABLE, ids=lambda fault: fault.kind.value)
 async def test_an_unavailable_secondary_does_not_delay_the_primary(
-    pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture, fault: Fault
+    pair: MemoryPair, caplog: pytest.LogCaptureFixture, fault: Fault
 ) -> None:
     pair.secondary.inject(fault)
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
@@ -66,7 +66,7 @@ async def test_an_unavailable_secondary_does_not_delay_the_primary(
     assert [vars(record)["event_name"] for record in caplog.records] == ["pair.not_provisioned"]
 
 
-async def test_a_send_with_a_short_timeout_opens_the_client_in_time(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_send_with_a_short_timeout_opens_the_client_in_time(pair: MemoryPair) -> None:
     pair.secondary.inject(Fault(FaultKind.HANG))
     client = pair.client()
     await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"), timeout=1.0)
@@ -75,9 +75,7 @@ async def test_a_send_with_a_short_timeout_opens_the_client_in_time(pair: Memory
 
 
 @pytest.mark.parametrize("fault", UNAVAILABLE, ids=lambda fault: fault.kind.value)
-async def test_queues_are_provisioned_when_the_secondary_answers(
-    pair: MemoryPair, clock: VirtualClock, fault: Fault
-) -> None:
+async def test_queues_are_provisioned_when_the_secondary_answers(pair: MemoryPair, fault: Fault) -> None:
     pair.secondary.inject(fault)
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await asyncio.gather(*(sender.send_messages(ServiceBusMessage(str(number))) for number in range(1000)))
@@ -88,7 +86,7 @@ async def test_queues_are_provisioned_when_the_secondary_answers(
         assert clock.monotonic() <= 2.0
         await clock.sleep(600.0)
         pair.secondary.heal()
-        await until(clock, lambda: client.pair.status().is_provisioned, at_most_s=90.5)
+        await until(lambda: client.pair.status().is_provisioned, at_most_s=90.5)
         status = client.pair.status()
         assert (status.backlog_queues, status.provisioning_error) == (tuple(BACKLOG), None)
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -96,23 +94,23 @@ async def test_queues_are_provisioned_when_the_secondary_answers(
     assert texts(await diverted(pair)) == ["a"]
 
 
-async def test_messages_must_fit_the_backlog_as_soon_as_its_queues_are_provisioned(clock: VirtualClock) -> None:
-    primary = MemoryNamespace("contoso", clock=clock, random=Random(1), profile=PREM_2021)
-    secondary = MemoryNamespace("contoso-backup", clock=clock, random=Random(1), profile=STD_2021)
-    pair = MemoryPair(primary, secondary, clock, Random(1))
+async def test_messages_must_fit_the_backlog_as_soon_as_its_queues_are_provisioned() -> None:
+    primary = MemoryNamespace("contoso", random=Random(1), profile=PREM_2021)
+    secondary = MemoryNamespace("contoso-backup", random=Random(1), profile=STD_2021)
+    pair = MemoryPair(primary, secondary, Random(1))
     await make_queue(pair)
     pair.secondary.inject(Fault(FaultKind.DOWN))
     large = b"x" * 300_000
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage(large))
         pair.secondary.heal()
-        await until(clock, lambda: client.pair.status().is_provisioned, at_most_s=60)
+        await until(lambda: client.pair.status().is_provisioned, at_most_s=60)
         with pytest.raises(MessageSizeExceededError):
             await sender.send_messages(ServiceBusMessage(large))
         await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
 
 
-async def test_the_pauses_between_attempts_grow(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_the_pauses_between_attempts_grow(pair: MemoryPair) -> None:
     pair.secondary.inject(Fault(FaultKind.DOWN))
     attempts: list[float] = []
     client = pair.client()
@@ -130,7 +128,7 @@ async def test_the_pauses_between_attempts_grow(pair: MemoryPair, clock: Virtual
     assert all(15.0 <= pause <= 30.0 for pause in pauses[5:])
 
 
-async def test_a_diversion_begins_an_attempt_at_once(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_diversion_begins_an_attempt_at_once(pair: MemoryPair) -> None:
     pair.secondary.inject(Fault(FaultKind.DOWN))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await clock.sleep(600.0)
@@ -150,9 +148,7 @@ async def test_a_diversion_begins_an_attempt_at_once(pair: MemoryPair, clock: Vi
     ],
     ids=["down", "hang", "the right is lost later"],
 )
-async def test_a_diversion_raises_the_cause(
-    pair: MemoryPair, clock: VirtualClock, fault: Fault, cause: type[Exception] | None
-) -> None:
+async def test_a_diversion_raises_the_cause(pair: MemoryPair, fault: Fault, cause: type[Exception] | None) -> None:
     pair.secondary.inject(Fault(FaultKind.DOWN))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.secondary.heal()
@@ -165,7 +161,7 @@ async def test_a_diversion_raises_the_cause(
         assert ("grant the Manage right" in str(client.pair.status().provisioning_error)) is (cause is None)
 
 
-async def test_a_slow_secondary_is_provisioned_in_the_background(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_slow_secondary_is_provisioned_in_the_background(pair: MemoryPair) -> None:
     pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=3.0))
     async with pair.client(AT_ONCE) as client:
         assert not client.pair.status().is_provisioned
@@ -174,9 +170,7 @@ async def test_a_slow_secondary_is_provisioned_in_the_background(pair: MemoryPai
         assert client.pair.status().provisioning_error is None
 
 
-async def test_a_batch_made_before_provisioning_fits_the_backlog_afterwards(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_batch_made_before_provisioning_fits_the_backlog_afterwards(pair: MemoryPair) -> None:
     """The limits of an open link are narrowed when those of the backlog become known."""
     pair.secondary.inject(Fault(FaultKind.DOWN))
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
@@ -190,9 +184,7 @@ async def test_a_batch_made_before_provisioning_fits_the_backlog_afterwards(
         assert (await sender.create_message_batch()).max_size_in_bytes < 10_000 < before
 
 
-async def test_the_metric_counts_clients_without_backlog_queues(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: object
-) -> None:
+async def test_the_metric_counts_clients_without_backlog_queues(pair: MemoryPair, metric_reader: object) -> None:
     pair.secondary.inject(Fault(FaultKind.DOWN))
     async with pair.client():
         unavailable = values(metric_reader, metrics.UNPROVISIONED)  # type: ignore[arg-type]  # imported lazily
@@ -233,7 +225,7 @@ async def test_an_opening_that_fails_leaves_no_connection(pair: MemoryPair) -> N
 # -- syphons -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_syphon_waits_for_the_secondary(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_syphon_waits_for_the_secondary(pair: MemoryPair) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         await sender.send_messages(ServiceBusMessage("a"))
@@ -274,7 +266,7 @@ async def test_the_first_diversion_warns_if_the_primary_was_never_reached(
 
 
 @pytest.mark.parametrize("use", ["send", "receive", "peek", "rejected send", "hanging send", "administration"])
-async def test_any_answer_shows_that_the_primary_was_reached(pair: MemoryPair, clock: VirtualClock, use: str) -> None:
+async def test_any_answer_shows_that_the_primary_was_reached(pair: MemoryPair, use: str) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         assert client.pair.status().never_reached
         match use:
@@ -301,23 +293,19 @@ async def test_any_answer_shows_that_the_primary_was_reached(pair: MemoryPair, c
 # -- a misspelled entity -----------------------------------------------------------------------------------------------
 
 
-async def test_a_misspelled_entity_raises_once_the_primary_answers(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_misspelled_entity_raises_once_the_primary_answers(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender("ordres") as sender:
         await sender.send_messages(ServiceBusMessage("a"))
         pair.primary.heal()
-        await until(
-            clock,
-            lambda: client.pair.status().entities["ordres"].state is FailoverState.HEALTHY,
-            at_most_s=70.0,
-        )
+        await until(lambda: client.pair.status().entities["ordres"].state is FailoverState.HEALTHY, at_most_s=70.0)
         with pytest.raises(MessagingEntityNotFoundError):
             await sender.send_messages(ServiceBusMessage("b"))
         assert client.pair.status().entities["ordres"].diverted == 1
         assert client.pair.events()[-1].name == "failover.entity_missing"
 
 
-async def test_an_entity_that_vanished_stays_failed_over(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_an_entity_that_vanished_stays_failed_over(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
         await client.administration.delete_queue(QUEUE)
@@ -348,9 +336,7 @@ async def test_a_list_with_several_keys_is_diverted_to_a_partitioned_queue(pair:
 
 
 @pytest.mark.parametrize("is_closed_before", [True, False])
-async def test_run_syphon_ends_5_s_after_its_partner_was_closed(
-    pair: MemoryPair, clock: VirtualClock, is_closed_before: bool
-) -> None:
+async def test_run_syphon_ends_5_s_after_its_partner_was_closed(pair: MemoryPair, is_closed_before: bool) -> None:
     lender = pair.unpaired_client(secondary=True)
     client = pair.client(secondary=lender)
     await client.__aenter__()

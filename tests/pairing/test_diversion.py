@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -46,9 +46,7 @@ def test_a_quarter_of_the_timeout_is_reserved_for_the_diversion(timeout_s: float
 # -- the rewrite -------------------------------------------------------------------------------------------------------
 
 
-async def test_sealing_stores_four_properties_and_keeps_all_others(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_sealing_stores_four_properties_and_keeps_all_others(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
     client.pair.force_failover(QUEUE)
     async with client.get_queue_sender(QUEUE) as sender:
@@ -124,9 +122,7 @@ async def test_a_sender_keeps_its_queue_and_senders_use_all_queues(pair: MemoryP
         assert set(Counter(texts(messages)).values()) == {3}
 
 
-async def test_a_failed_queue_is_quarantined_for_every_sender(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_failed_queue_is_quarantined_for_every_sender(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     backlog_down(pair, *BACKLOG[:9])
     async with client.get_queue_sender(QUEUE) as sender:
@@ -143,9 +139,7 @@ async def test_a_failed_queue_is_quarantined_for_every_sender(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
-async def test_a_failed_queue_costs_one_attempt_and_no_message(
-    pair: MemoryPair, clock: VirtualClock, kind: FaultKind
-) -> None:
+async def test_a_failed_queue_costs_one_attempt_and_no_message(pair: MemoryPair, kind: FaultKind) -> None:
     async with pair.client(AT_ONCE) as client:
         client.pair.force_failover(QUEUE)
         for queue in BACKLOG:
@@ -158,9 +152,7 @@ async def test_a_failed_queue_costs_one_attempt_and_no_message(
     assert len(await diverted(pair)) == 10
 
 
-async def test_a_failed_queue_is_used_again_after_its_quarantine(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_failed_queue_is_used_again_after_its_quarantine(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("first"))
@@ -199,9 +191,7 @@ async def test_an_invalid_message_raises_and_quarantines_no_queue(pair: MemoryPa
     assert client.pair.status().quarantined == ()
 
 
-async def test_send_raises_every_cause_when_all_queues_are_down(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_send_raises_every_cause_when_all_queues_are_down(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     backlog_down(pair, *BACKLOG)
     async with client.get_queue_sender(QUEUE) as sender:
@@ -215,9 +205,7 @@ async def test_send_raises_every_cause_when_all_queues_are_down(
     assert "backlog.usable" in [event.name for event in client.pair.events()]
 
 
-async def test_send_ends_within_the_timeout_when_all_queues_hang(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_send_ends_within_the_timeout_when_all_queues_hang(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     pair.secondary.inject(Fault(FaultKind.HANG))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -227,9 +215,7 @@ async def test_send_ends_within_the_timeout_when_all_queues_hang(
     assert len(caught.value.causes) >= 4
 
 
-async def test_send_waits_10_s_for_a_busy_secondary(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_send_waits_10_s_for_a_busy_secondary(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     pair.secondary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=2))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -296,9 +282,7 @@ async def test_a_session_is_not_diverted_to_another_queue_when_its_own_fails(pai
     assert await diverted(pair) == []
 
 
-async def test_messages_without_session_or_with_schedule_use_plain_queues(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_messages_without_session_or_with_schedule_use_plain_queues(pair: MemoryPair) -> None:
     due = datetime.fromtimestamp(clock.now() + 60, UTC)
     async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
@@ -321,9 +305,7 @@ async def test_a_list_of_several_sessions_is_rejected(pair: MemoryPair, is_faile
     assert texts(await taken(pair)) == ["a", "b"]
 
 
-async def test_different_keys_are_diverted_concurrently(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_different_keys_are_diverted_concurrently(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     pair.secondary.inject(Fault(FaultKind.SLOW, latency_s=1.0, operations=[Operation.SEND]))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -349,7 +331,7 @@ async def test_quarantined_queues_are_tried_when_all_others_fail(pair: MemoryPai
     assert texts(held[second]) == ["b"]
 
 
-async def test_a_busy_queue_in_quarantine_is_tried_again_after_10_s(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_busy_queue_in_quarantine_is_tried_again_after_10_s(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=2)) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         backlog_down(pair, *BACKLOG[:2])
@@ -391,9 +373,7 @@ async def test_senders_share_the_link_to_a_backlog_queue_until_it_fails(
     assert len(await diverted(pair)) == 6
 
 
-async def test_a_failed_link_closes_after_its_last_transfer(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_link_closes_after_its_last_transfer(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
     closed_in_use: list[int] = []
     in_use = Counter[MemorySender]()
     send, close = MemorySender.send, MemorySender.close
@@ -508,7 +488,7 @@ async def test_a_doubt_of_the_first_attempt_remains_when_all_other_queues_refuse
 
 
 async def test_a_busy_queue_gets_the_transfer_again_after_10_s(
-    pair: MemoryPair, clock: VirtualClock, attached: tuple[ServiceBusSender, list[str]]
+    pair: MemoryPair, attached: tuple[ServiceBusSender, list[str]]
 ) -> None:
     sender, by_task = attached
     (first,) = await waiting(pair)
@@ -538,9 +518,7 @@ async def test_a_diverted_transfer_that_fails_after_the_recovery_says_nothing_ab
     assert sorted(texts(await diverted(pair))) == ["a", "first"]
 
 
-async def test_properties_with_reserved_names_count_for_the_size_in_the_backlog(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_properties_with_reserved_names_count_for_the_size_in_the_backlog(pair: MemoryPair) -> None:
     async with pair.client(options(reserve_backlog_headroom=False)) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:

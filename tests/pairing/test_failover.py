@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -56,7 +56,7 @@ async def fail(sender: ServiceBusSender, error: type[ServiceBusError] = ServiceB
 
 
 async def test_sends_are_diverted_during_an_outage_and_forwarded_after_it(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("before"))
@@ -66,21 +66,19 @@ async def test_sends_are_diverted_during_an_outage_and_forwarded_after_it(
         assert state(client) is SUSPECT
         await clock.sleep(30.0)
         await fail(sender)
-        await until(clock, lambda: state(client) is FAILED_OVER, at_most_s=60.0)
+        await until(lambda: state(client) is FAILED_OVER, at_most_s=60.0)
         assert clock.monotonic() == pytest.approx(armed_at + 60.0, abs=0.3)
         await sender.send_messages(ServiceBusMessage("during"))
         assert texts(await diverted(pair)) == ["during"]
         pair.primary.heal()
-        await until(clock, lambda: state(client) is HEALTHY, at_most_s=66.0)
+        await until(lambda: state(client) is HEALTHY, at_most_s=66.0)
         await sender.send_messages(ServiceBusMessage("after"))
         assert (await client.run_syphon(until="empty")).drained == 1
     assert texts(await taken(pair)) == ["before", "after", "during"]
     assert names(client) == ["failover.suspected", "failover.engaged", "failover.recovered"]
 
 
-async def test_send_to_a_failed_over_entity_does_not_wait(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_send_to_a_failed_over_entity_does_not_wait(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
     client.pair.mark_unhealthy(QUEUE)
     async with client.get_queue_sender(QUEUE) as sender:
@@ -91,9 +89,7 @@ async def test_send_to_a_failed_over_entity_does_not_wait(
     assert client.pair.status().entities[QUEUE].diverted == 100
 
 
-async def test_an_entity_fails_over_without_another_send(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_an_entity_fails_over_without_another_send(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with client.get_queue_sender(QUEUE) as sender:
         await fail(sender)
@@ -106,22 +102,18 @@ async def test_an_entity_fails_over_without_another_send(
     assert engaged.at_utc.timestamp() - 1_700_000_000.0 == pytest.approx(armed_at + 60.0)
 
 
-async def test_a_later_failure_does_not_move_the_deadline(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_later_failure_does_not_move_the_deadline(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with client.get_queue_sender(QUEUE) as sender:
         await fail(sender)
         armed_at = clock.monotonic()
         while clock.monotonic() < armed_at + 50.0:
             await fail(sender)
-        await until(clock, lambda: state(client) is FAILED_OVER, at_most_s=20.0)
+        await until(lambda: state(client) is FAILED_OVER, at_most_s=20.0)
     assert clock.monotonic() == pytest.approx(armed_at + 60.0, abs=1.0)
 
 
-async def test_a_success_cancels_the_failover_deadline(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_success_cancels_the_failover_deadline(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as failing, client.get_queue_sender(QUEUE) as other:
         pair.primary.inject(Fault(FaultKind.DOWN))
         await fail(failing)
@@ -133,9 +125,7 @@ async def test_a_success_cancels_the_failover_deadline(
     assert names(client) == ["failover.suspected", "failover.cleared"]
 
 
-async def test_only_the_affected_entity_fails_over(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_only_the_affected_entity_fails_over(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "bills")
     pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
     async with client.get_queue_sender(QUEUE) as orders, client.get_queue_sender("bills") as bills:
@@ -168,7 +158,7 @@ async def test_each_client_fails_over_on_its_own(pair: MemoryPair, client: Servi
 # -- the interval ------------------------------------------------------------------------------------------------------
 
 
-async def test_an_interval_of_0_diverts_the_failed_send(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_an_interval_of_0_diverts_the_failed_send(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
@@ -177,7 +167,7 @@ async def test_an_interval_of_0_diverts_the_failed_send(pair: MemoryPair, clock:
     assert texts(await diverted(pair)) == ["a"]
 
 
-async def test_an_interval_of_0_reopens_a_stale_link_once(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_an_interval_of_0_reopens_a_stale_link_once(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("1"))
         pair.primary.inject(Fault(FaultKind.DOWN, count=1))
@@ -198,7 +188,7 @@ async def test_an_interval_of_0_does_not_reopen_a_link_that_was_never_open(pair:
         assert client.pair.status().entities[QUEUE].diverted == 1
 
 
-async def test_a_stale_link_is_not_reopened_after_the_timeout(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_stale_link_is_not_reopened_after_the_timeout(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("1"))
         slow = Fault(FaultKind.SLOW, latency_s=100.0, operations=[Operation.SEND])
@@ -209,7 +199,7 @@ async def test_a_stale_link_is_not_reopened_after_the_timeout(pair: MemoryPair, 
     assert texts(await diverted(pair)) == ["2"]
 
 
-async def test_failover_interrupts_the_back_off_of_a_send(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_failover_interrupts_the_back_off_of_a_send(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with (
         pair.client(options(failover_interval=2), retry_total=100, retry_backoff_factor=8.0) as client,
@@ -227,7 +217,7 @@ async def test_failover_interrupts_the_back_off_of_a_send(pair: MemoryPair, cloc
 
 
 async def test_a_send_in_doubt_stays_in_doubt_when_a_failover_interrupts_it_and_no_backlog_queue_answers(
-    pair: MemoryPair, clock: VirtualClock
+    pair: MemoryPair,
 ) -> None:
     pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
     async with (
@@ -245,7 +235,7 @@ async def test_a_send_in_doubt_stays_in_doubt_when_a_failover_interrupts_it_and_
 
 
 async def test_a_send_whose_last_attempt_ends_after_the_failover_is_diverted(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -257,7 +247,7 @@ async def test_a_send_whose_last_attempt_ends_after_the_failover_is_diverted(
 
 
 @pytest.mark.parametrize("interval_s", [60, 3600])
-async def test_the_failover_interval_is_configurable(pair: MemoryPair, clock: VirtualClock, interval_s: int) -> None:
+async def test_the_failover_interval_is_configurable(pair: MemoryPair, interval_s: int) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with pair.client(options(failover_interval=interval_s)) as client:
         async with client.get_queue_sender(QUEUE) as sender:
@@ -268,7 +258,7 @@ async def test_the_failover_interval_is_configurable(pair: MemoryPair, clock: Vi
         assert state(client) is FAILED_OVER
 
 
-async def test_divert_while_suspect_diverts_failed_sends(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_divert_while_suspect_diverts_failed_sends(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with (
         pair.client(options(divert_while_suspect=True)) as client,
@@ -354,9 +344,7 @@ async def test_is_outage_of_the_options_replaces_the_default(pair: MemoryPair) -
     assert [type(error) for error in judged] == [ServiceBusConnectionError, ServiceBusAuthorizationError]
 
 
-async def test_a_cancelled_send_does_not_count_towards_failover(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_cancelled_send_does_not_count_towards_failover(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
     sender = client.get_queue_sender(QUEUE)
     send = asyncio.ensure_future(sender.send_messages(ServiceBusMessage("a")))
@@ -369,7 +357,7 @@ async def test_a_cancelled_send_does_not_count_towards_failover(
 
 
 async def test_time_spent_behind_other_sends_does_not_count_towards_failover(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     pair.primary.inject(Fault(FaultKind.SLOW, latency_s=9.0, operations=[Operation.SEND]))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -381,9 +369,7 @@ async def test_time_spent_behind_other_sends_does_not_count_towards_failover(
 
 
 @pytest.mark.parametrize("timeout", [4.0, 8.0, 20.0, 60.0])
-async def test_part_of_the_timeout_is_reserved_for_the_diversion(
-    pair: MemoryPair, clock: VirtualClock, timeout: float
-) -> None:
+async def test_part_of_the_timeout_is_reserved_for_the_diversion(pair: MemoryPair, timeout: float) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"), timeout=timeout)
@@ -395,7 +381,7 @@ async def test_part_of_the_timeout_is_reserved_for_the_diversion(
 
 
 async def test_a_success_of_a_send_begun_before_the_failover_is_ignored(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     pair.primary.inject(Fault(FaultKind.SLOW, latency_s=15.0, operations=[Operation.SEND], count=1))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -406,9 +392,7 @@ async def test_a_success_of_a_send_begun_before_the_failover_is_ignored(
         assert state(client) is FAILED_OVER
 
 
-async def test_recovery_applies_to_every_sender_immediately(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_recovery_applies_to_every_sender_immediately(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as one, client.get_queue_sender(QUEUE) as other:
         client.pair.force_failover(QUEUE)
         await one.send_messages(ServiceBusMessage("1"))
@@ -420,7 +404,7 @@ async def test_recovery_applies_to_every_sender_immediately(
     assert texts(await taken(pair)) == ["3", "4"]
 
 
-async def test_a_flapping_primary_loses_no_message(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_flapping_primary_loses_no_message(pair: MemoryPair) -> None:
     accepted: list[str] = []
     async with (
         pair.client(options(failover_interval=3, ping_primary_interval=2)) as client,
@@ -448,7 +432,7 @@ async def test_a_flapping_primary_loses_no_message(pair: MemoryPair, clock: Virt
 # -- both sides, and control by hand -----------------------------------------------------------------------------------
 
 
-async def test_send_raises_when_both_namespaces_are_down(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_send_raises_when_both_namespaces_are_down(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.DOWN))
         pair.secondary.inject(Fault(FaultKind.DOWN))
@@ -463,9 +447,7 @@ async def test_send_raises_when_both_namespaces_are_down(pair: MemoryPair, clock
     assert await diverted(pair) == []
 
 
-async def test_a_forced_failover_lasts_until_mark_healthy(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_forced_failover_lasts_until_mark_healthy(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     await clock.sleep(3600.0)
     assert state(client) is FAILED_OVER
@@ -474,18 +456,16 @@ async def test_a_forced_failover_lasts_until_mark_healthy(
     assert state(client) is HEALTHY
 
 
-async def test_an_entity_marked_unhealthy_recovers_by_pings(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_an_entity_marked_unhealthy_recovers_by_pings(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     client.pair.mark_unhealthy(QUEUE)
     await clock.sleep(600.0)
     assert state(client) is FAILED_OVER
     pair.primary.heal()
-    await until(clock, lambda: state(client) is HEALTHY, at_most_s=66.0)
+    await until(lambda: state(client) is HEALTHY, at_most_s=66.0)
 
 
-async def test_status_describes_the_pair(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_status_describes_the_pair(pair: MemoryPair, client: ServiceBusClient) -> None:
     await clock.sleep(5.0)
     client.pair.force_failover(QUEUE)
     status = client.pair.status()
@@ -509,9 +489,7 @@ async def test_a_paired_client_rejects_sends_to_a_backlog_queue(client: ServiceB
         client.get_queue_sender("contoso/x-servicebus-transfer/0")
 
 
-async def test_schedule_raises_while_failed_over(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_schedule_raises_while_failed_over(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now() + 600, UTC)
     async with client.get_queue_sender(QUEUE) as sender:
         (number,) = await sender.schedule_messages(ServiceBusMessage("1"), due)
@@ -524,9 +502,7 @@ async def test_schedule_raises_while_failed_over(
     assert texts(await taken(pair)) == ["1"]
 
 
-async def test_schedule_errors_and_successes_count_for_failover(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_schedule_errors_and_successes_count_for_failover(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now() + 600, UTC)
     async with client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -559,9 +535,7 @@ def keys_by_fragment(count: int = 16) -> list[str]:
     ]
 
 
-async def test_one_dead_fragment_with_mixed_keys_does_not_fail_over(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_one_dead_fragment_with_mixed_keys_does_not_fail_over(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     keys = keys_by_fragment()
     pair.primary.inject(Fault(FaultKind.DOWN, entity_path="wide", fragments=[5]))
@@ -578,7 +552,7 @@ async def test_one_dead_fragment_with_mixed_keys_does_not_fail_over(
 
 
 async def test_one_dead_fragment_with_only_its_keys_fails_over_the_entity(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     keys = keys_by_fragment()
@@ -592,7 +566,7 @@ async def test_one_dead_fragment_with_only_its_keys_fails_over_the_entity(
 
 
 async def test_pings_use_the_failing_key_so_the_entity_does_not_flap(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     keys = keys_by_fragment()
@@ -603,7 +577,7 @@ async def test_pings_use_the_failing_key_so_the_entity_does_not_flap(
     assert state(client, "wide") is FAILED_OVER
     assert names(client).count("failover.engaged") == 1
     pair.primary.heal()
-    await until(clock, lambda: state(client, "wide") is HEALTHY, at_most_s=66.0)
+    await until(lambda: state(client, "wide") is HEALTHY, at_most_s=66.0)
 
 
 async def test_a_diverted_session_returns_to_its_own_fragment(pair: MemoryPair) -> None:
@@ -639,7 +613,7 @@ async def test_create_message_batch_works_during_failover(pair: MemoryPair, prov
     assert sorted(texts(await taken(pair))) == ["0", "1", "2"]
 
 
-async def test_create_message_batch_errors_start_the_failover_deadline(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_create_message_batch_errors_start_the_failover_deadline(pair: MemoryPair) -> None:
     async with pair.client(options(failover_interval=60)) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.DOWN))
         batch = await sender.create_message_batch()
@@ -656,7 +630,7 @@ async def test_create_message_batch_raises_for_a_missing_entity(pair: MemoryPair
             await sender.create_message_batch()
 
 
-async def test_opening_and_sending_share_one_timeout(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_opening_and_sending_share_one_timeout(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.OPEN], latency_s=2.5))
         pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
@@ -666,9 +640,7 @@ async def test_opening_and_sending_share_one_timeout(pair: MemoryPair, clock: Vi
         assert client.pair.status().entities[QUEUE].diverted == 1
 
 
-async def test_time_spent_queued_in_the_client_does_not_count_towards_failover(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_time_spent_queued_in_the_client_does_not_count_towards_failover(pair: MemoryPair) -> None:
     await make_queue(pair, "visits", requires_session=True)
     async with pair.client(AT_ONCE) as client, client.get_queue_sender("visits") as sender:
         await sender.send_messages(ServiceBusMessage("opens the link", session_id="k"))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import VirtualClock
 from sbclient.errors import ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
@@ -63,7 +63,7 @@ class Scene:
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_entity_that_stays_full_is_failed_over_once(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, place: str
+    pair: MemoryPair, client: ServiceBusClient, place: str
 ) -> None:
     scene = Scene(pair, place)
     outcomes: list[bool] = []
@@ -88,19 +88,15 @@ async def test_entity_that_stays_full_is_failed_over_once(
         assert names.count("failover.engaged") == 1
         assert "failover.recovered" not in names
         scene.enlarge()
-        await until(
-            clock,
-            lambda: client.pair.status().entities[scene.path].state is FailoverState.HEALTHY,
-            at_most_s=70.0,
-        )
+        await until(lambda: client.pair.status().entities[scene.path].state is FailoverState.HEALTHY, at_most_s=70.0)
         await sender.send_messages(ServiceBusMessage(PAYLOAD, **scene.keys))
 
 
 async def test_pings_of_an_empty_entity_need_no_more_room_than_they_have(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     scene = Scene(pair, "queue")
     async with scene.sender(client) as sender:
         await sender.send_messages(ServiceBusMessage("first"))
         client.pair.mark_unhealthy(QUEUE)
-        await until(clock, lambda: client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY, at_most_s=70.0)
+        await until(lambda: client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY, at_most_s=70.0)

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,
     ServiceBusAuthorizationError,
@@ -34,7 +34,7 @@ class Pings:
 
         def send(call, path, messages, **kwargs):  # type: ignore[no-untyped-def]
             found = [message for message in messages if is_ping(message)]
-            self.at += [pair.clock.monotonic()] * len(found)
+            self.at += [clock.monotonic()] * len(found)
             self.messages += found
             return original(call, path, messages, **kwargs)
 
@@ -45,9 +45,7 @@ def state(client: ServiceBusClient, path: str = QUEUE) -> FailoverState:
     return client.pair.status().entities[path].state
 
 
-async def test_a_ping_is_empty_and_never_received(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_ping_is_empty_and_never_received(pair: MemoryPair, client: ServiceBusClient) -> None:
     pings = Pings(pair)
     client.pair.mark_unhealthy(QUEUE)
     await clock.sleep(1.0)
@@ -61,9 +59,7 @@ async def test_a_ping_is_empty_and_never_received(
     assert await taken(pair) == []
 
 
-async def test_pings_begin_immediately_and_repeat_with_jitter(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_pings_begin_immediately_and_repeat_with_jitter(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusConnectionError, operations=[Operation.SESSION]))
     pings = Pings(pair)
     pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
@@ -78,7 +74,7 @@ async def test_pings_begin_immediately_and_repeat_with_jitter(
 
 
 @pytest.mark.parametrize("interval_s", [1, 1800])
-async def test_the_ping_interval_is_configurable(pair: MemoryPair, clock: VirtualClock, interval_s: int) -> None:
+async def test_the_ping_interval_is_configurable(pair: MemoryPair, interval_s: int) -> None:
     pings = Pings(pair)
     async with pair.client(options(ping_primary_interval=interval_s)) as client:
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.OPEN]))
@@ -90,7 +86,7 @@ async def test_the_ping_interval_is_configurable(pair: MemoryPair, clock: Virtua
         assert len(pings.at) == 2
 
 
-async def test_each_entity_has_at_most_one_ping_in_flight(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_each_entity_has_at_most_one_ping_in_flight(pair: MemoryPair) -> None:
     await make_queue(pair, "bills")
     pings = Pings(pair)
     async with pair.client(options(ping_primary_interval=1)) as client:
@@ -103,7 +99,7 @@ async def test_each_entity_has_at_most_one_ping_in_flight(pair: MemoryPair, cloc
         assert pings.at == [0.0, 0.0]
 
 
-async def test_recovery_needs_pings_to_recover_accepted_pings_in_a_row(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_recovery_needs_pings_to_recover_accepted_pings_in_a_row(pair: MemoryPair) -> None:
     pings = Pings(pair)
     async with pair.client(options(pings_to_recover=3, ping_primary_interval=10)) as client:
         client.pair.mark_unhealthy(QUEUE)
@@ -121,7 +117,7 @@ async def test_recovery_needs_pings_to_recover_accepted_pings_in_a_row(pair: Mem
 
 @pytest.mark.parametrize("error", [ServiceBusServerBusyError, ServiceBusAuthorizationError, ServiceBusConnectionError])
 async def test_a_rejected_ping_does_not_recover_the_entity(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, error: type[Exception]
+    pair: MemoryPair, client: ServiceBusClient, error: type[Exception]
 ) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=error))  # type: ignore[arg-type]  # one of ours
     client.pair.mark_unhealthy(QUEUE)
@@ -129,7 +125,7 @@ async def test_a_rejected_ping_does_not_recover_the_entity(
     assert state(client) is FailoverState.FAILED_OVER
 
 
-async def test_a_ping_has_the_last_failing_key(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_ping_has_the_last_failing_key(pair: MemoryPair, client: ServiceBusClient) -> None:
     pings = Pings(pair)
     pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusConnectionError, operations=[Operation.OPEN]))
     async with client.get_queue_sender(QUEUE) as sender:
@@ -144,7 +140,7 @@ async def test_a_ping_has_the_last_failing_key(pair: MemoryPair, client: Service
     assert [(ping.session_id, ping.partition_key) for ping in pings.messages] == [(None, "last")]
 
 
-async def test_a_session_entity_is_pinged_with_a_random_session(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_session_entity_is_pinged_with_a_random_session(pair: MemoryPair) -> None:
     await make_queue(pair, "visits", requires_session=True)
     pings = Pings(pair)
     async with pair.client(options(pings_to_recover=3, ping_primary_interval=1)) as client:
@@ -157,7 +153,7 @@ async def test_a_session_entity_is_pinged_with_a_random_session(pair: MemoryPair
 
 
 async def test_a_session_entity_recovers_after_a_partition_key_failed(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     await make_queue(pair, "visits", requires_session=True)
     pings = Pings(pair)
@@ -173,7 +169,7 @@ async def test_a_session_entity_recovers_after_a_partition_key_failed(
 
 
 async def test_a_rejected_ping_with_a_session_does_not_recover_the_entity(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     pings = Pings(pair)
     pair.primary.inject(Fault(FaultKind.DOWN))
@@ -187,7 +183,7 @@ async def test_a_rejected_ping_with_a_session_does_not_recover_the_entity(
     assert {ping.session_id for ping in pings.messages} == {"s"}
 
 
-async def test_a_link_probe_sends_no_message(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_link_probe_sends_no_message(pair: MemoryPair) -> None:
     pings = Pings(pair)
     async with pair.client(options(probe="link")) as client:
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -200,7 +196,7 @@ async def test_a_link_probe_sends_no_message(pair: MemoryPair, clock: VirtualClo
     assert pings.at == []
 
 
-async def test_marking_healthy_ends_the_pings(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_marking_healthy_ends_the_pings(pair: MemoryPair, client: ServiceBusClient) -> None:
     pings = Pings(pair)
     pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
     client.pair.mark_unhealthy(QUEUE)
@@ -211,16 +207,14 @@ async def test_marking_healthy_ends_the_pings(pair: MemoryPair, client: ServiceB
     assert state(client) is FailoverState.HEALTHY
 
 
-async def test_a_forced_entity_is_not_pinged(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_a_forced_entity_is_not_pinged(pair: MemoryPair, client: ServiceBusClient) -> None:
     pings = Pings(pair)
     client.pair.force_failover(QUEUE)
     await clock.sleep(600.0)
     assert pings.at == []
 
 
-async def test_the_pinger_sleeps_while_all_entities_are_healthy(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_the_pinger_sleeps_while_all_entities_are_healthy(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("a"))
     before = pair.primary.namespace.operation_count
@@ -229,7 +223,7 @@ async def test_the_pinger_sleeps_while_all_entities_are_healthy(
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_closing_cancels_a_ping_in_flight(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_closing_cancels_a_ping_in_flight(pair: MemoryPair) -> None:
     async with pair.client() as client:
         pair.primary.inject(Fault(FaultKind.HANG))
         client.pair.mark_unhealthy(QUEUE)
@@ -237,9 +231,7 @@ async def test_closing_cancels_a_ping_in_flight(pair: MemoryPair, clock: Virtual
     assert clock.monotonic() == 5.0
 
 
-async def test_mark_unhealthy_starts_pings_of_a_forced_entity(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_mark_unhealthy_starts_pings_of_a_forced_entity(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     await clock.sleep(3600)
     client.pair.mark_unhealthy(QUEUE)
@@ -248,9 +240,7 @@ async def test_mark_unhealthy_starts_pings_of_a_forced_entity(
 
 
 @pytest.mark.parametrize("probe", ["message", "link"])
-async def test_an_entity_that_disappears_after_an_accepted_ping_is_an_outage(
-    pair: MemoryPair, clock: VirtualClock, probe: str
-) -> None:
+async def test_an_entity_that_disappears_after_an_accepted_ping_is_an_outage(pair: MemoryPair, probe: str) -> None:
     async with (
         pair.client(options(failover_interval=0, probe=probe)) as client,
         client.get_queue_sender(QUEUE) as sender,

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.clock import VirtualClock
 from sbclient.entities import UNLIMITED
 from sbclient.errors import (
     BacklogUnavailableError,
@@ -110,7 +110,7 @@ async def test_queues_that_cannot_be_created_are_left_out(pair: MemoryPair) -> N
         assert (await client.run_syphon(until="empty")).drained == 1
 
 
-async def test_open_raises_every_cause_and_can_be_retried(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_open_raises_every_cause_and_can_be_retried(pair: MemoryPair) -> None:
     for queue in BACKLOG:
         pair.secondary.inject(Fault(FaultKind.ERROR, entity_path=queue, error=ServiceBusAuthorizationError))
     client = pair.client()
@@ -229,8 +229,8 @@ async def test_open_can_be_called_again_after_cancellation(pair: MemoryPair) -> 
             assert len(client.pair.status().backlog_queues) == 10
 
 
-async def test_pairs_are_cheap_enough_for_one_in_each_test(clock: VirtualClock) -> None:
+async def test_pairs_are_cheap_enough_for_one_in_each_test() -> None:
     for seed in range(20):
-        async with memory_pair(clock=clock, seed=seed).client() as client:
+        async with memory_pair(seed=seed).client() as client:
             assert len(client.pair.status().backlog_queues) == 10
     assert clock.monotonic() == 0.0

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     BacklogUnavailableError,
     ServiceBusConnectionError,
@@ -39,7 +39,7 @@ def of(session: str, number: int) -> ServiceBusMessage:
     return ServiceBusMessage(f"{session}{number}", session_id=session)
 
 
-async def test_order_is_kept_across_failover_and_recovery(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_order_is_kept_across_failover_and_recovery(pair: MemoryPair) -> None:
     await make_queue(pair, "visits", requires_session=True)
     async with pair.client(ORDERED) as client, client.get_queue_sender("visits") as sender:
         for number in range(30):
@@ -134,7 +134,7 @@ async def test_only_diverted_sessions_raise_when_the_secondary_is_down(pair: Mem
     assert texts(await taken(pair)) == ["b1", "a1", "a3"]
 
 
-async def test_a_hanging_secondary_delays_one_send_only(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_hanging_secondary_delays_one_send_only(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         pair.secondary.inject(Fault(FaultKind.HANG))
         for number in range(50):
@@ -148,9 +148,7 @@ async def test_a_hanging_secondary_delays_one_send_only(pair: MemoryPair, clock:
     assert len(await taken(pair)) == 51
 
 
-async def test_a_hanging_secondary_leaves_most_of_the_timeout_to_the_primary(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_hanging_secondary_leaves_most_of_the_timeout_to_the_primary(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         pair.secondary.inject(Fault(FaultKind.HANG))
         began_at = clock.monotonic()
@@ -177,7 +175,7 @@ async def test_known_sessions_are_bounded_and_forgotten_ones_count_as_diverted(
             await sender.send_messages(of("a", 3))
 
 
-async def test_divert_while_suspect_keeps_the_order(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_divert_while_suspect_keeps_the_order(pair: MemoryPair) -> None:
     chosen = options(ordering="session", divert_while_suspect=True)
     async with pair.client(chosen) as client, client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(of("a", 1))
@@ -190,9 +188,7 @@ async def test_divert_while_suspect_keeps_the_order(pair: MemoryPair, clock: Vir
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_order_is_kept_under_outages_lost_locks_and_two_syphons(
-    pair: MemoryPair, clock: VirtualClock, seed: int
-) -> None:
+async def test_order_is_kept_under_outages_lost_locks_and_two_syphons(pair: MemoryPair, seed: int) -> None:
     chance = Random(seed)
     accepted: dict[str, list[int]] = {session: [] for session in "abcd"}
     chosen = options(ordering="session", failover_interval=4, ping_primary_interval=3)

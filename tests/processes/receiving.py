@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusReceivedMessage
+from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusReceivedMessage, clock
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusError
 from tests.processes.bodies import is_whole, uid_of
 from tests.processes.plan import Plan
@@ -51,7 +50,6 @@ class Receiving:
 
     def __init__(self, plan: ReceivingPlan) -> None:
         self._plan = plan
-        self._clock = Clock()
         self._record = Record(plan.record)
         self._record.take_log()
         self._is_ending = asyncio.Event()
@@ -82,7 +80,7 @@ class Receiving:
                 pass  # no session is free
             except ServiceBusError as error:
                 self._record.write("not received", path=path, error=type(error).__name__)
-                await self._clock.sleep(0.3)
+                await clock.sleep(0.3)
 
     async def _receive(self, receiver: ServiceBusReceiver, path: str, chance: Random) -> None:
         while not self._is_ending.is_set():
@@ -101,7 +99,7 @@ class Receiving:
     ) -> None:
         plan, lot = self._plan, chance.random()
         if plan.pause_s:
-            await self._clock.sleep(chance.uniform(0, 2 * plan.pause_s))
+            await clock.sleep(chance.uniform(0, 2 * plan.pause_s))
         if lot < plan.kept and not plan.has_sessions:
             return  # the lock expires
         if lot < plan.kept + plan.abandoned:

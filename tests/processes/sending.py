@@ -17,9 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
+from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage, clock
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from tests.processes.bodies import body_of
 from tests.processes.plan import Plan
@@ -105,7 +104,6 @@ class Sending:
 
     def __init__(self, plan: SendingPlan) -> None:
         self._plan = plan
-        self._clock = Clock()
         self._record = Record(plan.record)
         self._record.take_log()
         self._is_ending = asyncio.Event()
@@ -139,7 +137,7 @@ class Sending:
 
     def _end(self) -> None:
         self._is_ending.set()
-        self._end_at = min(self._end_at, self._clock.monotonic() + FINISH_S)
+        self._end_at = min(self._end_at, clock.monotonic() + FINISH_S)
 
     async def _send_unfinished(self, senders: dict[str, ServiceBusSender]) -> None:
         """Send again what the previous process left in doubt, as a program with an outbox does."""
@@ -178,7 +176,7 @@ class Sending:
                     color=chance.choice(COLORS),
                     key=key,
                     life_s=chance.choice([4.0, 15.0]) if is_expiring else None,
-                    appears_at=self._clock.now() + chance.uniform(0.5, 3) if is_scheduled else None,
+                    appears_at=clock.now() + chance.uniform(0.5, 3) if is_scheduled else None,
                 )
             )
         return planned
@@ -200,13 +198,13 @@ class Sending:
             else:
                 self._record.write("sent", group=group, outcome="ok")
                 return
-            if (outcome == "refused" and chance.random() < GIVEN_UP) or self._clock.monotonic() >= self._end_at:
+            if (outcome == "refused" and chance.random() < GIVEN_UP) or clock.monotonic() >= self._end_at:
                 return
-            await self._clock.sleep(chance.uniform(0.1, 0.5))
+            await clock.sleep(chance.uniform(0.1, 0.5))
 
     async def _pause(self, span_s: float) -> None:
         try:
-            async with self._clock.timeout(span_s):
+            async with clock.timeout(span_s):
                 await self._is_ending.wait()
         except TimeoutError:
             pass

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final, Generic, Protocol, TypeVar
 
-from sbclient.clock import Clock
 from sbclient.entities import AccessRights
 from tests.rights.credentials import EVERY_RIGHT, FLAWLESS, FLAWS, RIGHTS, Flaw, Scope, own_scope, scopes_of
 from tests.rights.world import World
@@ -112,20 +111,15 @@ def distinct(operations: Sequence[O]) -> set[str]:
 
 
 class Worlds:
-    """Namespaces for the requests: one is used again as long as nothing in it has changed.
+    """Namespaces for the requests: one is used again as long as nothing in it has changed."""
 
-    Args:
-        clock: of the broker.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._worlds: dict[object, World] = {}
 
     def world(self, cell: Cell[O]) -> World:
         key = cell.rights, cell.flaw.mode
         if key not in self._worlds:
-            self._worlds[key] = World(self._clock, cell.rights, cell.flaw.mode)
+            self._worlds[key] = World(cell.rights, cell.flaw.mode)
         return self._worlds[key]
 
     def has_changed(self, cell: Cell[O]) -> bool:
@@ -139,7 +133,6 @@ class Worlds:
 
 async def check(
     cells: Sequence[Cell[O]],
-    clock: Clock,
     seen: Callable[[Cell[O], World], Awaitable[R]],
     expected: Callable[[Cell[O]], R],
     is_refusal: Callable[[R], bool],
@@ -151,7 +144,7 @@ async def check(
         expected: returns the right result.
         is_refusal: whether a result means that nothing may change.
     """
-    worlds, wrong = Worlds(clock), []
+    worlds, wrong = Worlds(), []
     for cell in cells:
         found, wanted = await seen(cell, worlds.world(cell)), expected(cell)
         has_changed = worlds.has_changed(cell)

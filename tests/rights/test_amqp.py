@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import PlainCredentials
-from sbclient.clock import VirtualClock
 from sbclient.emulator.sas import AuthorizationMode
 from sbclient.entities import AccessRights
 from tests.emulator.amqp.client import Client, connected
@@ -34,7 +34,7 @@ def audiences(cell: Cell[AmqpOperation]) -> list[str]:
 
 
 async def seen(cell: Cell[AmqpOperation], world: World) -> tuple[list[int], str]:
-    token = cell.flaw.write(cell.scope, world.host.clock.now())
+    token = cell.flaw.write(cell.scope, clock.now())
     async with connected(world.context) as client:
         if token is None:
             puts = [status for status, _ in zip(expected(cell)[0], audiences(cell), strict=True)]  # none is put
@@ -51,18 +51,18 @@ def check_nothing_was_read(client: Client, outcome: str) -> None:
 
 @pytest.mark.parametrize("part", range(CHUNKS))
 @pytest.mark.parametrize("which", matrix.SETS)
-async def test_operation_is_allowed_exactly_when_documented(which: str, part: int, clock: VirtualClock) -> None:
+async def test_operation_is_allowed_exactly_when_documented(which: str, part: int) -> None:
     cells = matrix.checked(which, OPERATIONS)[part::CHUNKS]
-    await matrix.check(cells, clock, seen, expected, lambda result: result[1] != OK)
+    await matrix.check(cells, seen, expected, lambda result: result[1] != OK)
 
 
 @pytest.mark.parametrize("rights", RIGHTS, ids=lambda rights: "+".join(sorted(rights)) or "none")
-async def test_sasl_plain_grants_the_rights_of_the_rule(rights: frozenset[AccessRights], clock: VirtualClock) -> None:
+async def test_sasl_plain_grants_the_rights_of_the_rule(rights: frozenset[AccessRights]) -> None:
     """SASL PLAIN with name and value of a namespace key needs no token."""
     whole = next(scope for scope in scopes_of(QUEUE) if scope.name == "the namespace")
     wrong = []
     for operation in OPERATIONS:
-        world = World(clock, rights, AuthorizationMode.SAS)
+        world = World(rights, AuthorizationMode.SAS)
         async with connected(world.context, credentials=PlainCredentials(KEY_NAME, key_of(""))) as client:
             outcome = await operation.outcome(client, world)
         is_allowed = oracle.allows(rights, whole, FLAWLESS, operation.needed_on, operation.claim)
@@ -75,8 +75,8 @@ async def test_sasl_plain_grants_the_rights_of_the_rule(rights: frozenset[Access
     ("name", "key"),
     [(KEY_NAME, "guess"), (KEY_NAME, ""), ("unknown", key_of("")), (KEY_NAME, key_of(QUEUE)), ("", "")],
 )
-async def test_sasl_plain_with_an_unknown_key_fails(name: str, key: str, clock: VirtualClock) -> None:
-    world = World(clock, EVERY_RIGHT, AuthorizationMode.SAS)
+async def test_sasl_plain_with_an_unknown_key_fails(name: str, key: str) -> None:
+    world = World(EVERY_RIGHT, AuthorizationMode.SAS)
     async with connected(world.context, credentials=PlainCredentials(name, key)) as client:
         assert (await client.closed).error is not None
     assert world.print() == world.at_first

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import ACCEPTED, LinkDetached, TransactionalState
 from sbclient.broker.faults import Call, Operation
-from sbclient.clock import VirtualClock
 from sbclient.emulator.sas import AuthorizationMode
 from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProperties
 from sbclient.rules.shared_access_signature import sign
@@ -40,15 +41,15 @@ LIFE_S = 30
 
 
 @pytest.fixture
-async def world(clock: VirtualClock) -> World:
-    return World(clock, EVERY_RIGHT, AuthorizationMode.SAS)
+async def world() -> World:
+    return World(EVERY_RIGHT, AuthorizationMode.SAS)
 
 
 async def put(
     client: Client, path: str, *, lifetime_s: float = LIFE_S, key: str | None = None, name: str = KEY_NAME
 ) -> None:
     key = key_of("") if key is None else key
-    assert await client.put_token(path, sign(f"sb://{HOST}/{path}", name, key, client.clock.now() + lifetime_s)) == 202
+    assert await client.put_token(path, sign(f"sb://{HOST}/{path}", name, key, clock.now() + lifetime_s)) == 202
 
 
 async def ended(client: Client, link: object) -> str:
@@ -59,9 +60,7 @@ async def ended(client: Client, link: object) -> str:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-async def test_operation_after_expiry_is_rejected_without_effect(
-    world: World, clock: VirtualClock, operation: AmqpOperation
-) -> None:
+async def test_operation_after_expiry_is_rejected_without_effect(world: World, operation: AmqpOperation) -> None:
     async with connected(world.context) as client:
         for path in operation.needed_on:
             await put(client, path.removesuffix("/$management"), lifetime_s=LIFE_S)
@@ -142,7 +141,7 @@ class TestExpiry:
             await asyncio.sleep(LIFE_S + 0.1)
             assert [await ended(client, link) for link in links] == [ENDED, ENDED]
 
-    async def test_ends_a_watch_of_the_namespace(self, world: World, clock: VirtualClock) -> None:
+    async def test_ends_a_watch_of_the_namespace(self, world: World) -> None:
         token = sign(f"https://{HOST}/", KEY_NAME, key_of(""), clock.now() + LIFE_S)
         answer = await world.front.answer(request("GET", "/$control/watch", authorization=token))
         assert answer.events is not None
@@ -151,7 +150,7 @@ class TestExpiry:
         assert len(pieces) > LIFE_S
         await answer.events.aclose()
 
-    async def test_ends_an_event_stream(self, world: World, clock: VirtualClock) -> None:
+    async def test_ends_an_event_stream(self, world: World) -> None:
         token = sign(f"https://{HOST}/", KEY_NAME, key_of(""), clock.now() + LIFE_S)
         answer = await world.front.answer(request("GET", "/$control/events", authorization=token))
         assert answer.events is not None
@@ -162,52 +161,46 @@ class TestExpiry:
         await answer.events.aclose()
 
 
-class SkewedClock(VirtualClock):
-    """A wall clock that is set forward without effect on the timers."""
-
-    ahead_s = 0.0
-
-    def now(self) -> float:
-        return super().now() + self.ahead_s
+@pytest.fixture
+def set_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the wall clock of the emulator forward without effect on the timers."""
+    now = clock.now
+    return lambda ahead_s: monkeypatch.setattr(clock, "now", lambda: now() + ahead_s)
 
 
 class TestDataReadAfterExpiry:
     """Bytes that are read after the token has expired and before its timer runs."""
 
-    @pytest.fixture
-    async def skewed(self) -> SkewedClock:
-        return SkewedClock()
-
-    async def test_is_not_stored(self, skewed: SkewedClock) -> None:
-        world = World(skewed, EVERY_RIGHT, AuthorizationMode.SAS)
+    async def test_is_not_stored(self, set_forward: Callable[[float], None]) -> None:
+        world = World(EVERY_RIGHT, AuthorizationMode.SAS)
         async with connected(world.context) as client:
             await put(client, QUEUE)
             link = await sender(client, QUEUE)
-            skewed.ahead_s = LIFE_S
+            set_forward(LIFE_S)
             link.send(payload_of(MESSAGE), tag=b"t", needs_credit=False)
             client.flush()
             assert await ended(client, link) == ENDED
-            assert skewed.monotonic() < 1
+            assert clock.monotonic() < 1
         assert world.print() == world.at_first
 
-    async def test_is_not_settled(self, skewed: SkewedClock) -> None:
-        world = World(skewed, EVERY_RIGHT, AuthorizationMode.SAS)
+    async def test_is_not_settled(self, set_forward: Callable[[float], None]) -> None:
+        world = World(EVERY_RIGHT, AuthorizationMode.SAS)
         async with connected(world.context) as client:
             await put(client, QUEUE)
             delivery = await received(client, QUEUE)
             before = world.print()
-            skewed.ahead_s = LIFE_S
+            set_forward(LIFE_S)
             delivery.settle(ACCEPTED, settled=False)
             client.flush()
             assert await ended(client, delivery.link) == ENDED
             assert world.print() == before
 
-    async def test_is_not_delivered(self, skewed: SkewedClock) -> None:
-        world = World(skewed, EVERY_RIGHT, AuthorizationMode.SAS)
+    async def test_is_not_delivered(self, set_forward: Callable[[float], None]) -> None:
+        world = World(EVERY_RIGHT, AuthorizationMode.SAS)
         async with connected(world.context) as client:
             await put(client, QUEUE)
             link = await receiver(client, QUEUE)
-            skewed.ahead_s = LIFE_S
+            set_forward(LIFE_S)
             link.grant(10)
             client.flush()
             assert await ended(client, link) == ENDED
@@ -233,8 +226,8 @@ class TestReplacedToken:
             await asyncio.sleep(5.1)
             assert await ended(client, link) == ENDED
 
-    async def test_with_fewer_rights_ends_links_that_need_more(self, clock: VirtualClock) -> None:
-        world = World(clock, EVERY_RIGHT, AuthorizationMode.SAS)
+    async def test_with_fewer_rights_ends_links_that_need_more(self) -> None:
+        world = World(EVERY_RIGHT, AuthorizationMode.SAS)
         create(world.host, EntityKind.QUEUE, "own", authorization_rules=[rule_of("own", [AccessRights.LISTEN])])
         async with connected(world.context) as client:
             await put(client, "own")
@@ -252,7 +245,7 @@ class TestReplacedToken:
             check(await client.send(link, MESSAGE))
 
 
-async def test_changed_key_rejects_new_tokens_and_keeps_connections(world: World, clock: VirtualClock) -> None:
+async def test_changed_key_rejects_new_tokens_and_keeps_connections(world: World) -> None:
     """Source: "ongoing connections that are based on such tokens continue to work until the tokens expire"."""
     rule, changed = rule_of("own", [AccessRights.SEND]), rule_of("another", [AccessRights.SEND])
     create(world.host, EntityKind.QUEUE, "own", authorization_rules=[rule])

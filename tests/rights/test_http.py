@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from sbclient.clock import VirtualClock
+from sbclient import clock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
@@ -38,14 +38,14 @@ def expected(cell: Cell[HttpOperation]) -> int:
 
 
 async def seen(cell: Cell[HttpOperation], world: World) -> int:
-    return await cell.operation.status(world, cell.flaw.write(cell.scope, world.host.clock.now()))
+    return await cell.operation.status(world, cell.flaw.write(cell.scope, clock.now()))
 
 
 @pytest.mark.parametrize("part", range(CHUNKS))
 @pytest.mark.parametrize("which", matrix.SETS)
-async def test_operation_is_allowed_exactly_when_documented(which: str, part: int, clock: VirtualClock) -> None:
+async def test_operation_is_allowed_exactly_when_documented(which: str, part: int) -> None:
     cells = matrix.checked(which, OPERATIONS)[part::CHUNKS]
-    await matrix.check(cells, clock, seen, expected, lambda result: result == REFUSED)
+    await matrix.check(cells, seen, expected, lambda result: result == REFUSED)
 
 
 def test_matrix_has_enough_cells() -> None:
@@ -59,12 +59,12 @@ def test_oracle_allows_and_rejects_every_operation_except_health() -> None:
         assert statuses == ({operation.answers} if operation.claim is Claim.NOTHING else {operation.answers, REFUSED})
 
 
-async def test_key_of_one_namespace_gives_no_access_to_another_on_the_port(clock: VirtualClock) -> None:
+async def test_key_of_one_namespace_gives_no_access_to_another_on_the_port() -> None:
     """Responses about several namespaces contain only those that the key covers."""
     registry, keys = NamespaceRegistry(), {"contoso": "first", "contoso-backup": "second"}
     contexts = []
     for name, key in keys.items():
-        host = BrokerHost(name, clock=clock, random=Random(1))
+        host = BrokerHost(name, random=Random(1))
         context = NamespaceContext(
             host=host, authorizer=Authorizer(rules=[root_rule(key)]), wire_faults=WireFaults(Random(1))
         )

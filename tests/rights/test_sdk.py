@@ -21,6 +21,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 
 import sbclient
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator import Emulator
@@ -99,7 +100,7 @@ class Served:
         send(self.host, place.sessions, OwnMessage("secret", session_id="a"))
 
     def print(self, place: Place) -> str:
-        namespace, now = self.host.namespace, self.host.clock.now()
+        namespace, now = self.host.namespace, clock.now()
         paths = (place.queue, place.sessions, place.topic, f"{place.topic}/Subscriptions/sub")
         found: list[Any] = [state_of(namespace, now, path)["entities"] for path in paths]
         return json.dumps([*found, namespace.directory.get(place.new) is None])
@@ -113,7 +114,7 @@ def rules_of(path: str) -> list[AuthorizationRule]:
 
 
 def send(host: BrokerHost, path: str, message: OwnMessage) -> None:
-    host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [encode_message(message)])
+    host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
-from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
 from sbclient.emulator.control.namespace_state import state_of
@@ -75,8 +75,8 @@ class World:
         deferred, scheduled: sequence numbers there.
     """
 
-    def __init__(self, clock: Clock, rights: frozenset[AccessRights], mode: AuthorizationMode) -> None:
-        self.host = BrokerHost("contoso", clock=clock, random=Random(1))
+    def __init__(self, rights: frozenset[AccessRights], mode: AuthorizationMode) -> None:
+        self.host = BrokerHost("contoso", random=Random(1))
         self.context = NamespaceContext(
             host=self.host,
             authorizer=Authorizer(
@@ -129,7 +129,7 @@ class World:
         self.host.namespace.release_session(self._call(Operation.SESSION), SESSIONS, lock)
 
     def _call(self, operation: Operation) -> Call:
-        return Call(operation, self.host.clock.now())
+        return Call(operation, clock.now())
 
     def _send(self, path: str, message: ServiceBusMessage) -> None:
         self.host.namespace.send(self._call(Operation.SEND), path, [encode_message(message)])
@@ -147,7 +147,7 @@ class World:
 
     def print(self) -> str:
         """Everything: entities, descriptions, rules, messages with their states and locks, session states, faults."""
-        namespace, now = self.host.namespace, self.host.clock.now()
+        namespace, now = self.host.namespace, clock.now()
         state = state_of(namespace, now)
         del state["operation_count"]
         found: list[Any] = [state, self.resets]

@@ -11,7 +11,6 @@ import pytest
 
 from sbclient import prometheus
 from sbclient.backlog import Backlog
-from sbclient.clock import VirtualClock
 from sbclient.errors import ServiceBusError, ServiceBusInternalError
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, memory_pair
@@ -41,10 +40,8 @@ def _measured() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_measured")
-async def test_metrics_and_spans_leak_no_canary(
-    capture: OutputCapture, clock: VirtualClock, span_exporter: InMemorySpanExporter
-) -> None:
-    pair = memory_pair(clock=clock, seed=1)
+async def test_metrics_and_spans_leak_no_canary(capture: OutputCapture, span_exporter: InMemorySpanExporter) -> None:
+    pair = memory_pair(seed=1)
     async with pair.client(options(failover_interval=0)) as client:
         await make_entities(client)
         sender = client.get_queue_sender(QUEUE)

@@ -15,7 +15,6 @@ from sbclient import errors
 from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.clock import VirtualClock
 from sbclient.entities import SqlRuleAction, SqlRuleFilter
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
@@ -38,8 +37,8 @@ def secret(**fields: Any) -> ServiceBusMessage:
     return ServiceBusMessage(BODY, application_properties={"note": PROPERTY}, **fields)
 
 
-def pair_with(clock: VirtualClock, seed: int = 1) -> MemoryPair:
-    return memory_pair(clock=clock, seed=seed)
+def pair_with(seed: int = 1) -> MemoryPair:
+    return memory_pair(seed=seed)
 
 
 async def make_entities(client: ServiceBusClient) -> None:
@@ -63,9 +62,9 @@ def look(capture: OutputCapture, *roots: Any) -> None:
         capture.add(where, text)
 
 
-async def test_message_operations_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
+async def test_message_operations_leak_nothing(capture: OutputCapture) -> None:
     debug(asyncio.get_running_loop())
-    pair = pair_with(clock)
+    pair = pair_with()
     async with pair.unpaired_client() as client:
         await make_entities(client)
         async with client.get_queue_sender(QUEUE) as sender:
@@ -103,9 +102,9 @@ async def test_message_operations_leak_nothing(capture: OutputCapture, clock: Vi
         capture.add("leftovers", repr(await client.administration.get_queue_runtime_properties(QUEUE)))
 
 
-async def test_sessions_and_topics_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
+async def test_sessions_and_topics_leak_nothing(capture: OutputCapture) -> None:
     debug(asyncio.get_running_loop())
-    pair = pair_with(clock)
+    pair = pair_with()
     async with pair.unpaired_client() as client:
         await make_entities(client)
         await client.get_queue_sender(SESSIONS).send_messages(secret(session_id="a"))
@@ -130,9 +129,9 @@ async def test_sessions_and_topics_leak_nothing(capture: OutputCapture, clock: V
             await client.administration.create_rule(TOPIC, SUBSCRIPTION, "bad", filter=SqlRuleFilter("note LIKE"))
 
 
-async def test_diverted_and_drained_messages_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
+async def test_diverted_and_drained_messages_leak_nothing(capture: OutputCapture) -> None:
     debug(asyncio.get_running_loop())
-    pair = pair_with(clock)
+    pair = pair_with()
     async with pair.client(options(failover_interval=0)) as client:
         await make_entities(client)
         sender = client.get_queue_sender(QUEUE)
@@ -155,11 +154,9 @@ async def test_diverted_and_drained_messages_leak_nothing(capture: OutputCapture
         capture.add("events", repr(client.pair.events()))
 
 
-async def test_messages_that_the_syphon_cannot_forward_leak_nothing(
-    capture: OutputCapture, clock: VirtualClock
-) -> None:
+async def test_messages_that_the_syphon_cannot_forward_leak_nothing(capture: OutputCapture) -> None:
     debug(asyncio.get_running_loop())
-    pair = pair_with(clock)
+    pair = pair_with()
     queue = "contoso/x-servicebus-transfer/0"
     async with pair.client(options(failover_interval=0)) as client:
         async with pair.unpaired_client(secondary=True) as other:
@@ -208,9 +205,9 @@ async def errors_met(
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("is_paired", [False, True], ids=["alone", "paired"])
 async def test_errors_of_the_namespace_leak_nothing(
-    capture: OutputCapture, clock: VirtualClock, kind: type[ServiceBusError], is_paired: bool
+    capture: OutputCapture, kind: type[ServiceBusError], is_paired: bool
 ) -> None:
-    pair = pair_with(clock)
+    pair = pair_with()
     client = pair.client(options(failover_interval=0)) if is_paired else pair.unpaired_client()
     async with client:
         await make_entities(client)
@@ -230,9 +227,9 @@ async def test_errors_of_the_namespace_leak_nothing(
 
 @pytest.mark.parametrize("fault", [FaultKind.DOWN, FaultKind.HANG, FaultKind.BUSY, FaultKind.LOSE_ACKNOWLEDGEMENT])
 async def test_errors_leak_nothing_when_both_namespaces_are_unreachable(
-    capture: OutputCapture, clock: VirtualClock, fault: FaultKind
+    capture: OutputCapture, fault: FaultKind
 ) -> None:
-    pair = pair_with(clock)
+    pair = pair_with()
     async with pair.client(options(failover_interval=0)) as client:
         await make_entities(client)
         sender = client.get_queue_sender(QUEUE)
@@ -245,9 +242,9 @@ async def test_errors_leak_nothing_when_both_namespaces_are_unreachable(
         look(capture, client, sender)
 
 
-async def test_cancelled_and_late_sends_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
+async def test_cancelled_and_late_sends_leak_nothing(capture: OutputCapture) -> None:
     debug(asyncio.get_running_loop())
-    pair = pair_with(clock)
+    pair = pair_with()
     async with pair.unpaired_client() as client:
         await make_entities(client)
         pair.primary.inject(Fault(FaultKind.HANG, operations=(Operation.SEND,)))
@@ -283,8 +280,8 @@ def test_errors_about_invalid_messages_leak_nothing(capture: OutputCapture, fiel
         ServiceBusMessage(**given)
 
 
-async def test_errors_about_rejected_messages_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
-    pair = pair_with(clock)
+async def test_errors_about_rejected_messages_leak_nothing(capture: OutputCapture) -> None:
+    pair = pair_with()
     async with pair.unpaired_client() as client:
         await make_entities(client)
         sender = client.get_queue_sender(QUEUE)

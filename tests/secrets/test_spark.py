@@ -18,7 +18,6 @@ if find_spec("pyspark") is None or find_spec("pyarrow") is None:
 
 import pyarrow as pa
 
-from sbclient.clock import Clock
 from sbclient.errors import ServiceBusError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
@@ -103,7 +102,7 @@ async def test_reprs_of_credentials_show_nothing(capture: OutputCapture) -> None
     for options in GOOD[1:3]:
         made = write_options(options)
         try:
-            credential = credential_of(made.connection, Clock())
+            credential = credential_of(made.connection)
         except ServiceBusError as error:
             capture.add_error("credential_of", error)
             continue
@@ -115,11 +114,11 @@ async def test_reprs_of_credentials_show_nothing(capture: OutputCapture) -> None
 @pytest.fixture
 def clients() -> Iterator[WorkerClients]:
     found = worker_clients()
-    memory_host("secrets", clock=found.clock)
+    memory_host("secrets")
 
     async def create() -> None:
         options = write_options({"connectionString": "memory://secrets", "queue": "orders"})
-        async with open_client(options.connection, paired=False, clock=found.clock) as client:
+        async with open_client(options.connection, paired=False) as client:
             await client.administration.create_queue("orders")
 
     found.run(create())

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbclient import prometheus
-from sbclient.clock import VirtualClock
+from sbclient import clock, prometheus
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, memory_pair
@@ -86,9 +85,9 @@ def test_error_about_a_file_with_extra_content_leaks_nothing(capture: OutputCapt
         configure({"primary_file": str(tmp_path / "primary"), "secondary": SECONDARY}, {}, None)
 
 
-async def test_http_responses_and_logs_leak_nothing(capture: OutputCapture, clock: VirtualClock) -> None:
+async def test_http_responses_and_logs_leak_nothing(capture: OutputCapture) -> None:
     prometheus.start()
-    pair = memory_pair(clock=clock, seed=1)
+    pair = memory_pair(seed=1)
     async with pair.client(options()) as client:
         await client.administration.create_queue(QUEUE)
         client.pair.force_failover(QUEUE)
@@ -98,7 +97,7 @@ async def test_http_responses_and_logs_leak_nothing(capture: OutputCapture, cloc
             await client.get_queue_sender(path).send_messages(message)
     pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
     async with Run(pair) as run:
-        api = WorkerApi(run.worker, clock, prometheus.exposition)
+        api = WorkerApi(run.worker, prometheus.exposition)
         for _ in range(3):
             await clock.sleep(60)
             for path in ("healthz", "readyz", "metrics", "status", "pause", "resume", "nothing"):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
+from sbclient import clock
 from sbclient.broker.storage import COUNTER_BITS
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
@@ -40,12 +41,11 @@ class Browser:
     async def run(self, looks: int, within_s: float) -> None:
         """Look so many times, over so many seconds."""
         for _ in range(looks):
-            await self._history.clock.sleep(self._random.uniform(0.1, 1.0) * within_s / looks)
+            await clock.sleep(self._random.uniform(0.1, 1.0) * within_s / looks)
             host, path = self._random.choice(self._paths)
             sub_queue = self._random.choice((None, ServiceBusSubQueue.DEAD_LETTER))
             client = ServiceBusClient(
                 transport=MemoryTransport(host),
-                clock=self._history.clock,
                 random=Random(self._random.getrandbits(64)),
                 timeout=20.0,
                 retry_total=0,
@@ -73,7 +73,7 @@ class Browser:
                 self._history.violated("I17", f"a look through {look.path} shows {number} twice")
             if not page:
                 break
-            await self._history.clock.sleep(random.choice((0.0, 0.0, 0.1, 1.0)))
+            await clock.sleep(random.choice((0.0, 0.0, 0.1, 1.0)))
         else:
             self._history.violated("I15", f"a look through {look.path} is not over after {MOST_PAGES} pages")
             return
@@ -118,7 +118,7 @@ class _Look:
 
     def note_struck(self) -> None:
         """Record the fragments that may be unreachable now."""
-        now = self.host.clock.now()
+        now = clock.true_now()
         for fault in self.host.namespace.faults.active(now):
             if fault.fragments is not None:
                 self._struck.update(fault.fragments)
@@ -142,7 +142,7 @@ class _Look:
         return [one for one in there if one not in self.seen and one >> COUNTER_BITS not in self._passed_over]
 
     def _numbers(self) -> set[int]:
-        now = self.host.clock.now()
+        now = clock.true_now()
         return {
             one.entry.number
             for one in stored(self.host, self.path)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sbclient import clock
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import Entry
 from sbclient.hosting.host import BrokerHost
@@ -28,7 +29,7 @@ def stored(host: BrokerHost, path: str | None = None) -> Iterator[Stored]:
     entity = host.namespace.directory.get(path) if path is not None else None
     entities = host.namespace.directory.all() if path is None else [] if entity is None else [entity]
     for each in entities:
-        yield from _stored_in(each, host.clock.now())
+        yield from _stored_in(each, clock.true_now())
 
 
 def _stored_in(entity: Entity, now: float) -> Iterator[Stored]:

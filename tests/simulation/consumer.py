@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
@@ -71,11 +72,11 @@ class Consumer:
                 async with receiver:
                     await self._consume(name, client, receiver, lane, random)
             except OperationTimeoutError:
-                await self._history.clock.sleep(0.1)
+                await clock.sleep(0.1)
             except ServiceBusError as error:
                 self._history.refused(error)
                 failures = failures + 1 if self._history.now() - begun_at < QUICK_S else 1
-                await self._history.clock.sleep(random.uniform(0.5, 4.0) * min(failures, MOST_PATIENT))
+                await clock.sleep(random.uniform(0.5, 4.0) * min(failures, MOST_PATIENT))
 
     async def _consume(
         self, name: str, client: ServiceBusClient, receiver: ServiceBusReceiver, lane: Lane, random: Random
@@ -113,10 +114,10 @@ class Consumer:
         is_easy = self.is_calm or random.randrange(100) < lane.care
         action = "complete" if is_easy else random.choices(_ACTIONS, _WEIGHTS)[0]
         if lane.work_s and not self.is_calm:
-            await self._history.clock.sleep(random.random() * lane.work_s)
+            await clock.sleep(random.random() * lane.work_s)
         waits_s = patience_s(random) if self._gives_up and not self.is_calm else None
         try:
-            async with self._history.clock.timeout(waits_s):
+            async with clock.timeout(waits_s):
                 await self._do(action, client, receiver, lane, message)
         except TimeoutError:
             if lane.requires_session:
@@ -141,14 +142,14 @@ class Consumer:
         elif action == "dead_letter":
             await receiver.dead_letter_message(message, REASON, "the receiver does not want it")
         elif action == "late" and lane.lock_s < 20:
-            await self._history.clock.sleep(lane.lock_s + 0.5)
+            await clock.sleep(lane.lock_s + 0.5)
             await receiver.complete_message(message)
         elif action == "renew":
             if receiver.session is not None:
                 await receiver.session.renew_lock()
             else:
                 await receiver.renew_message_lock(message)
-            await self._history.clock.sleep(lane.lock_s * 0.7)
+            await clock.sleep(lane.lock_s * 0.7)
             await receiver.complete_message(message)
         elif action in ("transact", "roll_back"):
             transaction = client.transaction()

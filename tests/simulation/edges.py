@@ -11,6 +11,7 @@ from datetime import timedelta
 from random import Random
 from typing import Final
 
+from sbclient import clock
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import Profile
 from sbclient.client.client import ServiceBusClient
@@ -61,7 +62,7 @@ class Edges:
 
     def _manage(self, what: str, *description: QueueProperties) -> None:
         management = self._pair.primary.namespace.management
-        call = Call(Operation.MANAGE, self._pair.clock.now())
+        call = Call(Operation.MANAGE, clock.true_now())
         getattr(management, what)(call, EntityAddress(EntityKind.QUEUE, (QUEUE,)), *description)
 
     async def size(self, client: ServiceBusClient, beyond: int) -> bool:
@@ -122,7 +123,7 @@ class Edges:
             (message,) = await receiver.receive_messages(max_wait_time=1)
             assert message.locked_until_utc is not None
             ends_at = message.locked_until_utc - timedelta(milliseconds=1)
-            await self._pair.clock.sleep(ends_at.timestamp() - self._pair.clock.now() + beyond * 0.002)
+            await clock.sleep(ends_at.timestamp() - clock.true_now() + beyond * 0.002)
             try:
                 await receiver.complete_message(message)
             except ServiceBusError:

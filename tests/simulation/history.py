@@ -17,8 +17,8 @@ from itertools import count
 from math import floor
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage
-from sbclient.clock import Clock
 from sbclient.errors import (
     OperationTimeoutError,
     ServiceBusCommunicationError,
@@ -313,8 +313,7 @@ class History:
         trace: whether readable lines are kept.
     """
 
-    def __init__(self, clock: Clock, *, trace: bool = False) -> None:
-        self.clock = clock
+    def __init__(self, *, trace: bool = False) -> None:
         self.epoch = 0.0
         self.trace = trace
         self.lines: list[str] = []
@@ -343,11 +342,11 @@ class History:
         self._digest = sha256()
 
     def now(self) -> float:
-        return self.clock.now()
+        return clock.true_now()
 
     def note(self, *facts: object) -> None:
         """Add a line to what the hash is made of."""
-        line = f"{self.clock.now() - self.epoch:.6f} " + " ".join(map(str, facts))
+        line = f"{self.now() - self.epoch:.6f} " + " ".join(map(str, facts))
         self._digest.update(line.encode())
         if self.trace:
             self.lines.append(line)

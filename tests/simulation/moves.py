@@ -14,15 +14,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from random import Random
 from typing import Final
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import VirtualClock
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import ServiceBusError
 from sbclient.hosting.host import BrokerHost
@@ -67,13 +68,13 @@ class Moves:
 def run_moves(seed: int) -> Moves:
     """Run a seed."""
     moves = Moves()
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(horizon_s=20_000.0)) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(horizon_s=20_000.0, epoch=1_700_000_000.0)) as runner:
         runner.run(_run(seed, moves))
     return moves
 
 
 async def _run(seed: int, moves: Moves) -> None:
-    random, clock = Random(f"moves {seed}"), VirtualClock()
+    random = Random(f"moves {seed}")
     plan = draw_wire_plan(seed)
     line = plan.network
     assert line is not None
@@ -81,29 +82,31 @@ async def _run(seed: int, moves: Moves) -> None:
     share = random.choice((0.02, 0.1))
     incidents.append(Incident(kind="cuts", what="cuts", at_s=0.0, span_s=plan.traffic_s, probability=share))
     plan = replace(plan, lanes=(), deaths=(), incidents=tuple(incidents))
-    host, other = (MemoryNamespace(name, clock=clock, random=random) for name in ("one", "two"))
+    host, other = (MemoryNamespace(name, random=random) for name in ("one", "two"))
     network = Network(host, line, Random(random.getrandbits(64)))
-    operator = Operator(plan, MemoryPair(host, other, clock, random), History(clock), {"primary": network})
-    call = Call(Operation.MANAGE, clock.now())
+    operator = Operator(plan, MemoryPair(host, other, random), History(), {"primary": network})
+    call = Call(Operation.MANAGE, clock.true_now())
     for name in (SOURCE, *TARGETS):
         properties = QueueProperties(name, lock_duration=timedelta(seconds=LOCK_S), max_delivery_count=1_000)
         host.namespace.management.create(call, EntityAddress(EntityKind.QUEUE, (name,)), properties)
     for number in range(MESSAGES):
         uid = f"move-{number}"
         moves.outcomes[uid] = []
-        host.namespace.send(Call(Operation.SEND, clock.now()), SOURCE, [encode_message(ServiceBusMessage(f"{uid}|"))])
+        host.namespace.send(
+            Call(Operation.SEND, clock.true_now()), SOURCE, [encode_message(ServiceBusMessage(f"{uid}|"))]
+        )
     for incident in incidents:
         at_s = max(0.0, incident.at_s)
-        clock.call_later(at_s, lambda incident=incident: operator.begin(incident))  # type: ignore[misc]
-        clock.call_later(at_s + incident.span_s, lambda incident=incident: operator.end(incident))  # type: ignore[misc]
+        clock.call_later(at_s, partial(operator.begin, incident))
+        clock.call_later(at_s + incident.span_s, partial(operator.end, incident))
     movers = [
-        asyncio.ensure_future(_move_all(host, network, clock, Random(random.getrandbits(64)), moves, plan.traffic_s))
+        asyncio.ensure_future(_move_all(host, network, Random(random.getrandbits(64)), moves, plan.traffic_s))
         for _ in range(MOVERS)
     ]
     await clock.sleep(plan.traffic_s)
     operator.end_all()
-    ends_at = clock.now() + QUIET_S
-    while any(uids_in(host, SOURCE).values()) and clock.now() < ends_at:
+    ends_at = clock.true_now() + QUIET_S
+    while any(uids_in(host, SOURCE).values()) and clock.true_now() < ends_at:
         await clock.sleep(3.0)
     for mover in movers:
         mover.cancel()
@@ -115,29 +118,26 @@ async def _run(seed: int, moves: Moves) -> None:
     _check(host, moves)
 
 
-async def _move_all(
-    host: BrokerHost, network: Network, clock: VirtualClock, random: Random, moves: Moves, traffic_s: float
-) -> None:
+async def _move_all(host: BrokerHost, network: Network, random: Random, moves: Moves, traffic_s: float) -> None:
     """Move messages with one client after another."""
-    spreads_until = clock.now() + traffic_s
+    spreads_until = clock.true_now() + traffic_s
     while True:
         transport = AmqpTransport(
             "one",
             "one",
             lambda sink: network.connect(sink, lambda: True),
-            Signer(network, clock),
-            clock=clock,
+            Signer(network),
             random=Random(random.getrandbits(64)),
             management=lambda: MemoryTransport(host),
             is_cross_entity=True,
         )
-        client = ServiceBusClient(transport=transport, clock=clock, random=random, timeout=8.0, retry_total=0)
+        client = ServiceBusClient(transport=transport, random=random, timeout=8.0, retry_total=0)
         senders = [client.get_queue_sender(name) for name in TARGETS]
         try:
             async with client, client.get_queue_receiver(SOURCE, max_wait_time=5.0) as receiver:
                 for _ in range(6):
                     for message in await receiver.receive_messages(2, max_wait_time=5.0):
-                        await clock.sleep(random.random() * (4.0 if clock.now() < spreads_until else 0.1))
+                        await clock.sleep(random.random() * (4.0 if clock.true_now() < spreads_until else 0.1))
                         rolls_back = random.random() < SHARE_ROLLED_BACK
                         await _move(client, receiver, senders, message, moves, rolls_back=rolls_back)
         except ServiceBusError:

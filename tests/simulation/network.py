@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from sbclient import clock
 from sbclient.broker.faults import Call
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
@@ -75,7 +76,6 @@ class Network:
     def __init__(self, host: BrokerHost, line: Line, random: Random) -> None:
         self.line = line
         self.random = random
-        self.clock = host.clock
         self.context = NamespaceContext(
             host=host,
             authorizer=Authorizer(entity_rules=lambda path: entity_rules_of(host, path)),
@@ -161,7 +161,7 @@ class Network:
         Raises:
             ServiceBusConnectionError: the server refuses the connection.
         """
-        await self.clock.sleep(2 * self.delay_s())
+        await clock.sleep(2 * self.delay_s())
         while self.holds(UPSTREAM) or self.holds(DOWNSTREAM):
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
@@ -172,7 +172,9 @@ class Network:
             raise refused
         connection = _Connection(self, sink, is_alive)
         self._connections[connection] = None
+        skew = clock.SKEW_S.set(0.0)  # the server is another machine than the client
         self._tasks.start(self._serve(connection), name=f"serve {self.context.name}")
+        clock.SKEW_S.reset(skew)
         return connection
 
     async def _serve(self, connection: _Connection) -> None:
@@ -278,7 +280,7 @@ class _Pipe:
         self.is_shut = True
 
     def _put(self, piece: bytes | None, needs_s: float, *, is_reset: bool = False) -> None:
-        now = self._network.clock.monotonic()
+        now = clock.monotonic()
         self._last_at = max(self._last_at, now + self._network.delay_s()) + needs_s
         self._pieces.append((self._last_at, piece))
         self._held_bytes += len(piece or b"")
@@ -289,12 +291,12 @@ class _Pipe:
     def pump(self) -> None:
         """Deliver what is due, and set a timer for the next piece."""
         if self._timer is None and self._pieces and not self._network.holds(self._direction):
-            delay_s = max(0.0, self._pieces[0][0] - self._network.clock.monotonic())
-            self._timer = self._network.clock.call_later(delay_s, self._on_time)
+            delay_s = max(0.0, self._pieces[0][0] - clock.monotonic())
+            self._timer = clock.call_later(delay_s, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        now = self._network.clock.monotonic()
+        now = clock.monotonic()
         while self._pieces and self._pieces[0][0] <= now and not self._network.holds(self._direction):
             _, piece = self._pieces.popleft()
             self._held_bytes -= len(piece or b"")

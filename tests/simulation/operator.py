@@ -10,6 +10,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, NoAnswer
 from sbclient.emulator.faults import WireFault, WireFaultKind
@@ -144,7 +145,7 @@ class Operator:
 
     def _manage(self, host: BrokerHost, what: str, *arguments: Any) -> Any:
         """Ask the management side; None if it cannot be reached, or refuses."""
-        call = Call(Operation.MANAGE, host.clock.now())
+        call = Call(Operation.MANAGE, clock.true_now())
         try:
             return getattr(host.namespace.management, what)(call, *arguments)
         except (ServiceBusError, NoAnswer):
@@ -182,7 +183,7 @@ class Operator:
                 _EMULATED[incident.what],
                 incident.path,
                 probability=incident.probability,
-                until_at=context.clock.now() + max(incident.span_s, 1e-6),
+                until_at=clock.true_now() + max(incident.span_s, 1e-6),
             )
             context.inject(fault)
         elif incident.side in self._networks:
@@ -301,7 +302,7 @@ class Operator:
         message = ServiceBusMessage(
             f"{FORGED}-{self.forged}|{CANARY}", application_properties=self._random.choice(FORGERIES), message_id="f"
         )
-        call = Call(Operation.SEND, host.clock.now())
+        call = Call(Operation.SEND, clock.true_now())
         try:
             host.namespace.send(call, path, [encode_message(message)])
         except (ServiceBusError, NoAnswer):

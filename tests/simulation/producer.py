@@ -9,6 +9,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError, ServiceBusError
@@ -82,10 +83,9 @@ class Producer:
     async def _send_all(
         self, name: str, client: ServiceBusClient, sender: ServiceBusSender, line: deque[Unit], random: Random
     ) -> None:
-        clock = self._history.clock
         while line:
-            await clock.sleep(max(0.0, self._epoch + line[0].due_s - clock.now()))
-            due = [unit for unit in line if self._epoch + unit.due_s <= clock.now()]
+            await clock.sleep(max(0.0, self._epoch + line[0].due_s - clock.true_now()))
+            due = [unit for unit in line if self._epoch + unit.due_s <= clock.true_now()]
             if not self._sends_bursts or len(due) == 1:
                 await self._send_unit(name, client, sender, line[0], random)
                 line.popleft()
@@ -99,7 +99,6 @@ class Producer:
     async def _send_unit(
         self, name: str, client: ServiceBusClient, sender: ServiceBusSender, unit: Unit, random: Random
     ) -> None:
-        clock = self._history.clock
         while unit.tries_left >= 0:
             unit.tries_left -= 1
             if await self._try(name, client, sender, unit, self._patience_s(random)):
@@ -133,7 +132,7 @@ class Producer:
             submission.tries.append(one)
         outcome, error = Outcome.DOUBT, ""
         try:
-            async with self._history.clock.timeout(waits_s):
+            async with clock.timeout(waits_s):
                 if unit.kind == "transaction":
                     outcome = await self._transact(client, sender, unit.submissions, rolls_back=unit.rolls_back)
                 else:
@@ -200,7 +199,7 @@ class Producer:
         return story.fate
 
     async def _take_back(self, sender: ServiceBusSender, unit: Unit, random: Random) -> None:
-        await self._history.clock.sleep(random.choice((0.0, 2.0, 20.0)))
+        await clock.sleep(random.choice((0.0, 2.0, 20.0)))
         for submission in unit.submissions:
             submission.cancelled = Outcome.DOUBT
         try:

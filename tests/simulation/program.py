@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
 from typing import Any
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import Clock, VirtualClock
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.errors import ServiceBusError
 from sbclient.options import PairedNamespaceOptions
@@ -29,28 +29,24 @@ from tests.simulation.timing import STOPS_WITHIN_S
 from tests.simulation.wire import Wire
 
 
-class SkewedClock(VirtualClock):
-    """A wall clock that is ahead of, or behind, the true one; spans are true."""
-
-    def __init__(self, skew_s: float) -> None:
-        super().__init__()
-        self._skew_s = skew_s
-
-    def now(self) -> float:
-        return super().now() + self._skew_s
+@contextmanager
+def skewed(skew_s: float) -> Iterator[None]:
+    """Let the wall clock of what is started here be ahead of, or behind, the true one; durations are true."""
+    token = clock.SKEW_S.set(skew_s)
+    yield
+    clock.SKEW_S.reset(token)
 
 
 class Signer(TokenSource):
     """Signs tokens that expire as the plan says; with a wrong key while a fault of the network says so."""
 
-    def __init__(self, network: Network, clock: Clock) -> None:
+    def __init__(self, network: Network) -> None:
         self._network = network
-        self._clock = clock
 
     async def token(self, audience: str) -> Token:
-        expires_at = int(self._clock.now() + self._network.line.token_s)
+        expires_at = int(clock.true_now() + self._network.line.token_s)
         key = "wrong" if self._network.is_struck("bad_tokens") else ROOT_KEY
-        return Token(sign(audience, ROOT_KEY_NAME, key, expires_at), SAS_TOKEN, expires_at)
+        return Token(sign(audience, ROOT_KEY_NAME, key, expires_at), SAS_TOKEN, expires_at + clock.SKEW_S.get())
 
 
 class Program:
@@ -88,10 +84,8 @@ class Program:
     def client(self, *, paired: bool, options: PairedNamespaceOptions | None = None) -> ServiceBusClient:
         """A client whose wires belong to this life of the program."""
         plan = self.plan
-        clock: Clock = SkewedClock(plan.skew_s) if plan.skew_s else self.history.clock
         arguments: dict[str, Any] = {
             "transport": self._wire("primary"),
-            "clock": clock,
             "random": Random(self.random.getrandbits(64)),
             "timeout": plan.timeout_s,
             "retry_total": plan.retries,
@@ -125,13 +119,7 @@ class Program:
 
         name = network.context.name
         return AmqpTransport(
-            name,
-            name,
-            connect,
-            Signer(network, self.history.clock),
-            clock=self.history.clock,
-            random=Random(random.getrandbits(64)),
-            management=lambda: management,
+            name, name, connect, Signer(network), random=Random(random.getrandbits(64)), management=lambda: management
         )
 
     async def run(self) -> None:
@@ -139,12 +127,13 @@ class Program:
         while True:
             death = self._deaths.pop(0) if self._deaths else None
             self._begin_life(death)
-            life = asyncio.ensure_future(self._work(self))
+            with skewed(self.plan.skew_s):
+                life = asyncio.ensure_future(self._work(self))
             self._life.on_death = partial(self._die, life)
             end = None
             if death is not None and death.at_call is None:
                 end_life = partial(self._stop, life) if death.is_stop else self._life.end
-                end = self.history.clock.call_later(death.at_s, end_life)
+                end = clock.call_later(death.at_s, end_life)
             try:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([life])
@@ -171,9 +160,9 @@ class Program:
                 if not isinstance(error, ServiceBusError):
                     raise error
                 self.history.refused(error)  # it could not begin; an operator starts it again
-                await self.history.clock.sleep(5.0)
+                await clock.sleep(5.0)
                 continue
-            await self.history.clock.sleep(death.pause_s if death is not None else 1.0)
+            await clock.sleep(death.pause_s if death is not None else 1.0)
 
     def _stop(self, life: asyncio.Future[None]) -> None:
         """Let it end as its operator would: what it calls is still answered."""

@@ -128,7 +128,7 @@ class _PatientLoop(VirtualLoop):
     """A virtual loop that detects endless work without progress of time."""
 
     def __init__(self) -> None:
-        super().__init__(horizon_s=HORIZON_S)
+        super().__init__(horizon_s=HORIZON_S, epoch=1_700_000_000.0)
         self._looks = 0
 
     def time(self) -> float:

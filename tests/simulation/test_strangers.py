@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Call, Operation
-from sbclient.clock import VirtualClock
 from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProperties
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import MemoryPair, memory_pair
@@ -19,11 +19,11 @@ from tests.simulation.strangers import RIGHTS, TOKENS, VANDALIZED, Forger, Vanda
 
 
 @pytest.fixture
-async def pair(clock: VirtualClock) -> MemoryPair:
-    pair = memory_pair(clock=clock, seed=1)
+async def pair() -> MemoryPair:
+    pair = memory_pair(seed=1)
     for name in ("orders", *VANDALIZED):
         properties = QueueProperties(name, authorization_rules=[own_rule(name)])
-        call = Call(Operation.MANAGE, clock.now())
+        call = Call(Operation.MANAGE, clock.true_now())
         pair.primary.namespace.management.create(call, EntityAddress(EntityKind.QUEUE, (name,)), properties)
     return pair
 
@@ -33,8 +33,8 @@ def forger_in(pair: MemoryPair, history: History) -> Forger:
 
 
 @pytest.mark.parametrize("forgery", [*TOKENS, *RIGHTS])
-async def test_no_forged_token_is_accepted(pair: MemoryPair, clock: VirtualClock, forgery: str) -> None:
-    history = History(clock)
+async def test_no_forged_token_is_accepted(pair: MemoryPair, forgery: str) -> None:
+    history = History()
     forger = forger_in(pair, history)
     for _ in range(4):
         async with connected(forger.context) as client:
@@ -44,10 +44,8 @@ async def test_no_forged_token_is_accepted(pair: MemoryPair, clock: VirtualClock
 
 
 @pytest.mark.parametrize("right", list(AccessRights))
-async def test_each_step_succeeds_with_a_valid_token_and_is_noticed(
-    pair: MemoryPair, clock: VirtualClock, right: AccessRights
-) -> None:
-    history = History(clock)
+async def test_each_step_succeeds_with_a_valid_token_and_is_noticed(pair: MemoryPair, right: AccessRights) -> None:
+    history = History()
     forger = forger_in(pair, history)
     async with pair.unpaired_client() as owner, owner.get_queue_sender("orders") as sender:
         await sender.send_messages(ServiceBusMessage("one"))
@@ -57,8 +55,8 @@ async def test_each_step_succeeds_with_a_valid_token_and_is_noticed(
     assert [violation.invariant for violation in history.violations] == ["I19"]
 
 
-async def test_vandal_opens_and_closes_connections(pair: MemoryPair, clock: VirtualClock) -> None:
-    history = History(clock, trace=True)
+async def test_vandal_opens_and_closes_connections(pair: MemoryPair) -> None:
+    history = History(trace=True)
     for number in range(20):
         await Vandal(pair.primary, history, Random(number)).run(10.0)
     assert not history.violations
@@ -66,9 +64,9 @@ async def test_vandal_opens_and_closes_connections(pair: MemoryPair, clock: Virt
 
 
 @pytest.mark.parametrize("name", CHECKS)
-async def test_each_limit_is_reached_from_both_sides(clock: VirtualClock, name: str) -> None:
+async def test_each_limit_is_reached_from_both_sides(name: str) -> None:
     plan = next(plan for plan in map(draw_plan, range(1000)) if plan.has_edge)
-    history = History(clock)
-    edges = Edges(memory_pair(clock=clock, seed=1, profile=plan.profile), plan.profile, history, Random(1))
+    history = History()
+    edges = Edges(memory_pair(seed=1, profile=plan.profile), plan.profile, history, Random(1))
     await edges.look_at(name)
     assert not history.violations

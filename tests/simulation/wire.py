@@ -13,6 +13,7 @@ from datetime import datetime
 from random import Random
 from typing import Final, TypeVar
 
+from sbclient import clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.transport.base import Administration, ReceiverLink, SenderLink, TransactionLink, Transport
@@ -82,7 +83,7 @@ class Wire:
             await life.die()
         late_s = self.random.uniform(-self._latency_s, self._latency_s) if self._latency_s else 0.0
         if late_s < 0:
-            await history.clock.sleep(-late_s)
+            await clock.sleep(-late_s)
         if life.is_dead:
             await asyncio.Event().wait()
         cut = self._cut()
@@ -99,7 +100,7 @@ class Wire:
         if cut == "after":
             raise ServiceBusConnectionError(f"the connection to {self.namespace} broke before the answer had come")
         if late_s > 0:
-            await history.clock.sleep(late_s)
+            await clock.sleep(late_s)
         return answer
 
     def _cut(self) -> str:

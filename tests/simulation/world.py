@@ -11,9 +11,9 @@ from itertools import chain
 from random import Random
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.errors import MessageNotFoundError, OperationTimeoutError
 from sbclient.message import ServiceBusMessageState
@@ -56,22 +56,14 @@ class World:
 
     def __init__(self, plan: Plan, *, trace: bool = False) -> None:
         self.plan = plan
-        clock = VirtualClock()
         random = Random(f"world {plan.seed}")
-        self.clock = clock
         hosts = [
-            MemoryNamespace(
-                name,
-                clock=clock,
-                random=random,
-                profile=plan.profile,
-                front_end_count=plan.front_ends,
-            )
+            MemoryNamespace(name, random=random, profile=plan.profile, front_end_count=plan.front_ends)
             for name in ("contoso", "contoso-backup")
         ]
         self._hosts = hosts
-        self.pair = MemoryPair(hosts[0], hosts[1], clock, random)
-        self.history = History(clock, trace=trace)
+        self.pair = MemoryPair(hosts[0], hosts[1], random)
+        self.history = History(trace=trace)
         self._networks = self._built(random) if plan.network is not None else {}
         self.operator = Operator(plan, self.pair, self.history, self._networks)
         self._deleting = {lane.name for lane in plan.lanes if lane.deletes and plan.network is not None}
@@ -92,7 +84,7 @@ class World:
     async def run(self) -> None:
         """From the first message to the last count."""
         plan, history = self.plan, self.history
-        epoch = history.epoch = self.clock.now()
+        epoch = history.epoch = clock.true_now()
         self.operator.build()
         units: list[Unit] = []
         for lane in plan.lanes:
@@ -121,13 +113,13 @@ class World:
             await self._end(senders)
             schedules = [submission.message.scheduled_enqueue_time_utc for submission in history.submissions.values()]
             latest = max((moment.timestamp() for moment in schedules if moment is not None), default=0.0)
-            await self.clock.sleep(max(LONGEST_LOCK_S, latest + 1 - self.clock.now()))
+            await clock.sleep(max(LONGEST_LOCK_S, latest + 1 - clock.true_now()))
             if set(plan.syphons) != {"empty"}:  # of those, one run alone must drain everything, below
                 await self._until(
                     lambda: not self._is_backlog_left(), DRAINED_BACKLOG_WITHIN_S, tasks, "drain the backlog"
                 )
             await self._end(syphons)
-            await self.clock.sleep(LONGEST_LOCK_S)
+            await clock.sleep(LONGEST_LOCK_S)
             await self._last_syphon()
             await self._until(lambda: not self._is_anything_active(), DRAINED_WITHIN_S, tasks, "receive everything")
         finally:
@@ -136,7 +128,7 @@ class World:
                 await network.close()
         if plan.has_edge:
             await Edges(self.pair, plan.profile, history, Random(f"edges {plan.seed}")).look()
-        await self.clock.sleep(LONGEST_LOCK_S)
+        await clock.sleep(LONGEST_LOCK_S)
         await self._drain(consumer)
         self.copies = self.operator.remove_audits()
         self._count_what_is_left()
@@ -195,28 +187,28 @@ class World:
         for _ in range(SURVEYS):
             turns.append((random.random() * plan.traffic_s, lambda: self._look_at_quarantines(producers)))
         for at_s, turn in sorted(turns, key=lambda one: one[0]):
-            await self.clock.sleep(max(0.0, self.history.epoch + at_s - self.clock.now()))
+            await clock.sleep(max(0.0, self.history.epoch + at_s - clock.true_now()))
             _raise_failures(tasks)
             turn()
-        await self.clock.sleep(max(0.0, self.history.epoch + plan.traffic_s - self.clock.now()))
+        await clock.sleep(max(0.0, self.history.epoch + plan.traffic_s - clock.true_now()))
         operator.end_all()
 
     def _look_at_quarantines(self, producers: list[Producer]) -> None:
         for producer in producers:
             if producer.client is not None and producer.client_name not in self.history.ended_at:
                 resting = producer.client.pair.status().quarantined
-                self.history.resting.append((self.clock.now(), producer.client_name, resting))
+                self.history.resting.append((clock.true_now(), producer.client_name, resting))
 
     async def _until(
         self, condition: Callable[[], bool], within_s: float, tasks: list[asyncio.Task[None]], what: str
     ) -> None:
-        end_at = self.clock.now() + within_s
+        end_at = clock.true_now() + within_s
         while not condition():
             _raise_failures(tasks)
-            if self.clock.now() > end_at:
+            if clock.true_now() > end_at:
                 self.history.violated("I15", f"{within_s:g} quiet seconds were not enough to {what}")
                 return
-            await self.clock.sleep(3.0)
+            await clock.sleep(3.0)
 
     # -- syphons -------------------------------------------------------------------------------------------------
 
@@ -236,7 +228,7 @@ class World:
                     program.rename(str(turn))
                     report = await client.run_syphon(until="empty", limits=self.plan.syphon_limits)
                     pauses_s = (0.5, 10.0, 40.0) if report.drained else (10.0, 40.0)
-                    await self.clock.sleep(program.random.choice(pauses_s))
+                    await clock.sleep(program.random.choice(pauses_s))
 
         return run
 
@@ -250,7 +242,7 @@ class World:
 
         program = Program("last-syphon", self.plan, self.pair, self.history, run, self._networks)
         try:
-            async with self.clock.timeout(DRAINED_WITHIN_S):
+            async with clock.timeout(DRAINED_WITHIN_S):
                 await program.run()
         except TimeoutError:
             self.history.violated("I15", f"a syphon did not empty the backlog within {DRAINED_WITHIN_S:g} s")
@@ -287,7 +279,7 @@ class World:
                     while messages := await receiver.receive_messages(100, max_wait_time=0.1):
                         for message in messages:
                             self.backlog_dead.append(
-                                Delivery(self.clock.now(), "drain", queue, uid_of(message), message, "backlog")
+                                Delivery(clock.true_now(), "drain", queue, uid_of(message), message, "backlog")
                             )
 
     async def _drain_lane(self, client: ServiceBusClient, consumer: Consumer, lane: Lane) -> None:

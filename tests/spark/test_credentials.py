@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient_spark.clients import open_client
 from sbclient_spark.credentials import connection_string_of, credential_of, resolve
@@ -58,27 +57,25 @@ def web_token(claims: object) -> str:
         ("a.b.c", 1_700_000_300),
     ],
 )
-async def test_a_token_says_when_it_is_read_again(
-    clock: VirtualClock, tmp_path: Path, token: str, expires_on: int
-) -> None:
+async def test_a_token_says_when_it_is_read_again(tmp_path: Path, token: str, expires_on: int) -> None:
     path = tmp_path / "token"
     path.write_text(token)
     options = ConnectionOptions(primary=NAMESPACE, auth="token", token=Secret(file=str(path)))
-    async with credential_of(options, clock) as credential:
+    async with credential_of(options) as credential:
         given = await credential.get_token("https://servicebus.azure.net/.default")
         assert (given.token, given.expires_on) == (token, expires_on)
         path.write_text("renewed")
         assert (await credential.get_token("scope")).token == "renewed"
 
 
-def test_sas_needs_no_credential(clock: VirtualClock) -> None:
-    assert credential_of(ConnectionOptions(primary=NAMESPACE), clock) is None
+def test_sas_needs_no_credential() -> None:
+    assert credential_of(ConnectionOptions(primary=NAMESPACE)) is None
 
 
-def test_an_identity_without_its_package_is_an_error(monkeypatch: pytest.MonkeyPatch, clock: VirtualClock) -> None:
+def test_an_identity_without_its_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity.aio", None)
     with pytest.raises(InvalidOperationError):
-        credential_of(ConnectionOptions(primary=NAMESPACE, auth="default"), clock)
+        credential_of(ConnectionOptions(primary=NAMESPACE, auth="default"))
 
 
 class Identity:
@@ -97,13 +94,11 @@ class Identity:
         self.closed += 1
 
 
-async def test_a_credential_is_closed_with_the_client_that_it_was_made_for(
-    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_credential_is_closed_with_the_client_that_it_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity.aio", SimpleNamespace(ManagedIdentityCredential=Identity))
     monkeypatch.setattr(Identity, "made", [])
     options = ConnectionOptions(primary=NAMESPACE, auth="managedIdentity")
     for _ in range(2):
-        async with open_client(options, paired=False, clock=clock):
+        async with open_client(options, paired=False):
             assert Identity.made[-1].closed == 0
     assert [credential.closed for credential in Identity.made] == [1, 1]

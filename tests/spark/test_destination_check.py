@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
-from sbclient.testing import Fault, FaultKind, VirtualClock
+from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import open_client
 from sbclient_spark.write.destination_check import CACHE_S, UNKNOWN, DestinationFacts, check_destination, look_at
@@ -73,10 +74,10 @@ def test_a_queue_with_sessions_accepts_rows_with_a_session() -> None:
 
 
 @pytest.fixture
-async def checked(clock: VirtualClock) -> Any:
+async def checked() -> Any:
     """A namespace with a queue and a topic."""
-    host = memory_host("checked", clock=clock)
-    async with open_client(options().connection, paired=False, clock=clock) as client:
+    host = memory_host("checked")
+    async with open_client(options().connection, paired=False) as client:
         await client.administration.create_queue(
             "orders", requires_duplicate_detection=True, requires_session=True, enable_partitioning=True
         )
@@ -85,25 +86,23 @@ async def checked(clock: VirtualClock) -> Any:
     drop_memory_host("checked")
 
 
-async def test_the_facts_come_from_the_service(checked: Any, clock: VirtualClock) -> None:
-    facts = await look_at(options(), clock)
+async def test_the_facts_come_from_the_service(checked: Any) -> None:
+    facts = await look_at(options())
     assert (facts.word, facts.is_partitioned, facts.requires_session) == ("queue", True, True)
     assert facts.duplicate_window == timedelta(minutes=10)
     given = write_options({"connectionString": "memory://checked", "path": "prices"})
-    assert (await look_at(given, clock)).word == "topic"
+    assert (await look_at(given)).word == "topic"
 
 
-async def test_a_missing_destination_is_an_error_with_the_nearest_name(checked: Any, clock: VirtualClock) -> None:
+async def test_a_missing_destination_is_an_error_with_the_nearest_name(checked: Any) -> None:
     with pytest.raises(MessagingEntityNotFoundError) as caught:
-        await look_at(options(queue="order"), clock)
+        await look_at(options(queue="order"))
     assert "'orders'" in str(caught.value)
 
 
-async def test_a_primary_that_is_down_is_logged_and_not_checked(
-    checked: Any, clock: VirtualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_primary_that_is_down_is_logged_and_not_checked(checked: Any, caplog: pytest.LogCaptureFixture) -> None:
     checked.inject(Fault(FaultKind.DOWN))
-    assert await look_at(options(), clock) == DestinationFacts()
+    assert await look_at(options()) == DestinationFacts()
     assert "destination.not_checked" in [vars(record)["event_name"] for record in caplog.records]
 
 
@@ -122,22 +121,19 @@ BY_NAME = {"fullyQualifiedNamespace": "contoso.servicebus.windows.net", "tenantI
     ],
 )
 async def test_a_destination_whose_secret_only_the_executors_know_is_not_checked(
-    clock: VirtualClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, secret: dict[str, str]
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, secret: dict[str, str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity.aio", SimpleNamespace())
     given = write_options({**secret, "queue": "orders"})
-    assert await look_at(given, clock) == DestinationFacts()
+    assert await look_at(given) == DestinationFacts()
     assert [vars(record)["event_name"] for record in caplog.records] == ["destination.not_checked"]
 
 
-async def test_an_older_answer_holds_while_the_service_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock
-) -> None:
+async def test_an_older_answer_holds_while_the_service_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "sbclient_spark.write.destination_check"
     answers = [UNKNOWN, GOOD, UNKNOWN]
     monkeypatch.setattr(f"{module}._answers", {})
-    monkeypatch.setattr(f"{module}.Clock", lambda: clock)
-    monkeypatch.setattr(f"{module}.worker_clients", lambda: SimpleNamespace(clock=clock, run=lambda answer: answer))
+    monkeypatch.setattr(f"{module}.worker_clients", lambda: SimpleNamespace(run=lambda answer: answer))
     monkeypatch.setattr(f"{module}.look_at", lambda *_: answers.pop(0))
     found = []
     while answers:

@@ -33,8 +33,8 @@ class Namespaces:
 
     def __init__(self, clients: WorkerClients) -> None:
         self.clients = clients
-        self.primary = memory_host("drained", clock=clients.clock)
-        self.secondary = memory_host("drained-backup", clock=clients.clock)
+        self.primary = memory_host("drained")
+        self.secondary = memory_host("drained-backup")
 
     def options(self, **more: Any) -> DrainOptions:
         return drain_options({**GIVEN, **{name: str(value) for name, value in more.items()}})
@@ -42,9 +42,7 @@ class Namespaces:
     def open(self) -> ServiceBusClient:
         connection = self.options().connection
         pairing = dict(connection.pairing) | {"provision": "create"}
-        return open_client(
-            replace(connection, pairing=tuple(sorted(pairing.items()))), paired=True, clock=self.clients.clock
-        )
+        return open_client(replace(connection, pairing=tuple(sorted(pairing.items()))), paired=True)
 
     def divert(self, count: int, queue: str = "orders", **attributes: Any) -> None:
         async def divert() -> None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.testing import Fault, FaultKind, VirtualClock
+from sbclient.testing import Fault, FaultKind
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import EncodedRows
 from sbclient_spark.write.reports import TaskReport
@@ -16,8 +17,8 @@ from tests.spark.writing import PAIRED, Scene, bodies, by_session, rows
 
 
 @pytest.fixture
-async def scene(clock: VirtualClock) -> Scene:
-    return await Scene.made(clock)
+async def scene() -> Scene:
+    return await Scene.made()
 
 
 # -- sending ------------------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ async def test_a_transfer_that_is_not_full_waits_for_more(scene: Scene) -> None:
     async with scene.writer(lingerMs="500", maxInFlightBatches="1") as writer:
         for position in range(5):
             await writer.offer(rows(1, first=position))
-            await scene.clock.sleep(0.05)
+            await clock.sleep(0.05)
         await writer.finish()
     assert scene.report.batches == 1
 
@@ -110,10 +111,10 @@ async def test_a_transfer_that_is_not_full_waits_for_more(scene: Scene) -> None:
 async def test_lanes_send_concurrently(scene: Scene) -> None:
     scene.pair.primary.inject(Fault(FaultKind.SLOW, latency_s=1.0, operations=[Operation.SEND]))
     async with scene.writer(maxInFlightBatches="4", maxBatchMessages="100") as writer:
-        began_at = scene.clock.monotonic()
+        began_at = clock.monotonic()
         await writer.offer(rows(400))
         await writer.finish()
-        assert scene.clock.monotonic() - began_at < 1.9
+        assert clock.monotonic() - began_at < 1.9
     assert scene.report.p50_ms == pytest.approx(1000, abs=100)
 
 
@@ -122,7 +123,7 @@ async def test_the_number_of_waiting_rows_is_limited(scene: Scene) -> None:
     async with scene.writer(maxBatchMessages="10", maxInFlightBatches="2") as writer:
         await writer.offer(rows(40))
         with pytest.raises(TimeoutError):
-            async with scene.clock.timeout(5):
+            async with clock.timeout(5):
                 await writer.offer(rows(100, first=40))
         scene.pair.primary.heal()
         await writer.finish()
@@ -131,10 +132,10 @@ async def test_the_number_of_waiting_rows_is_limited(scene: Scene) -> None:
 
 async def test_the_rate_limit_is_kept(scene: Scene) -> None:
     async with scene.writer(maxMessagesPerSecond="50") as writer:
-        began_at = scene.clock.monotonic()
+        began_at = clock.monotonic()
         await writer.offer(rows(500))
         await writer.finish()
-        assert 8.5 < scene.clock.monotonic() - began_at < 10.5
+        assert 8.5 < clock.monotonic() - began_at < 10.5
     assert scene.report.paced_ms > 0
 
 
@@ -142,7 +143,7 @@ async def test_the_rate_limit_is_kept(scene: Scene) -> None:
 
 
 async def test_a_short_outage_is_retried_until_it_is_over(scene: Scene) -> None:
-    scene.pair.primary.inject(Fault(FaultKind.DOWN, until_at=scene.clock.now() + 10))
+    scene.pair.primary.inject(Fault(FaultKind.DOWN, until_at=clock.now() + 10))
     async with scene.writer() as writer:
         await writer.offer(rows(100))
         await writer.finish()
@@ -151,7 +152,7 @@ async def test_a_short_outage_is_retried_until_it_is_over(scene: Scene) -> None:
 
 
 async def test_a_busy_service_is_waited_for_inside_the_task(scene: Scene) -> None:
-    scene.pair.primary.inject(Fault(FaultKind.BUSY, until_at=scene.clock.now() + 150))
+    scene.pair.primary.inject(Fault(FaultKind.BUSY, until_at=clock.now() + 150))
     async with scene.writer() as writer:
         await writer.offer(rows(100))
         await writer.finish()
@@ -185,9 +186,9 @@ async def test_an_outage_in_the_middle_loses_nothing_and_the_syphon_delivers_the
         await writer.offer(rows(300, destination=there))
         scene.pair.primary.inject(Fault(FaultKind.DOWN))
         await writer.offer(rows(300, first=300, destination=there))
-        await scene.clock.sleep(200)
+        await clock.sleep(200)
         scene.pair.primary.heal()
-        await scene.clock.sleep(200)
+        await clock.sleep(200)
         await writer.offer(rows(300, first=600, destination=there))
         await writer.finish()
     assert scene.report.sent == 900
@@ -208,9 +209,9 @@ async def test_session_order_is_kept_through_an_outage(scene: Scene) -> None:
         await writer.offer(some(0))
         scene.pair.primary.inject(Fault(FaultKind.DOWN))
         await writer.offer(some(60))
-        await scene.clock.sleep(200)
+        await clock.sleep(200)
         scene.pair.primary.heal()
-        await scene.clock.sleep(200)
+        await clock.sleep(200)
         await writer.offer(some(120))
         await writer.finish()
     async with scene.pair.client(replace(PAIRED, ordering="session")) as client:
@@ -226,7 +227,7 @@ async def test_session_order_is_kept_through_an_outage(scene: Scene) -> None:
 async def test_a_failed_task_takes_no_more_rows(scene: Scene) -> None:
     async with scene.writer(entity="ordres") as writer:
         await writer.offer(rows(10, destination=Destination("ordres")))
-        await scene.clock.sleep(1)
+        await clock.sleep(1)
         with pytest.raises(WriteFailedError):
             await writer.offer(rows(10, first=10, destination=Destination("ordres")))
         await writer.abandon()
@@ -235,11 +236,11 @@ async def test_a_failed_task_takes_no_more_rows(scene: Scene) -> None:
 async def test_a_deadline_ends_the_task(scene: Scene) -> None:
     scene.pair.primary.inject(Fault(FaultKind.BUSY))
     async with scene.writer(taskDeadline="45 s", maxRetries="1000") as writer:
-        began_at = scene.clock.monotonic()
+        began_at = clock.monotonic()
         await writer.offer(rows(10))
         with pytest.raises(WriteFailedError):
             await writer.finish()
-        assert 30 < scene.clock.monotonic() - began_at < 60
+        assert 30 < clock.monotonic() - began_at < 60
     assert scene.report.in_doubt == 0, "a busy service has taken nothing"
 
 
@@ -248,6 +249,6 @@ async def test_abandoning_waits_for_transfers_in_flight_and_sends_no_more(scene:
     async with scene.writer(maxBatchMessages="10", maxInFlightBatches="1") as writer:
         await writer.offer(rows(15))
         await asyncio.sleep(0)
-        await scene.clock.sleep(0.1)
+        await clock.sleep(0.1)
         await writer.abandon()
     assert (scene.report.sent, len(await scene.arrived())) == (10, 10)

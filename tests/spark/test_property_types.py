@@ -131,7 +131,7 @@ def peeked(pair: EmulatedPair, queue: str) -> dict[str, tuple[bytes, dict[str, b
 
     async def connect() -> Iterator[Any]:
         options = read_options(pair.reading(queue=queue)).connection
-        async with open_client(options, paired=False, clock=worker_clients().clock) as client:
+        async with open_client(options, paired=False) as client:
             return await peek(client)
 
     return {

@@ -28,7 +28,7 @@ def clients() -> Iterator[WorkerClients]:
     found = worker_clients()
     names = ("read", "read-backup")
     for name in names:
-        memory_host(name, clock=found.clock)
+        memory_host(name)
     yield found
     found.run(found.close())
     for name in names:
@@ -41,7 +41,7 @@ def fill(
     async def fill() -> None:
         where = "memory://read-backup" if backup else "memory://read"
         options = read_options({"connectionString": where, "queue": queue}).connection
-        async with open_client(options, paired=False, clock=clients.clock) as client:
+        async with open_client(options, paired=False) as client:
             await client.administration.create_queue(queue, **properties)
             for message in messages:
                 await client.get_queue_sender(queue).send_messages(message)
@@ -231,7 +231,7 @@ def test_a_partitioned_queue_with_sessions_is_read_once_and_by_one_task(clients:
 def test_a_subscription_with_sessions_of_a_partitioned_topic_is_read_once(clients: WorkerClients) -> None:
     async def fill() -> None:
         options = read_options({**CONNECTION, "queue": "any"}).connection
-        async with open_client(options, paired=False, clock=clients.clock) as client:
+        async with open_client(options, paired=False) as client:
             await client.administration.create_topic("prices", enable_partitioning=True)
             await client.administration.create_subscription("prices", "all")
             await client.administration.create_subscription("prices", "in-order", requires_session=True)
@@ -249,7 +249,7 @@ def test_a_subscription_with_sessions_of_a_partitioned_topic_is_read_once(client
 def test_path_of_a_subscription_is_read_in_any_case_of_letters(clients: WorkerClients, name: str) -> None:
     async def fill() -> None:
         options = read_options({"connectionString": "memory://read", "queue": "q"}).connection
-        async with open_client(options, paired=False, clock=clients.clock) as client:
+        async with open_client(options, paired=False) as client:
             await client.administration.create_topic("prices")
             await client.administration.create_subscription("prices", name, requires_session=name == "in-order")
             await client.get_topic_sender("prices").send_messages(ServiceBusMessage("1", session_id="s"))
@@ -289,7 +289,7 @@ def test_dead_letters_are_read_with_their_reasons(clients: WorkerClients) -> Non
 
     async def dead_letter() -> None:
         options = read_options({"connectionString": "memory://read", "queue": "orders"}).connection
-        async with open_client(options, paired=False, clock=clients.clock) as client:
+        async with open_client(options, paired=False) as client:
             receiver = client.get_queue_receiver("orders")
             (message,) = await receiver.receive_messages(max_wait_time=1)
             await receiver.dead_letter_message(message, reason="Spoilt", error_description="it smells")

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.testing import Fault, FaultKind, VirtualClock
+from sbclient.testing import Fault, FaultKind
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import BadRow
 from sbclient_spark.write.row_errors import WriteFailedError
@@ -14,14 +15,14 @@ from tests.spark.writing import PAIRED, Scene, bodies, rows, written
 
 
 @pytest.fixture
-async def scene(clock: VirtualClock) -> Scene:
-    return await Scene.made(clock)
+async def scene() -> Scene:
+    return await Scene.made()
 
 
 async def test_a_lasting_outage_fails_the_task_and_says_what_was_sent(scene: Scene) -> None:
     async with scene.writer() as writer:
         await writer.offer(rows(100))
-        await scene.clock.sleep(1)
+        await clock.sleep(1)
         scene.pair.primary.inject(Fault(FaultKind.DOWN))
         await writer.offer(rows(100, first=100))
         with pytest.raises(WriteFailedError) as caught:
@@ -48,7 +49,7 @@ async def test_rows_stay_in_doubt_after_a_later_rejection(scene: Scene) -> None:
     scene.pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
     async with scene.writer(maxRetries="1", retryBackoff="30 s", sendTimeout="20 s") as writer:
         await writer.offer(rows(10))
-        await scene.clock.sleep(25)
+        await clock.sleep(25)
         scene.pair.primary.heal()
         scene.pair.primary.inject(Fault(FaultKind.BUSY))
         with pytest.raises(WriteFailedError) as caught:
@@ -73,11 +74,11 @@ async def test_a_bad_record_says_that_its_row_is_in_doubt(scene: Scene, tmp_path
 
 async def test_a_wrong_name_fails_at_once(scene: Scene) -> None:
     async with scene.writer(entity="ordres") as writer:
-        began_at = scene.clock.monotonic()
+        began_at = clock.monotonic()
         await writer.offer(rows(10, destination=Destination("ordres")))
         with pytest.raises(WriteFailedError) as caught:
             await writer.finish()
-        assert scene.clock.monotonic() - began_at < 1
+        assert clock.monotonic() - began_at < 1
     assert "ordres" in str(caught.value)
 
 

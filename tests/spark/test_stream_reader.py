@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.clock import Clock
+from sbclient import ServiceBusClient, ServiceBusMessage, clock
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
@@ -24,29 +23,24 @@ streaming = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySp
 HERE = "memory://stream"
 
 
-class LateClock(Clock):
-    """A clock whose time of day can be set forward."""
+@pytest.fixture
+def set_forward(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the clock forward."""
+    true_now, monotonic = clock.true_now, clock.monotonic
 
-    late_s = 0.0
+    def set_clock(late_s: float) -> None:
+        monkeypatch.setattr(clock, "true_now", lambda: true_now() + late_s)
+        monkeypatch.setattr(clock, "monotonic", lambda: monotonic() + late_s)
 
-    def now(self) -> float:
-        return super().now() + self.late_s
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.late_s
+    return set_clock
 
 
 @pytest.fixture
-def clock() -> LateClock:
-    return LateClock()
-
-
-@pytest.fixture
-def clients(clock: LateClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerClients]:
+def clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerClients]:
     """The clients of this process, and a namespace with its own clock, which answers at once."""
     monkeypatch.setattr("sbclient_spark.read.receive_stream.WAIT_S", 0.05)
     found = worker_clients()
-    memory_host("stream", clock=clock)
+    memory_host("stream")
     yield found
     found.run(found.close())
     drop_memory_host("stream")
@@ -107,7 +101,7 @@ class Stream:
 def run(clients: WorkerClients, work: Any) -> Any:
     async def with_client() -> Any:
         options = read_options({"connectionString": HERE, "queue": "any"}).connection
-        async with open_client(options, paired=False, clock=clients.clock) as client:
+        async with open_client(options, paired=False) as client:
             return await work(client)
 
     return clients.run(with_client())
@@ -283,15 +277,14 @@ def test_tasks_share_a_batch(clients: WorkerClients) -> None:
 
 
 def test_a_scheduled_message_is_read_once_and_when_it_is_due(
-    clients: WorkerClients, clock: LateClock, monkeypatch: pytest.MonkeyPatch
+    clients: WorkerClients, set_forward: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clients)
     stream = Stream(clients, failOnDataLoss=False)
     send(clients, range(1), scheduled_enqueue_time_utc=datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1))
     send(clients, range(1, 3))
     assert stream.batch() == ["1", "2"]
-    clock.late_s = 3601
-    monkeypatch.setattr(clients, "clock", clock)
+    set_forward(3601)
     assert stream.all() == ["0"]
     assert stream.all() == []
 
@@ -322,14 +315,14 @@ def test_what_left_the_queue_before_the_stream_began_is_no_loss(clients: WorkerC
 
 
 def test_a_queue_that_was_created_again_is_an_error_or_read_from_its_start(
-    clients: WorkerClients, clock: LateClock
+    clients: WorkerClients, set_forward: Callable[[float], None]
 ) -> None:
     create(clients)
     send(clients, range(10))
     stream, tolerant = Stream(clients), Stream(clients, failOnDataLoss=False)
     assert len(stream.batch()) == len(tolerant.batch()) == 10
     delete(clients)
-    clock.late_s = 5
+    set_forward(5)
     create(clients, enable_partitioning=True)  # with another number of fragments, too
     send(clients, range(10, 13))
     for each in (stream, tolerant):
@@ -432,12 +425,12 @@ def test_a_restart_reads_the_planned_batch_again_and_completes_it_later(clients:
     assert states(clients) == []
 
 
-def test_a_batch_may_last_longer_than_a_lock(clients: WorkerClients, clock: LateClock) -> None:
+def test_a_batch_may_last_longer_than_a_lock(clients: WorkerClients, set_forward: Callable[[float], None]) -> None:
     create(clients, lock_duration=timedelta(seconds=5), max_delivery_count=1)
     send(clients, range(10))
     stream = Stream(clients, mode="receive")
     assert stream.plan()
-    clock.late_s = 3600
+    set_forward(3600)
     assert [row["body"].decode() for row in stream.rows()] == texts(range(10))
     stream.commit()
     assert stream.all() == []
@@ -445,7 +438,7 @@ def test_a_batch_may_last_longer_than_a_lock(clients: WorkerClients, clock: Late
 
 
 def test_messages_that_are_locked_when_their_batch_ends_are_completed_later(
-    clients: WorkerClients, clock: LateClock
+    clients: WorkerClients, set_forward: Callable[[float], None]
 ) -> None:
     create(clients, lock_duration=timedelta(seconds=5))
     send(clients, range(6))
@@ -458,7 +451,7 @@ def test_messages_that_are_locked_when_their_batch_ends_are_completed_later(
     run(clients, lock)
     assert len(stream.batch()) == 3
     assert len(states(clients)) == 5
-    clock.late_s = 6
+    set_forward(6)
     stream.restart()
     assert stream.batch() == []
     assert states(clients) == []

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from sbclient import clock
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
@@ -34,12 +35,12 @@ PAIRED = {"connectionString": "memory://written", "secondaryConnectionString": "
 @pytest.fixture
 def clients() -> Iterator[WorkerClients]:
     found = worker_clients()
-    memory_host("written", clock=found.clock)
-    memory_host("written-backup", clock=found.clock)
+    memory_host("written")
+    memory_host("written-backup")
 
     async def create() -> None:
         options = write_options({**PAIRED, "queue": "orders"})
-        async with open_client(options.connection, paired=False, clock=found.clock) as client:
+        async with open_client(options.connection, paired=False) as client:
             await client.administration.create_queue("orders", requires_duplicate_detection=True)
 
     found.run(create())
@@ -70,7 +71,7 @@ def batches(count: int, size: int = 700) -> Iterator[pa.RecordBatch]:
 
 def stored(clients: WorkerClients) -> list[int]:
     async def peek() -> list[int]:
-        async with open_client(plan().options.connection, paired=False, clock=clients.clock) as client:
+        async with open_client(plan().options.connection, paired=False) as client:
             found: list[int] = []
             receiver = client.get_queue_receiver("orders")
             while page := await receiver.peek_messages(1000, sequence_number=len(found) + 1):
@@ -202,7 +203,7 @@ def test_a_dry_run_sends_nothing(clients: WorkerClients) -> None:
 
 
 def test_a_secondary_that_is_down_does_not_stop_a_job_whose_primary_works(clients: WorkerClients) -> None:
-    backup = memory_host("written-backup", clock=clients.clock)
+    backup = memory_host("written-backup")
     backup.inject(Fault(FaultKind.DOWN))
     report = run_task(plan(), batches(10), PLACE).report
     assert (report.sent, report.is_unpaired) == (10, True)
@@ -221,7 +222,7 @@ def test_a_secret_that_the_worker_does_not_have_fails_the_task(clients: WorkerCl
 def test_an_idle_client_is_closed_and_the_next_task_opens_another(clients: WorkerClients) -> None:
     idle = plan(idleTimeout="50 ms")
     assert run_task(idle, batches(10), PLACE).report.connect_ms > 0
-    clients.run(clients.clock.sleep(0.3))
+    clients.run(clock.sleep(0.3))
     assert run_task(idle, batches(10), PLACE).report.connect_ms > 0
 
 

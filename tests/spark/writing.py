@@ -12,7 +12,7 @@ from typing import Any, Final
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.client.sender import ServiceBusSender
 from sbclient.options import PairedNamespaceOptions
-from sbclient.testing import MemoryPair, VirtualClock, memory_pair
+from sbclient.testing import MemoryPair, memory_pair
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import EncodedRows
 from sbclient_spark.write.options import WriteOptions, write_options
@@ -31,7 +31,6 @@ class Scene:
     """A pair in virtual time, and writers for it."""
 
     pair: MemoryPair
-    clock: VirtualClock
     report: TaskReport = field(default_factory=lambda: TaskReport(partition=3))
 
     @asynccontextmanager
@@ -61,13 +60,7 @@ class Scene:
         bad_records = BadRecords(str(directory) if directory else None, "part-3")
         async with client:
             yield PartitionWriter(
-                client,
-                sender_for,
-                chosen,
-                mixes_keys=is_mixing,
-                clock=self.clock,
-                report=self.report,
-                bad_records=bad_records,
+                client, sender_for, chosen, mixes_keys=is_mixing, report=self.report, bad_records=bad_records
             )
         bad_records.close()
 
@@ -81,11 +74,11 @@ class Scene:
         return write_options(given)
 
     @classmethod
-    async def made(cls, clock: VirtualClock) -> Scene:
+    async def made(cls) -> Scene:
         """A scene with a queue `orders`."""
-        pair = memory_pair(clock=clock, seed=1)
+        pair = memory_pair(seed=1)
         await make_queue(pair)
-        return cls(pair, clock)
+        return cls(pair)
 
     async def arrived(self, name: str = "orders", *, secondary: bool = False) -> list[str]:
         return [str(message) for message in await self.messages(name, secondary=secondary)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import SyphonLimits
 from sbclient.syphon.budget import SyphonBudget
@@ -38,7 +38,7 @@ class Recorder(Destinations):
 
 def source_alone(client: ServiceBusClient, max_messages: int = 1000) -> tuple[QueueSource, Recorder]:
     state, limits = client.pair.state, SyphonLimits(max_messages_in_flight=max_messages, max_bytes_in_flight=10**9)
-    budget = SyphonBudget(state.clock, limits, queues=1, pollers=1, long_poll_s=None)
+    budget = SyphonBudget(limits, queues=1, pollers=1, long_poll_s=None)
     recorder = Recorder(client, budget)
     return QueueSource(state, BACKLOG[0], recorder, Progress(), budget, until="empty"), recorder
 
@@ -51,7 +51,7 @@ def depths(source: QueueSource) -> dict[object, float]:
     }
 
 
-async def test_messages_received_during_a_scan_do_not_count_as_parked(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_messages_received_during_a_scan_do_not_count_as_parked(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
@@ -72,9 +72,7 @@ async def test_messages_received_during_a_scan_do_not_count_as_parked(pair: Memo
         await source.close()
 
 
-async def test_a_message_that_comes_again_after_its_lock_has_ended_takes_one_place(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_message_that_comes_again_after_its_lock_has_ended_takes_one_place(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
@@ -91,9 +89,7 @@ async def test_a_message_that_comes_again_after_its_lock_has_ended_takes_one_pla
         await source.close()
 
 
-async def test_parked_messages_are_received_though_some_of_them_are_gone_or_locked(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_parked_messages_are_received_though_some_of_them_are_gone_or_locked(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:

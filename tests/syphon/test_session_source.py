@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
@@ -75,7 +75,7 @@ async def test_sessions_are_drained_in_order(pair: MemoryPair) -> None:
     assert [text for text in received if text[0] == "b"] == numbered("b", 30)
 
 
-async def test_a_session_is_released_at_once_when_it_is_empty(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_session_is_released_at_once_when_it_is_empty(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, *(f"{session}0" for session in "abcdefghijklmnopqrst"))
         run = Syphon(client.pair)
@@ -85,7 +85,7 @@ async def test_a_session_is_released_at_once_when_it_is_empty(pair: MemoryPair, 
         await cancel(task)
 
 
-async def test_enable_syphon_drains_sessions_as_they_arrive(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_enable_syphon_drains_sessions_as_they_arrive(pair: MemoryPair) -> None:
     async with pair.client(options(ordering="session", enable_syphon=True)) as client:
         for number in range(10):
             await divert(client, f"a{number}")
@@ -131,9 +131,7 @@ async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monke
     assert await left(pair) == []
 
 
-async def test_a_refusing_destination_releases_its_sessions_and_holds_up_no_other(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_refusing_destination_releases_its_sessions_and_holds_up_no_other(pair: MemoryPair) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(ORDERED) as client:
         for number in range(20):
@@ -153,7 +151,7 @@ async def test_a_refusing_destination_releases_its_sessions_and_holds_up_no_othe
 
 @pytest.mark.parametrize("is_refused", [False, True])
 async def test_until_empty_ends_where_sessions_cannot_be_listed(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, is_refused: bool
 ) -> None:
     async def unsupported(self: MemoryTransport, path: str, **_: Any) -> Any:
         raise InvalidOperationError("sessions cannot be listed")
@@ -170,7 +168,7 @@ async def test_until_empty_ends_where_sessions_cannot_be_listed(
     assert await left(pair) == (["a0", "b0"] if is_refused else [])
 
 
-async def test_a_long_outage_is_waited_out_without_haste(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_long_outage_is_waited_out_without_haste(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, *(f"{session}0" for session in "abcdefghij"))
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -182,7 +180,7 @@ async def test_a_long_outage_is_waited_out_without_haste(pair: MemoryPair, clock
         await cancel(run)
 
 
-async def test_until_empty_drains_messages_behind_blocked_ones(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_until_empty_drains_messages_behind_blocked_ones(pair: MemoryPair) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(ORDERED) as client:
         await divert(client, *(f"{session}0" for session in "abcdefghijklmno"))
@@ -197,9 +195,7 @@ async def test_until_empty_drains_messages_behind_blocked_ones(pair: MemoryPair,
 
 @pytest.mark.parametrize("operation", [Operation.SETTLE, Operation.RECEIVE, Operation.SESSION])
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.HANG])
-async def test_until_empty_does_not_end_on_errors(
-    pair: MemoryPair, clock: VirtualClock, operation: Operation, kind: FaultKind
-) -> None:
+async def test_until_empty_does_not_end_on_errors(pair: MemoryPair, operation: Operation, kind: FaultKind) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, *numbered("a", 5), *numbered("b", 5))
         pair.secondary.inject(Fault(kind, operations=[operation], count=6, until_at=clock.now() + 100.0))
@@ -211,7 +207,7 @@ async def test_until_empty_does_not_end_on_errors(
     assert await left(pair) == []
 
 
-async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair) -> None:
     chosen = options(ordering="session", backlog_queue_count=1, missing_entity_grace=600)
     await make_queue(pair, "gone")
     async with pair.client(chosen) as client:
@@ -228,7 +224,7 @@ async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, cl
 
 @pytest.mark.parametrize("ordering", ["none", "session"])
 async def test_time_in_which_the_primary_is_busy_does_not_count_towards_the_grace(
-    pair: MemoryPair, clock: VirtualClock, ordering: Literal["none", "session"]
+    pair: MemoryPair, ordering: Literal["none", "session"]
 ) -> None:
     chosen = options(ordering=ordering, backlog_queue_count=1, missing_entity_grace=300)
     queue = HOME if ordering == "session" else BACKLOG[0]
@@ -248,9 +244,7 @@ async def test_time_in_which_the_primary_is_busy_does_not_count_towards_the_grac
         await cancel(run)
 
 
-async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(pair: MemoryPair) -> None:
     chosen = options(ordering="session", backlog_queue_count=1, missing_entity_grace=300)
     async with pair.client(chosen) as client:
         await make_queue(pair, "gone")
@@ -271,9 +265,7 @@ async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
         await cancel(run)
 
 
-async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, *numbered("a", 10))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=20))
@@ -303,9 +295,7 @@ async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_tw
     assert texts(await taken(pair)) == numbered("a", 5)
 
 
-async def test_a_session_is_not_sent_by_a_second_worker_while_the_first_one_still_sends(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_session_is_not_sent_by_a_second_worker_while_the_first_one_still_sends(pair: MemoryPair) -> None:
     """The first worker cannot renew the session lock during a slow send, and loses it."""
     async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
         home = await other.administration.get_queue(HOME)
@@ -344,9 +334,7 @@ async def test_a_deleted_backlog_queue_is_empty(pair: MemoryPair) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_a_syphon_cancelled_at_any_time_loses_nothing_and_keeps_the_order(
-    pair: MemoryPair, clock: VirtualClock, seed: int
-) -> None:
+async def test_a_syphon_cancelled_at_any_time_loses_nothing_and_keeps_the_order(pair: MemoryPair, seed: int) -> None:
     chance = Random(seed)
     async with pair.client(ORDERED) as client:
         for number in range(20):
@@ -377,9 +365,7 @@ async def test_two_syphons_do_not_overtake_each_other(pair: MemoryPair) -> None:
 
 
 @pytest.mark.parametrize("error", [MessagingEntityNotFoundError, ServiceBusConnectionError])
-async def test_health_is_reported_in_events(
-    pair: MemoryPair, clock: VirtualClock, error: type[ServiceBusError]
-) -> None:
+async def test_health_is_reported_in_events(pair: MemoryPair, error: type[ServiceBusError]) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, "a0")
         pair.primary.inject(Fault(FaultKind.ERROR, error=error, operations=[Operation.SEND], count=2))
@@ -388,9 +374,7 @@ async def test_health_is_reported_in_events(
     assert named == ["syphon.destination_unavailable", "syphon.destination_recovered"]
 
 
-async def test_a_rate_is_kept_and_the_lock_of_a_session_outlives_the_wait(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_rate_is_kept_and_the_lock_of_a_session_outlives_the_wait(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, *numbered("a", 5), *numbered("b", 5))
         # Ten messages, one each 40 s: a lock lasts 60 s.
@@ -403,7 +387,7 @@ async def test_a_rate_is_kept_and_the_lock_of_a_session_outlives_the_wait(
     assert [text for text in received if text[0] == "b"] == numbered("b", 5)
 
 
-async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         waiting_at_once: list[int] = []
         link_type = type(client.pair.state.secondary.open_receiver(HOME))
@@ -426,7 +410,7 @@ async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPa
     assert max(waiting_at_once) == 2
 
 
-async def test_status_includes_sessions(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_status_includes_sessions(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         await divert(client, "a0")
         fault = pair.primary.inject(Fault(FaultKind.DOWN))
@@ -443,7 +427,7 @@ async def test_status_includes_sessions(pair: MemoryPair, clock: VirtualClock) -
 
 
 async def test_more_sessions_than_are_remembered_are_drained_when_their_destination_accepts_again(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination, "PARKED_KNOWN", 3)
     async with pair.client(ORDERED) as client:
@@ -460,9 +444,7 @@ async def test_more_sessions_than_are_remembered_are_drained_when_their_destinat
     assert sorted(texts(await taken(pair))) == [f"{session}0" for session in "abcdefghij"]
 
 
-async def test_resting_sessions_that_another_syphon_has_drained_are_forgotten(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_resting_sessions_that_another_syphon_has_drained_are_forgotten(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
         await divert(client, *(f"{session}0" for session in "abcdefgh"))
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -481,7 +463,7 @@ async def test_resting_sessions_that_another_syphon_has_drained_are_forgotten(
 
 
 async def test_the_memory_of_destinations_that_refuse_is_bounded(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
     async with pair.client(ORDERED) as client:

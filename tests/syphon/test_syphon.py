@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -82,7 +82,7 @@ async def test_everything_is_drained_and_reported(pair: MemoryPair, client: Serv
     assert await diverted(pair) == []
 
 
-async def test_an_empty_backlog_ends_at_once(pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock) -> None:
+async def test_an_empty_backlog_ends_at_once(pair: MemoryPair, client: ServiceBusClient) -> None:
     assert (await client.run_syphon(until="empty")).drained == 0
     assert clock.monotonic() < 2.0
 
@@ -101,14 +101,14 @@ async def test_syphon_sends_to_the_primary_even_during_a_failover(pair: MemoryPa
     assert texts(await taken(pair)) == expected(1)
 
 
-async def test_enable_syphon_drains_in_the_background(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_enable_syphon_drains_in_the_background(pair: MemoryPair) -> None:
     async with pair.client(options(enable_syphon=True)) as client:
         await divert(client, 1, 2, 3)
         await clock.sleep(1.0)
     assert sorted(texts(await taken(pair))) == expected(1, 2, 3)
 
 
-async def test_ten_idle_queues_are_asked_40_times_an_hour(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_ten_idle_queues_are_asked_40_times_an_hour(pair: MemoryPair) -> None:
     calls: Counter[str] = Counter()
     async with pair.client(options(enable_syphon=True)) as client:
         receive = client.pair.state.secondary.open_receiver(BACKLOG[0]).__class__.receive
@@ -136,9 +136,7 @@ async def test_a_moved_message_costs_a_receive_a_send_and_a_completion_at_most(
 
 
 @pytest.mark.parametrize("life", ["remaining", "restart"])
-async def test_time_to_live_continues_in_the_backlog_or_restarts(
-    pair: MemoryPair, clock: VirtualClock, life: str
-) -> None:
+async def test_time_to_live_continues_in_the_backlog_or_restarts(pair: MemoryPair, life: str) -> None:
     async with pair.client(options(backlog_time_to_live=life)) as client:
         await divert(client, 1, time_to_live=timedelta(seconds=100))
         await clock.sleep(60.25)
@@ -152,7 +150,7 @@ async def waiting_in(pair: MemoryPair, queue: str) -> list[ServiceBusMessage]:
 
 
 async def test_a_life_that_ends_in_the_backlog_is_dead_lettered_there(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     await divert(client, 1, time_to_live=timedelta(seconds=10))
     await clock.sleep(9.5)
@@ -163,9 +161,7 @@ async def test_a_life_that_ends_in_the_backlog_is_dead_lettered_there(
     assert await taken(pair) == []
 
 
-async def test_time_to_live_shrinks_while_the_destination_rejects(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_time_to_live_shrinks_while_the_destination_rejects(pair: MemoryPair, client: ServiceBusClient) -> None:
     await divert(client, 1, time_to_live=timedelta(seconds=300))
     fault = pair.primary.inject(Fault(FaultKind.DOWN))
     run = asyncio.ensure_future(client.run_syphon())
@@ -178,9 +174,7 @@ async def test_time_to_live_shrinks_while_the_destination_rejects(
     await cancel(run)
 
 
-async def test_a_schedule_is_kept_through_the_backlog(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_schedule_is_kept_through_the_backlog(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(seconds=100)
     await divert(client, 1, scheduled_enqueue_time_utc=due, time_to_live=timedelta(seconds=50))
     await client.run_syphon(until="empty")
@@ -189,9 +183,7 @@ async def test_a_schedule_is_kept_through_the_backlog(
     assert texts(await taken(pair)) == expected(1)
 
 
-async def test_a_schedule_that_passed_in_the_backlog_is_due_at_once(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_schedule_that_passed_in_the_backlog_is_due_at_once(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(seconds=100)
     await divert(client, 1, scheduled_enqueue_time_utc=due)
     await clock.sleep(200.0)
@@ -274,9 +266,7 @@ async def test_where_batches_are_refused_each_message_travels_alone(pair: Memory
     assert sorted(texts(await taken(pair, "odd"))) == sorted(expected(*range(30), queue="odd"))
 
 
-async def test_messages_of_a_refused_batch_count_again_when_they_are_sent_alone(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_messages_of_a_refused_batch_count_again_when_they_are_sent_alone(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(6))
         namespace, sends = pair.primary.namespace, list[tuple[float, int]]()
@@ -299,7 +289,7 @@ async def test_messages_of_a_refused_batch_count_again_when_they_are_sent_alone(
         assert sent <= 2 + 4.0 * (at - began_at) + 1, sends
 
 
-async def test_failure_during_single_sends_keeps_the_rest(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_failure_during_single_sends_keeps_the_rest(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(10))
         # The first transfer is refused, one message passes alone, and then the entity is gone for a while.
@@ -318,7 +308,7 @@ async def test_failure_during_single_sends_keeps_the_rest(pair: MemoryPair, cloc
     assert sorted(texts(await taken(pair))) == expected(*range(10))
 
 
-async def test_messages_of_one_key_leave_together_and_keys_side_by_side(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_messages_of_one_key_leave_together_and_keys_side_by_side(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         for number in range(60):
             await divert(client, number, partition_key="abcdef"[number % 6])
@@ -332,7 +322,7 @@ async def test_messages_of_one_key_leave_together_and_keys_side_by_side(pair: Me
         assert mine == expected(*range("abcdef".index(key), 60, 6))
 
 
-async def test_messages_are_sent_while_those_before_are_completed(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_messages_are_sent_while_those_before_are_completed(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(300))
         began_at = clock.monotonic()
@@ -345,7 +335,7 @@ async def test_messages_are_sent_while_those_before_are_completed(pair: MemoryPa
     assert texts(await taken(pair)) == expected(*range(300))
 
 
-async def test_at_most_two_groups_are_sent_and_not_completed(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_at_most_two_groups_are_sent_and_not_completed(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(400))
         pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.SETTLE]))
@@ -356,7 +346,7 @@ async def test_at_most_two_groups_are_sent_and_not_completed(pair: MemoryPair, c
         await cancel(syphon)
 
 
-async def test_unavailable_fragment_pauses_its_entity(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_unavailable_fragment_pauses_its_entity(pair: MemoryPair) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
     async with pair.client(ONE) as client:
         for number in range(60):
@@ -407,7 +397,7 @@ async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, 
     ],
 )
 async def test_temporarily_rejected_message_is_retried(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, error: type[ServiceBusError]
+    pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusError]
 ) -> None:
     await divert(client, *range(20))
     fault = pair.primary.inject(Fault(FaultKind.ERROR, error=error))
@@ -425,9 +415,7 @@ async def test_temporarily_rejected_message_is_retried(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
-async def test_an_unavailable_destination_delays_no_other(
-    pair: MemoryPair, clock: VirtualClock, kind: FaultKind
-) -> None:
+async def test_an_unavailable_destination_delays_no_other(pair: MemoryPair, kind: FaultKind) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(ONE) as client:
         await divert(client, 0, queue=GOOD)
@@ -444,9 +432,7 @@ async def test_an_unavailable_destination_delays_no_other(
 
 
 @pytest.mark.parametrize("until_empty", [False, True])
-async def test_an_available_destination_behind_an_unavailable_one_is_found(
-    pair: MemoryPair, clock: VirtualClock, until_empty: bool
-) -> None:
+async def test_an_available_destination_behind_an_unavailable_one_is_found(pair: MemoryPair, until_empty: bool) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(ONE) as client:
         await divert(client, *range(500))
@@ -463,9 +449,7 @@ async def test_an_available_destination_behind_an_unavailable_one_is_found(
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(500)))
 
 
-async def test_parked_messages_that_take_the_room_during_a_scan_do_not_end_the_drain(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_parked_messages_that_take_the_room_during_a_scan_do_not_end_the_drain(pair: MemoryPair) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(ONE) as client:
         await divert(client, *range(3))
@@ -484,9 +468,7 @@ async def test_parked_messages_that_take_the_room_during_a_scan_do_not_end_the_d
         await cancel(run)
 
 
-async def test_while_the_whole_primary_is_down_the_backlog_is_left_where_it_is(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_while_the_whole_primary_is_down_the_backlog_is_left_where_it_is(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(900))
         fault = pair.primary.inject(Fault(FaultKind.HANG))
@@ -507,9 +489,7 @@ async def diverted_one(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
     return list((await waiting(pair, BACKLOG[:1]))[BACKLOG[0]])
 
 
-async def test_until_empty_ends_with_rejected_messages_left(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_until_empty_ends_with_rejected_messages_left(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, GOOD)
     await divert(client, *range(20))
     await divert(client, *range(20), queue=GOOD)
@@ -522,9 +502,7 @@ async def test_until_empty_ends_with_rejected_messages_left(
     assert (await client.run_syphon(until="empty")).drained == 20
 
 
-async def test_survey_finds_messages_deferred_by_another_syphon(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_survey_finds_messages_deferred_by_another_syphon(pair: MemoryPair, client: ServiceBusClient) -> None:
     await divert(client, *range(30))
     fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
     await client.run_syphon(until="empty")
@@ -536,7 +514,7 @@ async def test_survey_finds_messages_deferred_by_another_syphon(
 
 
 async def test_unremembered_deferred_messages_are_found_after_the_recovery(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination, "PARKED_KNOWN", 10)
     await make_queue(pair, GOOD)
@@ -576,7 +554,7 @@ async def test_many_foreign_deferred_messages_are_found_in_steps(
     assert (await client.run_syphon(until="empty")).dead_lettered == {"DestinationMissing": 10}
 
 
-async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair) -> None:
     async with pair.client(options(missing_entity_grace=3600)) as client:
         await make_queue(pair, "gone")
         await divert(client, *range(5), queue="gone")
@@ -590,9 +568,7 @@ async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair, cl
         await cancel(run)
 
 
-async def test_entity_recreated_within_the_grace_gets_its_messages(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_entity_recreated_within_the_grace_gets_its_messages(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "gone")
     await divert(client, *range(5), queue="gone")
     await client.administration.delete_queue("gone")
@@ -604,9 +580,7 @@ async def test_entity_recreated_within_the_grace_gets_its_messages(
     await cancel(run)
 
 
-async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1, missing_entity_grace=300)) as client:
         await make_queue(pair, "gone")
         run = asyncio.ensure_future(client.run_syphon())
@@ -626,7 +600,7 @@ async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(
         await cancel(run)
 
 
-async def test_messages_of_one_key_keep_their_order_through_busy_answers(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_messages_of_one_key_keep_their_order_through_busy_answers(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(8))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=3))
@@ -647,7 +621,7 @@ async def test_a_small_message_does_not_overtake_a_large_one_of_its_key(
 
 
 async def test_a_busy_destination_is_retried_after_10_s_and_stays_available(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     await divert(client, *range(5))
     pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=2))
@@ -659,9 +633,7 @@ async def test_a_busy_destination_is_retried_after_10_s_and_stays_available(
 # -- duplicates, locks, and several syphons ----------------------------------------------------------------------------
 
 
-async def test_a_lost_completion_completes_and_is_not_sent_again(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
-) -> None:
+async def test_a_lost_completion_completes_and_is_not_sent_again(pair: MemoryPair, client: ServiceBusClient) -> None:
     await divert(client, *range(5))
     pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=5))
     report = await client.run_syphon(until="empty")
@@ -701,7 +673,7 @@ async def test_a_lost_acknowledgement_of_the_primary_is_a_duplicate_with_the_sam
     assert received[0].message_id == received[1].message_id
 
 
-async def test_locks_are_renewed_while_a_destination_is_slow(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_locks_are_renewed_while_a_destination_is_slow(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(20), session_id="s")
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=30))
@@ -711,7 +683,7 @@ async def test_locks_are_renewed_while_a_destination_is_slow(pair: MemoryPair, c
     assert texts(await taken(pair)) == expected(*range(20))
 
 
-async def test_locks_are_renewed_despite_slow_renewals(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_locks_are_renewed_despite_slow_renewals(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(100))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=20))
@@ -722,9 +694,7 @@ async def test_locks_are_renewed_despite_slow_renewals(pair: MemoryPair, clock: 
     assert texts(await taken(pair)) == expected(*range(100))
 
 
-async def test_queued_message_with_a_lost_lock_is_not_sent_but_redelivered(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_queued_message_with_a_lost_lock_is_not_sent_but_redelivered(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(10))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=12))
@@ -735,7 +705,7 @@ async def test_queued_message_with_a_lost_lock_is_not_sent_but_redelivered(
 
 
 async def test_a_parked_message_whose_lock_expires_before_the_answer_arrives_is_found_again(
-    pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+    pair: MemoryPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with pair.client(ONE) as client:
         await divert(client, 1)
@@ -755,7 +725,7 @@ async def test_a_parked_message_whose_lock_expires_before_the_answer_arrives_is_
 
 
 async def test_a_lock_that_is_lost_while_its_message_waits_for_the_rate_limit_is_left_to_another_syphon(
-    pair: MemoryPair, clock: VirtualClock
+    pair: MemoryPair,
 ) -> None:
     async with pair.client(ONE) as one, pair.client(ONE) as other:
         await divert(one, *range(3))
@@ -770,9 +740,7 @@ async def test_a_lock_that_is_lost_while_its_message_waits_for_the_rate_limit_is
     assert sorted(texts(await taken(pair))) == expected(*range(3))
 
 
-async def test_a_message_whose_lock_expires_while_its_renewal_hangs_is_left_to_another_syphon(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_message_whose_lock_expires_while_its_renewal_hangs_is_left_to_another_syphon(pair: MemoryPair) -> None:
     async with pair.client(ONE) as one, pair.client(ONE) as other:
         await divert(one, *range(3))
         began_at = clock.now()
@@ -790,7 +758,7 @@ async def test_a_message_whose_lock_expires_while_its_renewal_hangs_is_left_to_a
 
 @pytest.mark.parametrize("ahead_s", [-90.0, 20.0, 90.0])
 async def test_messages_are_moved_whatever_the_clock_shows(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, ahead_s: float
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(3))
@@ -807,7 +775,7 @@ async def test_messages_are_moved_whatever_the_clock_shows(
 
 @pytest.mark.parametrize("error", [MessageAlreadySettled("settled"), MessageLockLostError("not locked")])
 async def test_renewal_after_the_completion_is_harmless(
-    pair: MemoryPair, clock: VirtualClock, error: Exception, caplog: pytest.LogCaptureFixture
+    pair: MemoryPair, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(ONE) as client:
@@ -842,7 +810,7 @@ async def test_two_syphons_side_by_side_move_everything_once(pair: MemoryPair) -
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(200)))
 
 
-async def test_two_syphons_share_deferred_messages(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_two_syphons_share_deferred_messages(pair: MemoryPair) -> None:
     async with pair.client() as one, pair.client() as other:
         await divert(one, *range(50))
         fault = pair.primary.inject(Fault(FaultKind.DOWN))
@@ -856,7 +824,7 @@ async def test_two_syphons_share_deferred_messages(pair: MemoryPair, clock: Virt
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_a_syphon_cancelled_at_any_time_loses_nothing(pair: MemoryPair, clock: VirtualClock, seed: int) -> None:
+async def test_a_syphon_cancelled_at_any_time_loses_nothing(pair: MemoryPair, seed: int) -> None:
     chance = Random(seed)
     async with pair.client(options(backlog_queue_count=3)) as client:
         for number in range(60):
@@ -878,7 +846,7 @@ async def test_a_syphon_cancelled_at_any_time_loses_nothing(pair: MemoryPair, cl
     assert await diverted(pair) == []
 
 
-async def test_cancelled_syphon_releases_messages_in_flight_at_once(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_cancelled_syphon_releases_messages_in_flight_at_once(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(50))
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND]))
@@ -892,7 +860,7 @@ async def test_cancelled_syphon_releases_messages_in_flight_at_once(pair: Memory
     assert clock.monotonic() < 20.0
 
 
-async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair) -> None:
     async with pair.client() as client:
         for number in range(100):
             await divert(client, number)
@@ -913,7 +881,7 @@ async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair, c
 # -- the secondary in trouble ------------------------------------------------------------------------------------------
 
 
-async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(5))
         fault = pair.secondary.inject(Fault(FaultKind.DOWN))
@@ -927,7 +895,7 @@ async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: Memor
         await cancel(run)
 
 
-async def test_a_second_outage_of_a_backlog_queue_begins_like_the_first(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_second_outage_of_a_backlog_queue_begins_like_the_first(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client)
         run = asyncio.ensure_future(client.run_syphon())
@@ -947,7 +915,7 @@ async def test_a_second_outage_of_a_backlog_queue_begins_like_the_first(pair: Me
         await cancel(run)
 
 
-async def test_until_empty_does_not_end_on_missing_responses(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_until_empty_does_not_end_on_missing_responses(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(5))
         pair.secondary.inject(Fault(FaultKind.HANG, until_at=clock.now() + 200.0))
@@ -961,7 +929,7 @@ async def test_a_deleted_backlog_queue_is_empty(pair: MemoryPair, client: Servic
 
 
 async def test_a_scheduled_message_of_a_stranger_does_not_keep_a_run_until_empty(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock
+    pair: MemoryPair, client: ServiceBusClient
 ) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(days=300)
     await foreign(pair, ServiceBusMessage("later", scheduled_enqueue_time_utc=due))
@@ -969,7 +937,7 @@ async def test_a_scheduled_message_of_a_stranger_does_not_keep_a_run_until_empty
     assert clock.monotonic() < 10.0
 
 
-async def test_a_partitioned_backlog_queue_is_drained_and_scanned_too(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_partitioned_backlog_queue_is_drained_and_scanned_too(pair: MemoryPair) -> None:
     await make_queue(pair, BACKLOG[0], secondary=True, enable_partitioning=True)
     await make_queue(pair, GOOD)
     async with pair.client(ONE) as client:
@@ -985,7 +953,7 @@ async def test_a_partitioned_backlog_queue_is_drained_and_scanned_too(pair: Memo
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
-async def test_messages_in_flight_are_bounded_in_number_and_bytes(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_messages_in_flight_are_bounded_in_number_and_bytes(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
@@ -1005,7 +973,7 @@ async def test_messages_in_flight_are_bounded_in_number_and_bytes(pair: MemoryPa
 
 
 async def test_destinations_for_which_nothing_waits_are_forgotten(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 5)
     names = [f"queue{number}" for number in range(20)]
@@ -1026,7 +994,7 @@ async def test_destinations_for_which_nothing_waits_are_forgotten(
 
 @pytest.mark.parametrize("until_empty", [False, True])
 async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, until_empty: bool
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, until_empty: bool
 ) -> None:
     monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
     async with pair.client(options(backlog_queue_count=2)) as client:
@@ -1049,7 +1017,7 @@ async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost
 
 
 async def test_something_that_should_never_happen_ends_the_syphon_loudly(
-    pair: MemoryPair, client: ServiceBusClient, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(self: object) -> None:
         await clock.sleep(1.0)
@@ -1064,7 +1032,7 @@ async def test_something_that_should_never_happen_ends_the_syphon_loudly(
 # -- limits, and how it stands ---------------------------------------------------------------------------------------
 
 
-async def test_no_more_messages_are_sent_in_a_second_than_allowed(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_no_more_messages_are_sent_in_a_second_than_allowed(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=3)) as client:
         for number in range(200):
             await divert(client, number)
@@ -1080,7 +1048,7 @@ async def test_no_more_messages_are_sent_in_a_second_than_allowed(pair: MemoryPa
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(200)))
 
 
-async def test_under_a_rate_little_is_in_flight_and_nothing_is_parked(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_under_a_rate_little_is_in_flight_and_nothing_is_parked(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(500))
         run = Syphon(client.pair, limits=SyphonLimits(max_messages_per_second=1.0))
@@ -1095,7 +1063,7 @@ async def test_under_a_rate_little_is_in_flight_and_nothing_is_parked(pair: Memo
         assert clock.monotonic() < 101.0
 
 
-async def test_a_rate_to_each_destination_is_kept_and_nothing_is_parked(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_rate_to_each_destination_is_kept_and_nothing_is_parked(pair: MemoryPair) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(options(backlog_queue_count=4)) as client:
         for number in range(300):
@@ -1112,7 +1080,7 @@ async def test_a_rate_to_each_destination_is_kept_and_nothing_is_parked(pair: Me
 
 
 async def test_syphon_polls_a_limited_number_of_queues_in_rotation(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair.client(options(backlog_queue_count=6)) as client:
         asked: Counter[str] = Counter()
@@ -1141,7 +1109,7 @@ async def test_syphon_polls_a_limited_number_of_queues_in_rotation(
         await cancel(task)
 
 
-async def test_status_reports_last_poll_and_error_of_each_queue(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_status_reports_last_poll_and_error_of_each_queue(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, 1)
         run = Syphon(client.pair)
@@ -1168,7 +1136,7 @@ async def test_status_reports_last_poll_and_error_of_each_queue(pair: MemoryPair
         await cancel(task)
 
 
-async def test_status_reports_an_unreachable_queue(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_status_reports_an_unreachable_queue(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         fault = pair.secondary.inject(Fault(FaultKind.DOWN))
         run = Syphon(client.pair)
@@ -1185,9 +1153,7 @@ async def test_status_reports_an_unreachable_queue(pair: MemoryPair, clock: Virt
         await cancel(task)
 
 
-async def test_a_queue_that_was_made_again_loses_no_message_to_the_memory(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_queue_that_was_made_again_loses_no_message_to_the_memory(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, 1)
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
@@ -1203,7 +1169,7 @@ async def test_a_queue_that_was_made_again_loses_no_message_to_the_memory(
     assert texts(await taken(pair)) == expected(1, 2)
 
 
-async def test_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, 1)
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
@@ -1216,9 +1182,7 @@ async def test_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair
     assert texts(await taken(pair)) == expected(1)
 
 
-async def test_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_send_again(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_send_again(pair: MemoryPair) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         await sender.send_messages([ServiceBusMessage(f"m{number}") for number in range(3)])
@@ -1236,12 +1200,7 @@ async def test_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_s
 
 @pytest.mark.parametrize(("count", "earliest_s", "latest_s"), [(10, 1.0, 2.0), (500, 5.0, 11.0), (4000, 60.0, 61.0)])
 async def test_queue_is_scanned_when_its_polls_no_longer_fill_or_after_a_minute(
-    pair: MemoryPair,
-    clock: VirtualClock,
-    monkeypatch: pytest.MonkeyPatch,
-    count: int,
-    earliest_s: float,
-    latest_s: float,
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, count: int, earliest_s: float, latest_s: float
 ) -> None:
     peeked_at: list[float] = []
     peek = MemoryReceiver.peek

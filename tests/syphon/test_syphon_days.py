@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, MessagingEntityDisabledError, ServiceBusConnectionError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
@@ -46,11 +46,7 @@ class Running:
         self._pair = pair
         self.primary, self.secondary = CountedTransport(pair.primary), CountedTransport(pair.secondary)
         self.client = ServiceBusClient(
-            transport=self.primary,
-            secondary_transport=self.secondary,
-            options=chosen,
-            clock=pair.clock,
-            random=pair.random,
+            transport=self.primary, secondary_transport=self.secondary, options=chosen, random=pair.random
         )
         self.syphon: Syphon
 
@@ -62,7 +58,7 @@ class Running:
     async def asked_in(self, span_s: float) -> int:
         """Requests of a span from now on."""
         before = self.asked
-        await self._pair.clock.sleep(span_s)
+        await clock.sleep(span_s)
         return self.asked - before
 
     @property
@@ -97,9 +93,7 @@ async def divert(pair: MemoryPair, chosen: PairedNamespaceOptions, *paths: str, 
 # -- destinations are forgotten ----------------------------------------------------------------------------------------
 
 
-async def test_an_entity_for_which_nothing_waits_is_forgotten_with_its_link_and_its_task(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_an_entity_for_which_nothing_waits_is_forgotten_with_its_link_and_its_task(pair: MemoryPair) -> None:
     names = [f"queue{number}" for number in range(50)]
     for name in names:
         await make_queue(pair, name)
@@ -114,7 +108,7 @@ async def test_an_entity_for_which_nothing_waits_is_forgotten_with_its_link_and_
         assert run.syphon.report().drained == 50
 
 
-async def test_an_entity_that_is_needed_now_and_then_is_kept(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_an_entity_that_is_needed_now_and_then_is_kept(pair: MemoryPair) -> None:
     async with running(pair) as run:
         for _ in range(20):
             await divert(pair, ONE, QUEUE)
@@ -124,9 +118,7 @@ async def test_an_entity_that_is_needed_now_and_then_is_kept(pair: MemoryPair, c
 
 
 @pytest.mark.parametrize("early_s", [0.002, 0.0, -0.002])
-async def test_message_that_arrives_while_its_entity_is_evicted_is_drained(
-    pair: MemoryPair, clock: VirtualClock, early_s: float
-) -> None:
+async def test_message_that_arrives_while_its_entity_is_evicted_is_drained(pair: MemoryPair, early_s: float) -> None:
     async with running(pair):
         for _ in range(5):
             await divert(pair, ONE, QUEUE)
@@ -135,9 +127,7 @@ async def test_message_that_arrives_while_its_entity_is_evicted_is_drained(
         assert len(await taken(pair)) == 5
 
 
-async def test_rejecting_entity_is_kept_with_its_back_off_while_messages_wait(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_rejecting_entity_is_kept_with_its_back_off_while_messages_wait(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
     async with running(pair) as run:
         await divert(pair, ONE, QUEUE)
@@ -153,7 +143,7 @@ async def test_rejecting_entity_is_kept_with_its_back_off_while_messages_wait(
         assert len(await taken(pair)) == 1
 
 
-async def test_missing_entity_is_evicted_after_its_messages_are_given_up(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_missing_entity_is_evicted_after_its_messages_are_given_up(pair: MemoryPair) -> None:
     async with running(pair) as run:
         idle = await run.asked_in(DAY_S)
         await divert(pair, ONE, "missing")
@@ -167,9 +157,7 @@ async def test_missing_entity_is_evicted_after_its_messages_are_given_up(pair: M
         assert await run.asked_in(DAY_S) <= idle
 
 
-async def test_an_outage_each_day_does_not_keep_the_messages_of_a_missing_entity_for_ever(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_an_outage_each_day_does_not_keep_the_messages_of_a_missing_entity_for_ever(pair: MemoryPair) -> None:
     async with running(pair):
         await divert(pair, ONE, "missing")
         await clock.sleep(12 * HOUR_S)
@@ -180,7 +168,7 @@ async def test_an_outage_each_day_does_not_keep_the_messages_of_a_missing_entity
         assert len(await dead_letters(pair, BACKLOG[:1])) == 1
 
 
-async def test_evicted_entity_stays_in_the_status(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_evicted_entity_stays_in_the_status(pair: MemoryPair) -> None:
     await make_queue(pair, "other")
     async with running(pair) as run:
         fault = pair.primary.inject(Fault(FaultKind.ERROR, entity_path="other", error=MessagingEntityDisabledError))
@@ -202,7 +190,7 @@ async def test_evicted_entity_stays_in_the_status(pair: MemoryPair, clock: Virtu
 
 
 async def test_entity_is_not_evicted_while_its_message_is_being_deferred(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 1)
     await make_queue(pair, "other")
@@ -224,7 +212,7 @@ async def test_entity_is_not_evicted_while_its_message_is_being_deferred(
 
 
 async def test_more_messages_of_a_missing_entity_than_are_known_are_given_up_after_one_grace(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination, "PARKED_KNOWN", 3)
     async with running(pair) as run:
@@ -267,7 +255,7 @@ def alive() -> list[Any]:
     ids=["well", "refusing", "busy", "slow"],
 )
 async def test_idle_workers_retain_no_message(
-    pair: MemoryPair, clock: VirtualClock, chosen: PairedNamespaceOptions, fault: dict[str, Any]
+    pair: MemoryPair, chosen: PairedNamespaceOptions, fault: dict[str, Any]
 ) -> None:
     session_id = "one" if chosen is ORDERED else None
     async with running(pair, chosen) as run:
@@ -282,7 +270,7 @@ async def test_idle_workers_retain_no_message(
             assert alive() == []
 
 
-async def test_deferred_message_is_not_retained(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_deferred_message_is_not_retained(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
     async with running(pair) as run:
         await clock.sleep(1.0)
@@ -296,9 +284,7 @@ async def test_deferred_message_is_not_retained(pair: MemoryPair, clock: Virtual
 # -- what a refusing entity costs --------------------------------------------------------------------------------------
 
 
-async def test_a_session_whose_entity_refuses_is_tried_once_a_minute_and_costs_little_else(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_session_whose_entity_refuses_is_tried_once_a_minute_and_costs_little_else(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
     async with running(pair, ORDERED) as run:
         await divert(pair, ORDERED, QUEUE, session_id="one")
@@ -308,7 +294,7 @@ async def test_a_session_whose_entity_refuses_is_tried_once_a_minute_and_costs_l
         assert 58 <= run.primary.asked[Operation.SEND] - tries <= 62
 
 
-async def test_many_sessions_of_a_rejecting_entity_cost_as_much_as_one(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_many_sessions_of_a_rejecting_entity_cost_as_much_as_one(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityDisabledError))
     async with running(pair, ORDERED) as run:
         for number in range(100):
@@ -320,9 +306,7 @@ async def test_many_sessions_of_a_rejecting_entity_cost_as_much_as_one(pair: Mem
         assert len(await taken(pair)) == 100
 
 
-async def test_a_session_behind_many_whose_entity_refuses_is_drained_within_a_minute(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_a_session_behind_many_whose_entity_refuses_is_drained_within_a_minute(pair: MemoryPair) -> None:
     await make_queue(pair, "other")
     pair.primary.inject(Fault(FaultKind.ERROR, entity_path=QUEUE, error=MessagingEntityDisabledError))
     async with running(pair, ORDERED) as run:
@@ -337,7 +321,7 @@ async def test_a_session_behind_many_whose_entity_refuses_is_drained_within_a_mi
 
 
 async def test_where_sessions_cannot_be_listed_others_still_are_drained_and_little_is_asked(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(self: CountedTransport, *args: Any, **kwargs: Any) -> Any:
         self.asked[Operation.SESSION] += 1
@@ -354,9 +338,7 @@ async def test_where_sessions_cannot_be_listed_others_still_are_drained_and_litt
         assert run.syphon.report().drained == 1
 
 
-async def test_while_everything_refuses_a_queue_is_looked_through_once_a_minute(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_while_everything_refuses_a_queue_is_looked_through_once_a_minute(pair: MemoryPair) -> None:
     names = [f"queue{number}" for number in range(40)]
     async with running(pair) as run:
         await divert(pair, ONE, *names)
@@ -367,7 +349,7 @@ async def test_while_everything_refuses_a_queue_is_looked_through_once_a_minute(
 
 
 async def test_parked_messages_that_are_not_remembered_are_scanned_for_ever_more_rarely(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination, "PARKED_KNOWN", 3)
     await make_queue(pair, "other")

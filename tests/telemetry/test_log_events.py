@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.state import EVENTS_KEPT
 from sbclient.telemetry.log import get_logger, sentence
@@ -28,7 +28,7 @@ def facts(caplog: pytest.LogCaptureFixture, event: str) -> dict[str, Any]:
 
 
 async def test_an_outage_is_logged_from_its_first_error_to_its_end(
-    pair: MemoryPair, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+    pair: MemoryPair, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sbclient")
     async with pair.client(options(failover_interval=5)) as client, client.get_queue_sender(QUEUE) as sender:

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
+from sbclient import clock
 from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
 from sbclient.syphon.syphon import Syphon
@@ -61,7 +61,7 @@ async def test_sends_are_counted_by_route_and_outcome(pair: MemoryPair, metric_r
 
 
 async def test_scheduled_messages_are_counted_as_scheduled(
-    client: ServiceBusClient, clock: VirtualClock, metric_reader: InMemoryMetricReader
+    client: ServiceBusClient, metric_reader: InMemoryMetricReader
 ) -> None:
     later = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
     async with client.get_queue_sender(QUEUE) as sender:
@@ -92,9 +92,7 @@ async def test_a_shared_transfer_that_is_judged_one_by_one_counts_each_message_o
     assert values(metric_reader, metrics.SENT, metrics.OUTCOME) == {"refused": 5}
 
 
-async def test_the_state_of_an_entity_and_the_time_in_it(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
-) -> None:
+async def test_the_state_of_an_entity_and_the_time_in_it(pair: MemoryPair, metric_reader: InMemoryMetricReader) -> None:
     async with pair.client(options(failover_interval=60)) as client, client.get_queue_sender(QUEUE) as sender:
         seen = []
 
@@ -141,9 +139,7 @@ async def test_two_clients_of_one_process_are_counted_together(
     assert found == {"healthy": 1, "suspect": 0, "failed_over": 1}
 
 
-async def test_pings_are_measured_by_their_answer(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
-) -> None:
+async def test_pings_are_measured_by_their_answer(pair: MemoryPair, metric_reader: InMemoryMetricReader) -> None:
     async with pair.client(AT_ONCE) as client:
         client.pair.mark_unhealthy(QUEUE)
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -156,9 +152,7 @@ async def test_pings_are_measured_by_their_answer(
     }
 
 
-async def test_a_backlog_queue_in_quarantine(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
-) -> None:
+async def test_a_backlog_queue_in_quarantine(pair: MemoryPair, metric_reader: InMemoryMetricReader) -> None:
     async with pair.client(options(backlog_queue_count=2)) as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
         for queue in BACKLOG[:2]:
@@ -200,7 +194,7 @@ async def test_syphon_operations_are_counted(pair: MemoryPair, metric_reader: In
 
 
 async def test_the_depth_and_the_age_of_the_backlog_while_a_syphon_runs(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
+    pair: MemoryPair, metric_reader: InMemoryMetricReader
 ) -> None:
     def known() -> tuple[dict[str, float], float, float]:
         depth = values(metric_reader, metrics.BACKLOG_DEPTH, metrics.STATE)
@@ -229,7 +223,7 @@ async def test_the_depth_and_the_age_of_the_backlog_while_a_syphon_runs(
 
 
 async def test_messages_left_in_the_queue_are_counted_by_a_survey(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
+    pair: MemoryPair, metric_reader: InMemoryMetricReader
 ) -> None:
     async with pair.client(ONE) as client:
         client.pair.force_failover(QUEUE)
@@ -249,7 +243,7 @@ async def test_messages_left_in_the_queue_are_counted_by_a_survey(
 
 
 async def test_messages_taken_by_another_syphon_are_not_counted_as_waiting(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
+    pair: MemoryPair, metric_reader: InMemoryMetricReader
 ) -> None:
     async with pair.client(ONE) as client, pair.unpaired_client(secondary=True) as other:
         client.pair.force_failover(QUEUE)
@@ -271,7 +265,7 @@ async def test_messages_taken_by_another_syphon_are_not_counted_as_waiting(
 
 
 async def test_a_watched_backlog_is_measured_without_a_syphon(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
+    pair: MemoryPair, metric_reader: InMemoryMetricReader
 ) -> None:
     async with pair.client(ONE) as client:
         client.pair.force_failover(QUEUE)

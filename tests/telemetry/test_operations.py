@@ -9,8 +9,8 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from sbclient import clock
 from sbclient.amqp import encode_message
-from sbclient.clock import VirtualClock
 from sbclient.errors import InvalidOperationError, OperationTimeoutError
 from sbclient.message import ServiceBusMessage
 from sbclient.telemetry import metrics
@@ -21,12 +21,12 @@ MESSAGES = [encode_message(ServiceBusMessage(text)) for text in "ab"]
 
 
 @pytest.fixture
-def telemetry(clock: VirtualClock) -> Telemetry:
-    return Telemetry(clock, "localhost:5672", "orders")
+def telemetry() -> Telemetry:
+    return Telemetry("localhost:5672", "orders")
 
 
 async def work(answer: object, *, takes_s: float = 0.0) -> object:
-    await VirtualClock().sleep(takes_s)
+    await clock.sleep(takes_s)
     if isinstance(answer, Exception):
         raise answer
     return answer
@@ -53,20 +53,15 @@ async def test_answers_and_errors_go_through(telemetry: Telemetry, metric_reader
     }
 
 
-async def test_error_is_attributed_to_the_route_at_its_time(
-    clock: VirtualClock, metric_reader: InMemoryMetricReader
-) -> None:
-    telemetry = Telemetry(clock, "memory://contoso", "orders", route=lambda: BACKLOG)
+async def test_error_is_attributed_to_the_route_at_its_time(metric_reader: InMemoryMetricReader) -> None:
+    telemetry = Telemetry("memory://contoso", "orders", route=lambda: BACKLOG)
     with pytest.raises(InvalidOperationError):
         await telemetry.sending("send", MESSAGES, work(InvalidOperationError("no")))
     assert values(metric_reader, metrics.SENT, metrics.ROUTE, metrics.OUTCOME) == {("backlog", "refused"): 2}
 
 
 async def test_a_call_that_is_cancelled_is_in_doubt(
-    telemetry: Telemetry,
-    clock: VirtualClock,
-    metric_reader: InMemoryMetricReader,
-    span_exporter: InMemorySpanExporter,
+    telemetry: Telemetry, metric_reader: InMemoryMetricReader, span_exporter: InMemorySpanExporter
 ) -> None:
     call = asyncio.ensure_future(telemetry.sending("send", MESSAGES, work(None, takes_s=10.0)))
     await clock.sleep(1.0)

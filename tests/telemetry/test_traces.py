@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from sbclient import clock
 from sbclient.broker.profile import PREM_2021
 from sbclient.client.client import ServiceBusClient
-from sbclient.clock import VirtualClock
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
@@ -43,7 +43,7 @@ def seconds(span: ReadableSpan) -> float:
 
 
 async def test_one_trace_shows_send_diversion_drain_and_receive(
-    pair: MemoryPair, clock: VirtualClock, span_exporter: InMemorySpanExporter
+    pair: MemoryPair, span_exporter: InMemorySpanExporter
 ) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
         pair.primary.inject(Fault(FaultKind.DOWN))
@@ -117,7 +117,7 @@ async def test_callers_that_share_a_transfer_keep_their_own_traces(
 
 
 async def test_a_receive_is_linked_to_every_message_and_lasts_as_long_as_the_wait(
-    client: ServiceBusClient, clock: VirtualClock, span_exporter: InMemorySpanExporter
+    client: ServiceBusClient, span_exporter: InMemorySpanExporter
 ) -> None:
     async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
         waiting = asyncio.ensure_future(receiver.receive_messages(10, max_wait_time=30))
@@ -139,7 +139,7 @@ async def test_a_receive_is_linked_to_every_message_and_lasts_as_long_as_the_wai
 
 
 async def test_settling_peeking_scheduling_and_fetching_have_the_names_of_the_sdk(
-    client: ServiceBusClient, clock: VirtualClock, span_exporter: InMemorySpanExporter
+    client: ServiceBusClient, span_exporter: InMemorySpanExporter
 ) -> None:
     later = datetime.fromtimestamp(clock.now(), UTC) + timedelta(seconds=1)
     async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
@@ -360,11 +360,11 @@ async def test_batch_reserves_space_for_contexts(pair: MemoryPair, span_exporter
 
 
 async def test_a_message_that_the_primary_accepts_only_without_context_is_forwarded(
-    clock: VirtualClock, span_exporter: InMemorySpanExporter
+    span_exporter: InMemorySpanExporter,
 ) -> None:
-    primary = MemoryNamespace("contoso", clock=clock, random=Random(1))
-    secondary = MemoryNamespace("contoso-backup", clock=clock, random=Random(2), profile=PREM_2021)
-    pair = MemoryPair(primary, secondary, clock, Random(3))
+    primary = MemoryNamespace("contoso", random=Random(1))
+    secondary = MemoryNamespace("contoso-backup", random=Random(2), profile=PREM_2021)
+    pair = MemoryPair(primary, secondary, Random(3))
     await make_queue(pair)
     async with pair.client(PairedNamespaceOptions(reserve_backlog_headroom=False)) as client:
         client.pair.force_failover(QUEUE)
@@ -383,10 +383,7 @@ def trace_ids(records: Sequence[logging.LogRecord], event: str) -> list[str | No
 
 
 async def test_an_event_has_the_trace_id_of_its_own_message(
-    pair: MemoryPair,
-    clock: VirtualClock,
-    span_exporter: InMemorySpanExporter,
-    caplog: pytest.LogCaptureFixture,
+    pair: MemoryPair, span_exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "sbclient")
     with application.start_as_current_span("a request"):

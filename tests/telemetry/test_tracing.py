@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import get_current_span
 
 from sbclient.amqp import encode_message
-from sbclient.clock import VirtualClock
 from sbclient.message import ServiceBusMessage
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import tracing
@@ -28,8 +27,7 @@ def test_opentelemetry_is_not_imported_unless_enabled() -> None:
 import sys
 import sbclient.client.client
 from sbclient.telemetry import tracing
-from sbclient.clock import Clock
-with tracing.sending(tracing.SEND, [], {}, Clock(), 0):
+with tracing.sending(tracing.SEND, [], {}, 0):
     pass
 print(tracing.is_on(), tracing.ids(), tracing.outside(), [name for name in sys.modules if "opentelemetry" in name])
 """
@@ -60,7 +58,7 @@ print(before, tracing.is_on())
     assert output_of(code) == "False True"
 
 
-def test_a_message_that_is_not_sampled_has_an_unsampled_context(clock: VirtualClock) -> None:
+def test_a_message_that_is_not_sampled_has_an_unsampled_context() -> None:
     message = ServiceBusMessage("a")
     tracing.attach(TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
     try:
@@ -73,32 +71,30 @@ def test_a_message_that_is_not_sampled_has_an_unsampled_context(clock: VirtualCl
 
 async def _sign(message: ServiceBusMessage) -> None:
     sent = [encode_message(message)]
-    with tracing.sending(tracing.SEND, sent, {}, VirtualClock(), tracing.TRACE_BYTES):
+    with tracing.sending(tracing.SEND, sent, {}, tracing.TRACE_BYTES):
         pass
     message.application_properties.update(sent[0].application_properties)
 
 
-async def test_a_message_is_signed_if_the_context_fits(
-    clock: VirtualClock, span_exporter: InMemorySpanExporter
-) -> None:
+async def test_a_message_is_signed_if_the_context_fits(span_exporter: InMemorySpanExporter) -> None:
     for properties in ({}, {"own": "x" * 300}, {"own": "x" * 250}):
         message = ServiceBusMessage("a", application_properties=properties)
         before = size_of(message)
         sent = [encode_message(message)]
-        with tracing.sending(tracing.SEND, sent, {}, clock, tracing.TRACE_BYTES - 1):
+        with tracing.sending(tracing.SEND, sent, {}, tracing.TRACE_BYTES - 1):
             assert sent[0].size_bytes == before
-        with tracing.sending(tracing.SEND, sent, {}, clock, tracing.TRACE_BYTES):
+        with tracing.sending(tracing.SEND, sent, {}, tracing.TRACE_BYTES):
             assert 0 < sent[0].size_bytes - before <= tracing.TRACE_BYTES
 
 
-async def test_a_context_with_a_state_is_left_out_where_the_state_does_not_fit(clock: VirtualClock) -> None:
+async def test_a_context_with_a_state_is_left_out_where_the_state_does_not_fit() -> None:
     context = trace.SpanContext(1, 1, False, trace.TraceFlags(1), trace.TraceState([("vendor", "x" * 250)]))
     for room_bytes, expected in ((tracing.TRACE_BYTES, set()), (1000, {"Diagnostic-Id", "traceparent", "tracestate"})):
         signed = tracing.signed(encode_message(ServiceBusMessage("a")), trace.NonRecordingSpan(context), room_bytes)
         assert signed.application_properties.keys() == expected
 
 
-async def test_background_work_is_not_part_of_the_callers_span(clock: VirtualClock) -> None:
+async def test_background_work_is_not_part_of_the_callers_span() -> None:
     tasks = OwnedTasks()
 
     async def work() -> bool:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sbclient import ServiceBusMessage
+from sbclient import ServiceBusMessage, clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.testing import (
@@ -17,7 +17,6 @@ from sbclient.testing import (
     Fault,
     FaultKind,
     MemoryNamespace,
-    VirtualClock,
     VirtualLoop,
     memory_namespace,
     memory_pair,
@@ -49,11 +48,10 @@ def test_sleeping_for_years_takes_no_real_time_and_ends_at_the_exact_moment() ->
 
 def test_the_virtual_clock_follows_the_loop() -> None:
     async def main() -> tuple[float, float]:
-        clock = VirtualClock(epoch=1000.0)
         await clock.sleep(60.0)
         return clock.now(), clock.monotonic()
 
-    assert run_virtual(main()) == (1060.0, 60.0)
+    assert run_virtual(main(), epoch=1000.0) == (1060.0, 60.0)
 
 
 def test_timers_of_one_moment_fire_in_the_order_they_were_set() -> None:
@@ -424,7 +422,7 @@ def test_a_socket_that_speaks_often_does_not_hold_up_a_loop_with_a_speed() -> No
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_messages_are_cached_by_one_of_several_front_ends(count: int) -> None:
-    namespace = memory_namespace(clock=VirtualClock(), seed=2, front_end_count=count)
+    namespace = memory_namespace(seed=2, front_end_count=count)
 
     async def received(client: ServiceBusClient) -> int:
         return len(await client.get_queue_receiver("q").receive_messages(max_wait_time=1))

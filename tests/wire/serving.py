@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from azure.servicebus import TransportType
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusConnectionError, ServiceBusError
 
+from sbclient import clock
 from sbclient.broker.faults import Call, Fault, Operation
 from sbclient.broker.profile import PROFILES
 from sbclient.certificate import Certificate, default_directory
@@ -133,7 +134,7 @@ class ServedNamespace:
     def _create(self, kind: EntityKind, properties: Any, *names: str) -> None:
         management = self.host.namespace.management
         address = EntityAddress(kind, names)
-        self.do(lambda: management.create(Call(Operation.MANAGE, self.host.clock.now()), address, properties))
+        self.do(lambda: management.create(Call(Operation.MANAGE, clock.now()), address, properties))
 
     def queue(self, name: str, **description: Any) -> str:
         """Make a queue; returns its name."""

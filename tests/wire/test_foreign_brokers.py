@@ -19,7 +19,6 @@ import pytest_asyncio
 
 from sbclient import ServiceBusMessage
 from sbclient.amqp import IncomingDelivery
-from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.connection_string import parse_connection_string
@@ -82,7 +81,7 @@ async def transport(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     connection = parse_connection_string(
         f"Endpoint=sb://127.0.0.1:{broker.port};SharedAccessKeyName=k;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
     )
-    transport = open_amqp_transport(connection, clock=Clock(), random=Random(1), management=management)
+    transport = open_amqp_transport(connection, random=Random(1), management=management)
     yield transport
     await transport.close()
 

@@ -9,9 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage, ServiceBusServerBusyError
+from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage, ServiceBusServerBusyError, clock
 from sbclient.client.sender import ServiceBusSender
-from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 from tests.wire_pair.conftest import NamespaceProcess
 
@@ -67,7 +66,6 @@ def paired(primary: NamespaceProcess, secondary: NamespaceProcess, options: Pair
 
 
 async def until_recovered(client: ServiceBusClient) -> None:
-    clock = Clock()
     deadline = clock.monotonic() + PATIENCE_S
     while client.pair.status().entities[QUEUE].state.name != "HEALTHY":
         assert clock.monotonic() < deadline, "the queue did not come back"
@@ -125,11 +123,10 @@ async def test_syphon_drains_the_backlog_during_sends(primary: NamespaceProcess,
             await account.send_wave(sender, "before")
             primary.hurt("reset")
             await account.send_wave(sender, "during")
-            await Clock().sleep(2.0)  # the syphon finds the primary closed, and puts aside what it holds
+            await clock.sleep(2.0)  # the syphon finds the primary closed, and puts aside what it holds
             primary.heal("reset")
             await until_recovered(client)
         seen: Counter[str] = Counter()
-        clock = Clock()
         deadline = clock.monotonic() + PATIENCE_S
         while len(seen) < 2 * KEYS * EACH:
             assert clock.monotonic() < deadline, f"only {len(seen)} arrived"

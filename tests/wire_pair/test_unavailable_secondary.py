@@ -17,8 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
-from sbclient.clock import Clock
+from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage, clock
 from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.pairing.backlog_queues import LONGEST_PAUSE_S, OPENING_S
@@ -115,7 +114,6 @@ async def silent() -> AsyncIterator[tuple[str, Start]]:
 async def test_the_primary_works_until_the_secondary_answers_and_is_provisioned(
     primary: Emulator, transport: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
     name = {"down": "127.0.0.1", "unresolvable": UNKNOWN_NAME}
     async with silent() if kind == "hanging" else absent(name[kind], monkeypatch) as (secondary, start):
         began_at = clock.monotonic()
@@ -147,5 +145,5 @@ async def test_an_opening_that_fails_leaves_no_connection(primary: Emulator) -> 
             with pytest.raises(Exception, match="Manage"):
                 await paired(primary, wrong, "amqp").__aenter__()
             gc.collect()
-            await Clock().sleep(0.1)
+            await clock.sleep(0.1)
     assert [str(each.message) for each in caught if issubclass(each.category, ResourceWarning)] == []

@@ -35,12 +35,7 @@ class Run:
 
     def __init__(self, pair: MemoryPair, *, environment: dict[str, str] | None = None, **chosen: Any) -> None:
         settings = WorkerSettings(**chosen)
-        self.worker = SyphonWorker(
-            settings,
-            pair.client(settings.pairing()),
-            clock=pair.clock,
-            manager=ServiceManager(environment or {}),
-        )
+        self.worker = SyphonWorker(settings, pair.client(settings.pairing()), manager=ServiceManager(environment or {}))
         self._task = asyncio.ensure_future(self.worker.run())
 
     async def __aenter__(self) -> Self:

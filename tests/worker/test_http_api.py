@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.clock import Clock, VirtualClock
 from sbclient.errors import InvalidOperationError
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 from sbclient.worker import http_api
@@ -27,10 +27,8 @@ def exposition() -> tuple[str, bytes]:
     return "text/plain; version=1.0.0", b"up 1\n"
 
 
-def asked(
-    run: Run, clock: VirtualClock, path: str, method: str = "GET", *, client: str | None = "127.0.0.1", **options: bool
-) -> Answer:
-    return WorkerApi(run.worker, clock, exposition).answer(method, path, client=client, **options)
+def asked(run: Run, path: str, method: str = "GET", *, client: str | None = "127.0.0.1", **options: bool) -> Answer:
+    return WorkerApi(run.worker, exposition).answer(method, path, client=client, **options)
 
 
 def content(answer: Answer) -> Any:
@@ -38,12 +36,12 @@ def content(answer: Answer) -> Any:
     return json.loads(answer.body)
 
 
-async def test_working_worker_is_live_and_ready(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_working_worker_is_live_and_ready(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(5))
     async with Run(pair) as run:
         await clock.sleep(10.0)
-        assert content(asked(run, clock, "/healthz")) == {"status": "alive"}
-        ready = asked(run, clock, "/readyz")
+        assert content(asked(run, "/healthz")) == {"status": "alive"}
+        ready = asked(run, "/readyz")
     assert ready.status == 200
     body = content(ready)
     assert (body["status"], body["reasons"], body["state"]) == ("ready", [], "running")
@@ -64,13 +62,13 @@ async def test_working_worker_is_live_and_ready(pair: MemoryPair, clock: Virtual
     assert (body["drained"], body["dead_lettered"], body["parked"]) == (5, {}, 0)
 
 
-async def test_blocked_worker_is_live_but_not_ready_with_a_reason(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_blocked_worker_is_live_but_not_ready_with_a_reason(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(5))
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with Run(pair) as run:
         await clock.sleep(10.0)
-        assert (asked(run, clock, "/healthz")).status == 200
-        ready = asked(run, clock, "/readyz")
+        assert (asked(run, "/healthz")).status == 200
+        ready = asked(run, "/readyz")
         body = content(ready)
     assert ready.status == 503
     assert body["status"] == "not ready"
@@ -81,41 +79,41 @@ async def test_blocked_worker_is_live_but_not_ready_with_a_reason(pair: MemoryPa
     assert body["refusing"][QUEUE]["error"].startswith("ServiceBusConnectionError: ")
 
 
-async def test_before_the_secondary_was_reached_it_is_not_ready(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_before_the_secondary_was_reached_it_is_not_ready(pair: MemoryPair) -> None:
     await make_backlog(pair)
     pair.secondary.inject(Fault(FaultKind.DOWN))
     async with Run(pair) as run:
-        assert (asked(run, clock, "/readyz")).status == 503  # nothing at all has happened yet
+        assert (asked(run, "/readyz")).status == 503  # nothing at all has happened yet
         await clock.sleep(10.0)
-        body = content(asked(run, clock, "/readyz"))
+        body = content(asked(run, "/readyz"))
     assert body["state"] == "starting"
     assert body["secondary"]["error_for_s"] == 10.0
     assert body["queues"] == []
 
 
-async def test_worker_pauses_and_resumes(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_worker_pauses_and_resumes(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(5))
     pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=3.0))
     async with Run(pair) as run:
         await clock.sleep(1.0)
-        paused = asked(run, clock, "/pause", "POST")
+        paused = asked(run, "/pause", "POST")
         assert (paused.status, content(paused)) == (200, {"state": "paused"})
-        assert (asked(run, clock, "/readyz")).status == 503
+        assert (asked(run, "/readyz")).status == 503
         await clock.sleep(10.0)
-        resumed = asked(run, clock, "/resume", "POST", client="::1")
+        resumed = asked(run, "/resume", "POST", client="::1")
         assert (resumed.status, content(resumed)["state"]) == (200, "starting")
         await clock.sleep(1.0)
-        assert (asked(run, clock, "/readyz")).status == 200
+        assert (asked(run, "/readyz")).status == 200
 
 
-async def test_while_it_stops_it_neither_pauses_nor_resumes(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_while_it_stops_it_neither_pauses_nor_resumes(pair: MemoryPair) -> None:
     await make_backlog(pair)
     async with Run(pair) as run:
         await clock.sleep(1.0)
         run.worker.stop("the test says so")
         for path in ("/pause", "/resume"):
-            assert (asked(run, clock, path, "POST")).status == 409
-        assert content(asked(run, clock, "/readyz"))["reasons"] == ["the worker is stopping"]
+            assert (asked(run, path, "POST")).status == 409
+        assert content(asked(run, "/readyz"))["reasons"] == ["the worker is stopping"]
 
 
 @pytest.mark.parametrize(
@@ -133,44 +131,44 @@ async def test_while_it_stops_it_neither_pauses_nor_resumes(pair: MemoryPair, cl
     ],
 )
 async def test_only_this_machine_and_no_web_page_may_pause_it(
-    pair: MemoryPair, clock: VirtualClock, client: str | None, has_origin: bool, status: int
+    pair: MemoryPair, client: str | None, has_origin: bool, status: int
 ) -> None:
     await make_backlog(pair)
     async with Run(pair) as run:
-        assert (asked(run, clock, "/pause", "POST", client=client, has_origin=has_origin)).status == status
+        assert (asked(run, "/pause", "POST", client=client, has_origin=has_origin)).status == status
         assert run.state == ("paused" if status == 200 else "starting")
 
 
-async def test_metrics_are_handed_out_as_they_are(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_metrics_are_handed_out_as_they_are(pair: MemoryPair) -> None:
     async with Run(pair, provision=True) as run:
-        response = asked(run, clock, "/metrics", client="10.0.0.7")
+        response = asked(run, "/metrics", client="10.0.0.7")
     assert (response.status, response.content_type, response.body) == (200, "text/plain; version=1.0.0", b"up 1\n")
 
 
-async def test_metrics_without_packages_names_what_to_install(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_metrics_without_packages_names_what_to_install(pair: MemoryPair) -> None:
     def missing() -> tuple[str, bytes]:
         raise InvalidOperationError("python -m pip install '.[metrics]'")
 
     async with Run(pair, provision=True) as run:
-        response = WorkerApi(run.worker, clock, missing).answer("GET", "/metrics", client="127.0.0.1")
+        response = WorkerApi(run.worker, missing).answer("GET", "/metrics", client="127.0.0.1")
     assert response.status == 501
     assert "metrics" in content(response)["error"]
 
 
-async def test_unknown_paths_and_methods_are_rejected(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_unknown_paths_and_methods_are_rejected(pair: MemoryPair) -> None:
     async with Run(pair, provision=True) as run:
-        assert content(asked(run, clock, "/"))["paths"] == ["/healthz", "/readyz", "/metrics", "/pause", "/resume"]
-        assert (asked(run, clock, "/elsewhere")).status == 404
-        assert (asked(run, clock, "/healthz/more")).status == 404
+        assert content(asked(run, "/"))["paths"] == ["/healthz", "/readyz", "/metrics", "/pause", "/resume"]
+        assert (asked(run, "/elsewhere")).status == 404
+        assert (asked(run, "/healthz/more")).status == 404
         for path, method, allowed in (("/pause", "GET", "POST"), ("/healthz", "POST", "GET, HEAD")):
-            refused = asked(run, clock, path, method)
+            refused = asked(run, path, method)
             assert (refused.status, refused.headers["Allow"]) == (405, allowed)
 
 
-async def test_an_address_of_no_use_is_not_blamed_on_the_port(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_an_address_of_no_use_is_not_blamed_on_the_port(pair: MemoryPair) -> None:
     async with Run(pair) as run:
         with pytest.raises(InvalidOperationError, match=r"http_host is '192\.0\.2\.1'"):
-            async with served(run.worker, clock, host="192.0.2.1", port=0):
+            async with served(run.worker, host="192.0.2.1", port=0):
                 pass
 
 
@@ -182,10 +180,10 @@ GET = b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     """A port that serves a worker which has not started."""
-    pair = memory_pair(clock=Clock(), seed=1)
+    pair = memory_pair(seed=1)
     settings = WorkerSettings()
-    worker = SyphonWorker(settings, pair.client(settings.pairing()), clock=pair.clock, manager=ServiceManager({}))
-    async with served(worker, pair.clock, host="127.0.0.1", port=0) as number:
+    worker = SyphonWorker(settings, pair.client(settings.pairing()), manager=ServiceManager({}))
+    async with served(worker, host="127.0.0.1", port=0) as number:
         yield number
 
 
@@ -267,7 +265,7 @@ async def test_connections_beyond_the_limit_are_closed(port: int, monkeypatch: p
 @pytest.mark.real_time
 async def test_a_port_in_use_is_named(pair: MemoryPair, port: int) -> None:
     settings = WorkerSettings()
-    worker = SyphonWorker(settings, pair.client(settings.pairing()), clock=pair.clock, manager=ServiceManager({}))
+    worker = SyphonWorker(settings, pair.client(settings.pairing()), manager=ServiceManager({}))
     with pytest.raises(InvalidOperationError, match=f"http_port {port} is in use on 127.0.0.1"):
-        async with served(worker, Clock(), host="127.0.0.1", port=port):
+        async with served(worker, host="127.0.0.1", port=port):
             pass

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from sbclient.clock import VirtualClock
+from sbclient import clock
 from sbclient.errors import (
     MessagingEntityNotFoundError,
     ServiceBusAuthorizationError,
@@ -19,43 +19,40 @@ from sbclient.worker.reachability import UNREACHABLE_PROBE_INTERVAL_S, Reachabil
 class Namespace:
     """Answers as the test says, and counts the questions."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self) -> None:
         self.error: ServiceBusError | None = None
         self.reached_at: float | None = None
         self.asked_at: list[float] = []
-        self._clock = clock
 
     async def ask(self) -> None:
-        self.asked_at.append(self._clock.monotonic())
+        self.asked_at.append(clock.monotonic())
         if self.error is not None:
             raise self.error
 
 
 @pytest.fixture
-def namespace(clock: VirtualClock) -> Namespace:
-    return Namespace(clock)
+def namespace() -> Namespace:
+    return Namespace()
 
 
 @pytest.fixture
-async def reachability(clock: VirtualClock, namespace: Namespace) -> AsyncIterator[Reachability]:
+async def reachability(namespace: Namespace) -> AsyncIterator[Reachability]:
     made = Reachability(
-        "primary", "contoso", clock, probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0
+        "primary", "contoso", probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0
     )
     keeping = asyncio.ensure_future(made.probe_forever())
     yield made
     keeping.cancel()
 
 
-async def test_a_namespace_is_asked_once_in_each_interval(
-    reachability: Reachability, namespace: Namespace, clock: VirtualClock
-) -> None:
+async def test_a_namespace_is_asked_once_in_each_interval(reachability: Reachability, namespace: Namespace) -> None:
     await clock.sleep(200.0)
     assert namespace.asked_at == [0.0, 60.0, 120.0, 180.0]
     assert reachability.health().reached_at == 180.0
 
 
 async def test_namespace_is_not_probed_while_the_syphon_gets_responses(
-    reachability: Reachability, namespace: Namespace, clock: VirtualClock
+    reachability: Reachability, namespace: Namespace
 ) -> None:
     for second in range(20):
         await clock.sleep(10.0)
@@ -65,7 +62,7 @@ async def test_namespace_is_not_probed_while_the_syphon_gets_responses(
 
 
 async def test_while_it_cannot_be_reached_it_is_asked_more_often(
-    reachability: Reachability, namespace: Namespace, clock: VirtualClock
+    reachability: Reachability, namespace: Namespace
 ) -> None:
     await clock.sleep(1.0)
     namespace.error = ServiceBusConnectionError("it is down")
@@ -79,9 +76,7 @@ async def test_while_it_cannot_be_reached_it_is_asked_more_often(
     assert reachability.health().error is None
 
 
-async def test_response_to_the_syphon_clears_the_error(
-    reachability: Reachability, namespace: Namespace, clock: VirtualClock
-) -> None:
+async def test_response_to_the_syphon_clears_the_error(reachability: Reachability, namespace: Namespace) -> None:
     namespace.error = ServiceBusConnectionError("it is down")
     await clock.sleep(75.0)
     namespace.reached_at = 69.0
@@ -90,9 +85,9 @@ async def test_response_to_the_syphon_clears_the_error(
     assert reachability.health().error is None
 
 
-async def test_time_of_an_answer_to_the_syphon_is_reported(namespace: Namespace, clock: VirtualClock) -> None:
+async def test_time_of_an_answer_to_the_syphon_is_reported(namespace: Namespace) -> None:
     reachability = Reachability(
-        "primary", "contoso", clock, probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0
+        "primary", "contoso", probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0
     )
     await clock.sleep(10.0)
     reachability.failed(ServiceBusConnectionError("it is down"))
@@ -104,7 +99,7 @@ async def test_time_of_an_answer_to_the_syphon_is_reported(namespace: Namespace,
 
 
 async def test_log_reports_the_time_until_the_syphon_got_an_answer(
-    reachability: Reachability, namespace: Namespace, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+    reachability: Reachability, namespace: Namespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     await clock.sleep(1.0)
     namespace.error = ServiceBusConnectionError("it is down")
@@ -120,7 +115,7 @@ async def test_log_reports_the_time_until_the_syphon_got_an_answer(
 
 @pytest.mark.parametrize("error", [MessagingEntityNotFoundError, ServiceBusServerBusyError])
 async def test_an_answer_of_the_service_is_an_answer(
-    reachability: Reachability, namespace: Namespace, clock: VirtualClock, error: type[ServiceBusError]
+    reachability: Reachability, namespace: Namespace, error: type[ServiceBusError]
 ) -> None:
     namespace.error = error("no")
     await clock.sleep(61.0)
@@ -128,22 +123,20 @@ async def test_an_answer_of_the_service_is_an_answer(
     assert reachability.health().reached_at == 60.0
 
 
-async def test_a_refused_credential_counts_as_not_reachable(
-    reachability: Reachability, namespace: Namespace, clock: VirtualClock
-) -> None:
+async def test_a_refused_credential_counts_as_not_reachable(reachability: Reachability, namespace: Namespace) -> None:
     namespace.error = ServiceBusAuthorizationError("no")
     await clock.sleep(61.0)
     assert reachability.health().error is not None
 
 
-def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture, clock: VirtualClock) -> None:
+def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     times: Iterator[None] = iter(())
 
     async def ask() -> None:
         next(times, None)
 
     async def talk() -> None:
-        made = Reachability("primary", "contoso", VirtualClock(), probe=ask, reached_at=lambda: None, interval_s=60.0)
+        made = Reachability("primary", "contoso", probe=ask, reached_at=lambda: None, interval_s=60.0)
         for _ in range(3):
             made.record_result(ServiceBusConnectionError("it is down"))
         for _ in range(3):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.clock import VirtualClock
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -37,7 +37,7 @@ def expected(*numbers: int) -> list[str]:
 # -- a quiet life ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_backlog_is_drained_until_it_is_stopped(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_the_backlog_is_drained_until_it_is_stopped(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(20))
     async with Run(pair) as run:
         await clock.sleep(5.0)
@@ -49,7 +49,7 @@ async def test_the_backlog_is_drained_until_it_is_stopped(pair: MemoryPair, cloc
     assert sorted(texts(await taken(pair))) == expected(*range(20))
 
 
-async def test_until_empty_it_ends_by_itself(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_until_empty_it_ends_by_itself(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(20))
     async with Run(pair, until="empty") as run:
         report = await run.ended(None)
@@ -66,7 +66,7 @@ async def test_until_empty_reports_remaining_messages(pair: MemoryPair) -> None:
     assert report.parked > 0
 
 
-async def test_only_the_chosen_queues_are_asked(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_only_the_chosen_queues_are_asked(pair: MemoryPair) -> None:
     await make_backlog(pair)
     async with pair.unpaired_client(secondary=True) as client:
         for queue in BACKLOG[:4]:
@@ -80,7 +80,7 @@ async def test_only_the_chosen_queues_are_asked(pair: MemoryPair, clock: Virtual
     assert sorted(texts(await taken(pair))) == [BACKLOG[0], BACKLOG[3]]
 
 
-async def test_queues_for_sessions_are_drained_where_asked_for(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_queues_for_sessions_are_drained_where_asked_for(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(9), ordering="session")
     async with Run(pair, sessions=True, queue=tuple(range(10))) as run:
         await clock.sleep(5.0)
@@ -91,7 +91,7 @@ async def test_queues_for_sessions_are_drained_where_asked_for(pair: MemoryPair,
         assert (await run.ended()).drained == 9
 
 
-async def test_missing_queues_are_made_where_asked_for(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_missing_queues_are_made_where_asked_for(pair: MemoryPair) -> None:
     async with Run(pair, provision=True) as run:
         await clock.sleep(5.0)
         assert run.worker.reasons_against() == []
@@ -101,7 +101,7 @@ async def test_missing_queues_are_made_where_asked_for(pair: MemoryPair, clock: 
 # -- the start ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_secondary_that_is_down_at_the_start_is_waited_for(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_secondary_that_is_down_at_the_start_is_waited_for(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     fault = pair.secondary.inject(Fault(FaultKind.DOWN))
     async with Run(pair) as run:
@@ -116,7 +116,7 @@ async def test_a_secondary_that_is_down_at_the_start_is_waited_for(pair: MemoryP
         assert (await run.ended()).drained == 1
 
 
-async def test_a_primary_that_is_down_at_the_start_is_no_reason_to_wait(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_a_primary_that_is_down_at_the_start_is_no_reason_to_wait(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     fault = pair.primary.inject(Fault(FaultKind.DOWN))
     async with Run(pair, http_port=0) as run:
@@ -132,9 +132,7 @@ async def test_a_primary_that_is_down_at_the_start_is_no_reason_to_wait(pair: Me
 
 
 @pytest.mark.parametrize(("chosen", "waits_s"), [({"start_timeout": 0.0}, 0), ({"until": "empty"}, 60)])
-async def test_the_wait_at_the_start_can_be_bounded(
-    pair: MemoryPair, clock: VirtualClock, chosen: dict[str, Any], waits_s: float
-) -> None:
+async def test_the_wait_at_the_start_can_be_bounded(pair: MemoryPair, chosen: dict[str, Any], waits_s: float) -> None:
     await make_backlog(pair)
     pair.secondary.inject(Fault(FaultKind.DOWN))
     run = Run(pair, **chosen)
@@ -144,9 +142,7 @@ async def test_the_wait_at_the_start_can_be_bounded(
 
 
 @pytest.mark.parametrize("is_secondary_down", [True, False])
-async def test_a_stop_during_the_start_ends_it_at_once(
-    pair: MemoryPair, clock: VirtualClock, is_secondary_down: bool
-) -> None:
+async def test_a_stop_during_the_start_ends_it_at_once(pair: MemoryPair, is_secondary_down: bool) -> None:
     await make_backlog(pair, 1)
     pair.secondary.inject(Fault(FaultKind.DOWN if is_secondary_down else FaultKind.HANG))
     async with Run(pair) as run:
@@ -188,9 +184,7 @@ async def test_queues_that_do_not_exist_end_the_start(pair: MemoryPair, chosen: 
     assert "primary_name" in caught.value.message
 
 
-async def test_some_queues_that_do_not_exist_are_reported_and_delay_no_other(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_some_queues_that_do_not_exist_are_reported_and_delay_no_other(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(5), backlog_queue_count=3)
     async with Run(pair, backlog_queue_count=5) as run:
         await clock.sleep(5.0)
@@ -206,7 +200,7 @@ async def test_a_queue_with_sessions_where_none_is_expected_ends_the_start(pair:
         await run.ended(None)
 
 
-async def test_unreadable_queue_at_the_start_delays_no_other(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_unreadable_queue_at_the_start_delays_no_other(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(5), backlog_queue_count=3)
     pair.secondary.inject(Fault(FaultKind.DOWN, entity_path=BACKLOG[0]))
     async with Run(pair, backlog_queue_count=3) as run:
@@ -219,7 +213,7 @@ async def test_unreadable_queue_at_the_start_delays_no_other(pair: MemoryPair, c
 # -- outages -----------------------------------------------------------------------------------------------------------
 
 
-async def test_unavailable_secondary_is_reported_and_used_after_recovery(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_unavailable_secondary_is_reported_and_used_after_recovery(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     async with Run(pair, http_port=0, long_poll=30.0) as run:
         await clock.sleep(100.0)
@@ -232,9 +226,7 @@ async def test_unavailable_secondary_is_reported_and_used_after_recovery(pair: M
         assert run.worker.reasons_against() == []
 
 
-async def test_an_idle_worker_notices_an_outage_of_either_namespace_by_asking(
-    pair: MemoryPair, clock: VirtualClock
-) -> None:
+async def test_an_idle_worker_notices_an_outage_of_either_namespace_by_asking(pair: MemoryPair) -> None:
     await make_backlog(pair)
     async with Run(pair, http_port=0, probe_interval=30.0) as run:
         for side in ("primary", "secondary"):
@@ -247,7 +239,7 @@ async def test_an_idle_worker_notices_an_outage_of_either_namespace_by_asking(
             namespace.heal(fault)
 
 
-async def test_without_a_port_no_namespace_is_probed(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_without_a_port_no_namespace_is_probed(pair: MemoryPair) -> None:
     await make_backlog(pair)
     async with Run(pair):
         await clock.sleep(10.0)
@@ -257,7 +249,7 @@ async def test_without_a_port_no_namespace_is_probed(pair: MemoryPair, clock: Vi
     assert pair.secondary.namespace.operation_count - secondary <= 3 * 10 * 24 * 4 + 30
 
 
-async def test_cost_of_polling_is_bounded(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_cost_of_polling_is_bounded(pair: MemoryPair) -> None:
     await make_backlog(pair)
     async with Run(pair, http_port=0):
         await clock.sleep(10.0)
@@ -266,7 +258,7 @@ async def test_cost_of_polling_is_bounded(pair: MemoryPair, clock: VirtualClock)
         assert pair.primary.namespace.operation_count - before <= 61
 
 
-async def test_until_empty_fails_when_the_secondary_becomes_unavailable(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_until_empty_fails_when_the_secondary_becomes_unavailable(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(50))
     run = Run(pair, until="empty", max_messages_per_second=5.0)
     await clock.sleep(3.0)
@@ -277,7 +269,7 @@ async def test_until_empty_fails_when_the_secondary_becomes_unavailable(pair: Me
     assert 60.0 <= clock.monotonic() <= 200.0
 
 
-async def test_until_empty_a_short_outage_of_the_secondary_is_waited_out(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_until_empty_a_short_outage_of_the_secondary_is_waited_out(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(50))
     async with Run(pair, until="empty", max_messages_per_second=5.0) as run:
         await clock.sleep(3.0)
@@ -290,7 +282,7 @@ async def test_until_empty_a_short_outage_of_the_secondary_is_waited_out(pair: M
 
 
 async def test_an_unexpected_exception_is_logged_and_the_syphon_restarted(
-    pair: MemoryPair, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await make_backlog(pair, 1)
     keep_locks, failures = queue_source.QueueSource.keep_locks, iter([True])
@@ -312,7 +304,7 @@ async def test_an_unexpected_exception_is_logged_and_the_syphon_restarted(
 # -- pause, resume and the end -----------------------------------------------------------------------------------------
 
 
-async def test_while_paused_nothing_is_moved_and_nothing_is_kept(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_while_paused_nothing_is_moved_and_nothing_is_kept(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(30))
     pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=2.0))
     async with Run(pair) as run:
@@ -336,7 +328,7 @@ async def test_while_paused_nothing_is_moved_and_nothing_is_kept(pair: MemoryPai
     assert set(Counter(texts(await diverted(pair))).values()) <= {1}
 
 
-async def test_accepted_messages_are_remembered_over_a_pause(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_accepted_messages_are_remembered_over_a_pause(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(5))
     pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE]))
     async with Run(pair) as run:
@@ -350,7 +342,7 @@ async def test_accepted_messages_are_remembered_over_a_pause(pair: MemoryPair, c
     assert await diverted(pair) == []
 
 
-async def test_worker_can_be_paused_before_its_start(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_worker_can_be_paused_before_its_start(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     async with Run(pair) as run:
         assert run.worker.pause()
@@ -361,7 +353,7 @@ async def test_worker_can_be_paused_before_its_start(pair: MemoryPair, clock: Vi
         assert run.worker.report().drained == 1
 
 
-async def test_paused_worker_can_be_stopped(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_paused_worker_can_be_stopped(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     async with Run(pair) as run:
         run.worker.pause()
@@ -371,7 +363,7 @@ async def test_paused_worker_can_be_stopped(pair: MemoryPair, clock: VirtualCloc
         assert not run.worker.resume()
 
 
-async def test_stop_finishes_transfers_in_flight_and_releases_the_rest(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_stop_finishes_transfers_in_flight_and_releases_the_rest(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(300), backlog_queue_count=1)
     pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=10.0))
     async with Run(pair, backlog_queue_count=1) as run:
@@ -387,7 +379,7 @@ async def test_stop_finishes_transfers_in_flight_and_releases_the_rest(pair: Mem
     assert len(await taken(pair)) == report.drained
 
 
-async def test_stop_ends_in_time_despite_hanging_calls(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_stop_ends_in_time_despite_hanging_calls(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(100))
     pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
     async with Run(pair, shutdown_timeout=4.0) as run:
@@ -404,7 +396,7 @@ async def test_stop_ends_in_time_despite_hanging_calls(pair: MemoryPair, clock: 
     assert set(texts(await taken(pair))) == set(expected(*range(100)))
 
 
-async def test_several_workers_side_by_side_move_everything_once(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_several_workers_side_by_side_move_everything_once(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(100))
     async with Run(pair) as one, Run(pair) as two, Run(pair, max_queues_polled=2) as three:
         await clock.sleep(60.0)
@@ -413,7 +405,7 @@ async def test_several_workers_side_by_side_move_everything_once(pair: MemoryPai
     assert sorted(texts(await taken(pair))) == expected(*range(100))
 
 
-async def test_dead_letters_are_counted_over_pauses(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_dead_letters_are_counted_over_pauses(pair: MemoryPair) -> None:
     await make_backlog(pair)
     async with pair.unpaired_client(secondary=True) as other, Run(pair) as run:
         for _ in range(2):
@@ -430,9 +422,7 @@ async def test_dead_letters_are_counted_over_pauses(pair: MemoryPair, clock: Vir
 # -- the service manager -----------------------------------------------------------------------------------------------
 
 
-async def test_the_service_manager_hears_of_start_life_and_end(
-    pair: MemoryPair, clock: VirtualClock, listener: Listener
-) -> None:
+async def test_the_service_manager_hears_of_start_life_and_end(pair: MemoryPair, listener: Listener) -> None:
     await make_backlog(pair, *range(5))
     environment = {"NOTIFY_SOCKET": listener.path, "WATCHDOG_USEC": "20000000"}
     async with Run(pair, environment=environment) as run:
@@ -445,9 +435,7 @@ async def test_the_service_manager_hears_of_start_life_and_end(
     assert listener.heard() == [{"STOPPING": "1", "STATUS": "stopping, drained 5, parked 0"}]
 
 
-async def test_readiness_is_notified_while_the_secondary_is_down(
-    pair: MemoryPair, clock: VirtualClock, listener: Listener
-) -> None:
+async def test_readiness_is_notified_while_the_secondary_is_down(pair: MemoryPair, listener: Listener) -> None:
     await make_backlog(pair)
     pair.secondary.inject(Fault(FaultKind.DOWN))
     environment = {"NOTIFY_SOCKET": listener.path, "WATCHDOG_USEC": "20000000"}
@@ -477,7 +465,7 @@ def measured(reader: InMemoryMetricReader, instrument: metrics.Instrument) -> di
 
 
 async def test_dead_letters_and_session_queues_are_measured_too(
-    pair: MemoryPair, clock: VirtualClock, metric_reader: InMemoryMetricReader
+    pair: MemoryPair, metric_reader: InMemoryMetricReader
 ) -> None:
     await make_queue(pair, "visits", requires_session=True)
     await make_backlog(pair, 1, 2, queue="visits", ordering="session")
@@ -496,7 +484,7 @@ async def test_dead_letters_and_session_queues_are_measured_too(
 
 
 @pytest.mark.usefixtures("metric_reader")
-async def test_cost_of_a_quiet_day_matches_the_documentation(pair: MemoryPair, clock: VirtualClock) -> None:
+async def test_cost_of_a_quiet_day_matches_the_documentation(pair: MemoryPair) -> None:
     """Of operations on ten empty backlog queues: receives, surveys, and the first look of the syphon."""
     link = type(pair.client().pair.state.secondary.open_receiver(BACKLOG[0]))
 

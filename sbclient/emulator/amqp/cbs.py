@@ -11,6 +11,7 @@ Laws (source: claims-based security, documented; users of the SDK see the status
 
 from __future__ import annotations
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.emulator.amqp.address import Node as Place
 from sbclient.emulator.amqp.address import node_of
@@ -93,7 +94,7 @@ class TokenNode:
             token = token.decode(errors="replace")
         if not isinstance(token, str):
             token = ""
-        grant = peer.context.authorizer.authenticate(token, peer.host.clock.now())
+        grant = peer.context.authorizer.authenticate(token, clock.now())
         path = _audience_path(audience)
         if not grant.covers(path):
             raise ServiceBusAuthenticationError(

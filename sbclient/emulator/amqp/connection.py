@@ -17,6 +17,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.amqp import (
     AmqpError,
     AttachRequested,
@@ -110,8 +111,7 @@ class _Connection:
         )
         self._stream = stream
         self._context = context
-        self._clock = context.clock
-        self._engine = Connection.server(options, now=self._clock.monotonic())
+        self._engine = Connection.server(options, now=clock.monotonic())
         self._engine.limits = BEFORE_TOKEN
         self._peer = Peer(stream, context, self._engine, self._take_queued)
         self._has_more = False
@@ -136,7 +136,7 @@ class _Connection:
             forget()
             del listeners[self._detach_receivers]
             if not peer.grants.has_begun:
-                await start_newcomer(self._context.newcomers, self._clock)
+                await start_newcomer(self._context.newcomers)
             self._engine.receive_eof()
             while self._handle_events():
                 await peer.time_slice.start_next()
@@ -176,10 +176,10 @@ class _Connection:
         async with self._context.newcomers:
             self._peer.time_slice.restart()  # it may have ended during the wait
             self._take_now(piece)
-            await self._clock.sleep(0)
+            await clock.sleep(0)
 
     def _take_now(self, piece: bytes) -> None:
-        self._engine.receive_bytes(piece, now=self._clock.monotonic())
+        self._engine.receive_bytes(piece, now=clock.monotonic())
         self._has_more = self._handle_events()
 
     def _take_queued(self) -> None:
@@ -191,7 +191,7 @@ class _Connection:
 
     async def _watch_deadlines(self) -> None:
         """Send heartbeats, drop a client that is silent or puts no token, detach links of expired tokens."""
-        engine, peer, clock = self._engine, self._peer, self._clock
+        engine, peer = self._engine, self._peer
         token_due_at = clock.monotonic() + TOKEN_WAIT_S
         while not engine.is_over:
             deadline = engine.next_deadline()
@@ -214,7 +214,7 @@ class _Connection:
 
     def _detach_idle_links(self, idle_s: float) -> None:
         """End the links to entities that were not used for so long. Source: the service, after 10 minutes."""
-        now, before = self._clock.monotonic(), self._uses
+        now, before = clock.monotonic(), self._uses
         self._uses = {}
         for link, handler in list(self._peer.handlers.items()):
             if handler.entity_path is None or not isinstance(link, IncomingLink | OutgoingLink):
@@ -239,7 +239,7 @@ class _Connection:
         """
         peer = self._peer
         time_slice = peer.time_slice
-        if peer.grants.drop_expired(self._clock.now()):
+        if peer.grants.drop_expired(clock.now()):
             peer.tokens_changed()  # before the next events are checked
         peer.is_handling = True
         while not (is_over := time_slice.is_over) and (event := self._engine.next_event()) is not None:

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from sbclient import clock
 from sbclient.amqp import (
     AmqpError,
     Connection,
@@ -152,7 +153,7 @@ class Peer:
         self.transactions: dict[bytes, DeclaredTransaction] = {}
         self.handlers: dict[Link, LinkHandler] = {}
         self.tasks = OwnedTasks(self.fail)
-        self.time_slice = TimeSlice(context.clock)
+        self.time_slice = TimeSlice()
         self.is_handling = False
         self.waiting_count = 0
         self.has_new_deadline = asyncio.Event()
@@ -177,7 +178,7 @@ class Peer:
         """Handle the queued events, and write the output of the engine. Close the stream once the engine is over."""
         self._is_writing = False
         self._take_queued()
-        written = self.engine.bytes_to_send(now=self.host.clock.monotonic())
+        written = self.engine.bytes_to_send(now=clock.monotonic())
         if written and not self.tasks.is_closed:
             self._stream.write(written)
         if self.engine.is_over:
@@ -193,7 +194,7 @@ class Peer:
     async def delivery_slot(self) -> None:
         """Wait until no other link of this client takes messages in this step of the event loop."""
         async with self._handing_out:
-            await self.host.clock.sleep(0)
+            await clock.sleep(0)
 
     # ------------------------------------------------------------------ work
 
@@ -219,7 +220,7 @@ class Peer:
 
     async def finished(self) -> None:
         """Wait until the work from before the end of the connection is done, for at most `FINISHING_S`."""
-        await self.host.clock.wait(self._work, FINISHING_S)
+        await clock.wait(self._work, FINISHING_S)
 
     @property
     def _has_room(self) -> bool:
@@ -231,7 +232,7 @@ class Peer:
         If links wait for messages, they run before, so that what they send is written with the answers.
         """
         if self.waiting_count:
-            await self.host.clock.sleep(0)
+            await clock.sleep(0)
         self.write_out()
         while not self._has_room and not self.engine.is_over:
             self._less_work.clear()
@@ -245,11 +246,11 @@ class Peer:
         """As `BrokerHost.perform`, through the front end of this connection."""
 
         def measured(call: Call) -> T:
-            began_at = self.host.clock.monotonic()
+            began_at = clock.monotonic()
             try:
                 return work(call)
             finally:
-                self.time_slice.add_work(self.host.clock.monotonic() - began_at)
+                self.time_slice.add_work(clock.monotonic() - began_at)
 
         return await self.host.perform(operation, path, measured, timeout_s=timeout_s, front_end=self.front_end)
 
@@ -259,11 +260,11 @@ class Peer:
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
         """Do what the broker does by itself when a link ends. Faults do not affect it."""
-        return work(Call(operation, self.host.clock.now(), front_end=self.front_end))
+        return work(Call(operation, clock.now(), front_end=self.front_end))
 
     def now(self) -> float:
         """The broker's wall clock, in seconds."""
-        return self.host.clock.now()
+        return clock.now()
 
     def report(self, error: BaseException) -> AmqpError:
         """Return the AMQP form of an error. End the connection if the error means that the namespace is unreachable."""
@@ -299,7 +300,7 @@ class Peer:
         """End the connection with a condition. Its links end at once, not when the client answers, because messages
         that they take in between would be lost.
         """
-        self.engine.close(error, now=self.host.clock.monotonic())
+        self.engine.close(error, now=clock.monotonic())
         self.end_links()
 
     # ------------------------------------------------------------------ links

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from sbclient import clock
 from sbclient.amqp import (
     DispositionReceived,
     DispositionsReceived,
@@ -149,8 +150,8 @@ class ReceiverLink(LinkHandler):
     async def _watch_lock(self, lock: SessionLock) -> None:
         """Detach the link some time after the end of its session's lock, with or without credit (seen)."""
         while (left_s := lock.locked_until - self._peer.now()) > 0:
-            await self._peer.host.clock.sleep(left_s)
-        await self._peer.host.clock.sleep(LOST_SESSION_S)
+            await clock.sleep(left_s)
+        await clock.sleep(LOST_SESSION_S)
         self._peer.detach(
             self._link,
             SessionLockLostError(
@@ -172,7 +173,7 @@ class ReceiverLink(LinkHandler):
             self._peer.start(self._release_session(self._lock), name="amqp release session")
 
     async def _release_session(self, lock: SessionLock) -> None:
-        await self._peer.host.clock.sleep(0)  # every settlement that came before waits as long
+        await clock.sleep(0)  # every settlement that came before waits as long
         self._lock = None
         if self._peer.sessions.get(self._link.name, (None, None))[1] is lock:  # not of a later link of that name
             del self._peer.sessions[self._link.name]
@@ -232,7 +233,7 @@ class ReceiverLink(LinkHandler):
             return None
         except ServiceBusError as error:
             if isinstance(error, SessionLockLostError):
-                await self._peer.host.clock.sleep(LOST_SESSION_S)
+                await clock.sleep(LOST_SESSION_S)
             self._peer.detach(self._link, error)
             return None
         finally:

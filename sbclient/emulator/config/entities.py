@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from sbclient import clock
 from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.config.located_json import ConfigError, Located
@@ -56,7 +57,7 @@ def make_entities(config: NamespaceConfig, host: BrokerHost) -> None:
     Raises:
         ConfigError: the namespace rejects an entity; the text names its line and path.
     """
-    call = Call(Operation.MANAGE, host.clock.now())
+    call = Call(Operation.MANAGE, clock.now())
     directory = host.namespace.directory
     missing = [entity for entity in config.entities if directory.get(path_of(entity.address)) is None]
     named = {entity.address.names[:2] for entity in missing if entity.address.kind is EntityKind.RULE}

@@ -22,6 +22,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
+from sbclient import clock
 from sbclient.emulator.context import AnyFault, NamespaceContext
 from sbclient.emulator.control.entities_api import EntitiesApi
 from sbclient.emulator.control.fault_json import read_fault, write_fault
@@ -116,7 +117,7 @@ class ControlApi:
             ServiceBusAuthenticationError, ServiceBusAuthorizationError: the token does not grant that.
         """
         token = request.headers.get("authorization", "")
-        grant = self.context.authorizer.authenticate(token, self.context.clock.now())
+        grant = self.context.authorizer.authenticate(token, clock.now())
         grant.check("", AccessRights.MANAGE)
         return grant
 
@@ -124,7 +125,7 @@ class ControlApi:
 
     async def _state(self, request: Request) -> Any:
         path = request.query.get("entity")
-        state = state_of(self.context.host.namespace, self.context.clock.now(), path)
+        state = state_of(self.context.host.namespace, clock.now(), path)
         return state | {"faults": self.numbered_faults(), "auth": str(self.context.authorizer.mode)}
 
     async def _reset(self, request: Request) -> Any:
@@ -139,7 +140,7 @@ class ControlApi:
             raise InvalidOperationError(f"entity is {path!r}: give the path of a queue, topic or subscription")
         if path is None and numbers is not None:
             raise InvalidOperationError("sequence_numbers are given without an entity: give its path as well")
-        count = purge(self.context.host.namespace, self.context.clock.now(), path, numbers)
+        count = purge(self.context.host.namespace, clock.now(), path, numbers)
         self.context.publish("namespace.purged", path=path, count=count)
         return {"purged": count}
 
@@ -158,7 +159,7 @@ class ControlApi:
 
     def _faults_in(self, request: Request) -> tuple[list[AnyFault], int | None]:
         described, seed = _read_faults(json_body(request))
-        now = self.context.clock.now()
+        now = clock.now()
         return [read_fault(each, now) for each in described], seed
 
     def _inject_all(self, faults: list[AnyFault], seed: int | None) -> Any:
@@ -166,7 +167,7 @@ class ControlApi:
             self.context.random.seed(seed)
         for fault in faults:
             self.context.inject(fault)
-            self.context.publish("fault.thrown", **write_fault(fault, self.context.clock.now()))
+            self.context.publish("fault.thrown", **write_fault(fault, clock.now()))
         return {"faults": self.numbered_faults()}
 
     async def _heal_all(self, request: Request) -> Any:
@@ -186,7 +187,7 @@ class ControlApi:
             return json_response(404, {"error": f"fault {number[:32]!r} does not exist, or has healed already"})
         fault = self._ids.pop(chosen)
         self.context.heal(fault)
-        self.context.publish("fault.healed", **write_fault(fault, self.context.clock.now()))
+        self.context.publish("fault.healed", **write_fault(fault, clock.now()))
         return {"faults": self.numbered_faults()}
 
     def numbered_faults(self) -> list[dict[str, Any]]:
@@ -197,7 +198,7 @@ class ControlApi:
             if not any(fault is known for known in self._ids.values()):
                 self._last_id += 1
                 self._ids[self._last_id] = fault
-        now = self.context.clock.now()
+        now = clock.now()
         return [{"id": number, **write_fault(fault, now)} for number, fault in self._ids.items()]
 
     # ------------------------------------------------------------------ events
@@ -206,7 +207,7 @@ class ControlApi:
         if not self.context.events.has_room:
             return json_response(503, {"error": "too many clients follow the events: disconnect one of them"})
         expires_at = self.check_right(request).expires_at
-        stream = EventStream(self.context.events.subscribe(), self.context.clock, expires_at)
+        stream = EventStream(self.context.events.subscribe(), expires_at)
         return Response(200, b": watching\n\n", "text/event-stream", {"Cache-Control": "no-store"}, events=stream)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
@@ -50,7 +51,7 @@ class MessagesApi:
             raise InvalidOperationError(f"order is {order[:32]!r}: give oldest or newest")
         page = page_of(
             body,
-            self._context.clock.now(),
+            clock.now(),
             _number("count", query, 50, most=MAX_PAGE),
             places=_places_of(query),
             newest_first=order == "newest",
@@ -67,7 +68,7 @@ class MessagesApi:
         """One message."""
         body = body_at(self._host.namespace, _entity_of(request.query))
         number = _whole("sequence number", request.segments[2], most=2**63)
-        return whole_of(message_at(body, self._context.clock.now(), number))
+        return whole_of(message_at(body, clock.now(), number))
 
     async def send(self, request: Request) -> Facts:
         """Send messages as a client would."""
@@ -99,7 +100,7 @@ class MessagesApi:
         path = body.get("entity")
         if not isinstance(path, str):
             raise InvalidOperationError(f"entity is {path!r}: give the path of a dead-letter queue")
-        done = resubmit(self._host.namespace, self._context.clock.now(), path, numbers_of(body))
+        done = resubmit(self._host.namespace, clock.now(), path, numbers_of(body))
         self._context.publish("dead_letters.resubmitted", path=path, count=done.moved)
         return {"resubmitted": done.moved, "held": done.held, "sessionless": done.sessionless}
 
@@ -107,7 +108,7 @@ class MessagesApi:
         """The sessions of a queue or subscription."""
         body = body_at(self._host.namespace, _entity_of(request.query))
         prefix = request.query.get("prefix", "")
-        every = [each for each in sessions_of(body, self._context.clock.now()) if each[1].startswith(prefix)]
+        every = [each for each in sessions_of(body, clock.now()) if each[1].startswith(prefix)]
         return {
             "count": len(every),
             "sessions": [

@@ -21,6 +21,7 @@ from secrets import token_bytes
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+from sbclient import clock
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
@@ -131,7 +132,7 @@ class ManagementApi:
                 answer = refusal_of(error, self._now(), asked)
             if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
                 headers = {}  # a client without the right learns nothing of the entity
-        if self._context.wire_faults.drops_acknowledgement("/".join(request.segments), self._context.clock.now()):
+        if self._context.wire_faults.drops_acknowledgement("/".join(request.segments), clock.now()):
             raise NoResponse
         is_about_namespace = request.segments and (asked.target is None or not asked.target.names)
         if answer.status != 200 or not is_about_namespace:
@@ -151,7 +152,7 @@ class ManagementApi:
         return asked._replace(target=target, owner=owner), entity
 
     async def _respond(self, request: Request, asked: Asked) -> Response:
-        if self._context.wire_faults.is_busy("/".join(request.segments), self._context.clock.now()):
+        if self._context.wire_faults.is_busy("/".join(request.segments), clock.now()):
             raise ServiceBusServerBusyError(f"{self._context.name} is too busy: wait 10 seconds and try again")
         grant = self._grant(request)
         version = version_of(request)
@@ -189,7 +190,7 @@ class ManagementApi:
             raise ServiceBusAuthenticationError(
                 "SubCode=40102. The request has no Authorization header: send a token that grants Manage"
             )
-        return authorizer.authenticate(token, self._context.clock.now())
+        return authorizer.authenticate(token, clock.now())
 
     # ------------------------------------------------------------------ get and list
 
@@ -337,7 +338,7 @@ class ManagementApi:
         for attribute, header in _SUPPLEMENTARY.items():
             path, token = getattr(properties, attribute, None), request.headers.get(header)
             if path is not None and token:
-                given = self._context.authorizer.authenticate(token, self._context.clock.now())
+                given = self._context.authorizer.authenticate(token, clock.now())
                 given.check(path, AccessRights.MANAGE)
             elif path is not None:
                 grant.check(path, AccessRights.MANAGE)
@@ -384,7 +385,7 @@ class ManagementApi:
         return Response(status, entry_document(entry, address, self._context.name), ENTRY_TYPE)
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._context.clock.now(), UTC)
+        return datetime.fromtimestamp(clock.now(), UTC)
 
 
 def _covered(grant: Grant, scopes: Sequence[str]) -> str:

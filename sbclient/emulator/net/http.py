@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, unquote
 
 import h11
 
+from sbclient import clock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.browsers import reason_to_refuse
 from sbclient.emulator.net.http_messages import EventSource, Handler, NoResponse, Request, Response
@@ -67,13 +68,12 @@ async def serve_http(
 class _Connection:
     def __init__(self, stream: ByteStream, context: NamespaceContext, handler: Handler, upgrade: Upgrade) -> None:
         self._stream = stream
-        self._clock = context.clock
         self._settings = context.settings
         self._newcomers = context.newcomers
         self._handler = handler
         self._upgrade = upgrade
         self._authorizer = context.authorizer
-        self._time_slice = TimeSlice(context.clock)
+        self._time_slice = TimeSlice()
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
 
     async def serve(self, first: bytes) -> None:
@@ -92,7 +92,7 @@ class _Connection:
         """Serve one request; returns whether the connection stays open."""
         if not await self._await_request():
             return False
-        async with self._clock.timeout(self._settings.request_timeout_s):
+        async with clock.timeout(self._settings.request_timeout_s):
             head = await self._event()
             if not isinstance(head, h11.Request):
                 return False
@@ -128,11 +128,11 @@ class _Connection:
             await self._time_slice.start_next()
             return True
         try:
-            async with self._clock.timeout(self._settings.http_idle_timeout_s):
+            async with clock.timeout(self._settings.http_idle_timeout_s):
                 data = await self._stream.read()
         except TimeoutError:
             return False
-        await start_newcomer(self._newcomers, self._clock)
+        await start_newcomer(self._newcomers)
         self._engine.receive_data(data)
         return bool(data)
 
@@ -149,7 +149,7 @@ class _Connection:
             if self._engine.they_are_waiting_for_100_continue:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
             data = await self._stream.read()
-            await start_newcomer(self._newcomers, self._clock)
+            await start_newcomer(self._newcomers)
             self._engine.receive_data(data)
 
     def _check_head(self) -> None:
@@ -161,7 +161,7 @@ class _Connection:
 
     def _max_body_bytes(self, request: Request) -> int:
         try:
-            self._authorizer.authenticate(request.headers.get("authorization", ""), self._clock.now())
+            self._authorizer.authenticate(request.headers.get("authorization", ""), clock.now())
         except ServiceBusAuthenticationError:
             return self._settings.max_unauthorized_body_bytes
         return self._settings.max_body_bytes
@@ -198,7 +198,7 @@ class _Connection:
 
     async def _respond(self, response: Response, *, is_head: bool = False) -> None:
         headers = {"Content-Type": response.content_type} if response.content_type else {}
-        date = formatdate(self._clock.now(), usegmt=True)
+        date = formatdate(clock.now(), usegmt=True)
         headers |= {"Date": date, "Server": "sbclient", **response.headers}
         if response.events is None:
             headers["Content-Length"] = str(len(response.body))
@@ -209,7 +209,7 @@ class _Connection:
             if response.events is not None:
                 await self._stream_out(response.events)
         self._send(h11.EndOfMessage())
-        async with self._clock.timeout(self._settings.request_timeout_s):
+        async with clock.timeout(self._settings.request_timeout_s):
             await self._stream.drain()
 
     async def _stream_out(self, events: EventSource) -> None:
@@ -223,7 +223,7 @@ class _Connection:
         async def send_all() -> None:
             async for event in events:
                 self._send(h11.Data(data=event))
-                async with self._clock.timeout(self._settings.request_timeout_s):
+                async with clock.timeout(self._settings.request_timeout_s):
                     await self._stream.drain()
 
         sending = asyncio.ensure_future(send_all())

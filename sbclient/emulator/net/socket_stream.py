@@ -21,7 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.emulator.data.directory import DataDirectory
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.net.stream import READ_BYTES
@@ -44,7 +44,6 @@ class SocketStream(asyncio.BufferedProtocol):
 
     Args:
         faults: the wire faults of the namespace.
-        clock: for faults.
         accepted: called when the connection is open.
         ended: called when the connection has ended.
         data: writes the changes that the answers of this connection report; None = they are not kept.
@@ -53,13 +52,11 @@ class SocketStream(asyncio.BufferedProtocol):
     def __init__(
         self,
         faults: WireFaults,
-        clock: Clock,
         accepted: Callable[[SocketStream], None],
         ended: Callable[[SocketStream], None],
         data: DataDirectory | None = None,
     ) -> None:
         self._faults = faults
-        self._clock = clock
         self._accepted = accepted
         self._ended = ended
         self._data = data
@@ -84,12 +81,12 @@ class SocketStream(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
         self._peer = f"{address[0]}:{address[1]}" if address else "unknown"
-        if self._faults.refuses(self._clock.now()):
+        if self._faults.refuses(clock.now()):
             self.cut()
             return
         with suppress(OSError):
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._hole = self._faults.black_hole(self._clock.now())
+        self._hole = self._faults.black_hole(clock.now())
         self._accepted(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -136,7 +133,7 @@ class SocketStream(asyncio.BufferedProtocol):
 
     async def read(self) -> bytes:
         if self._received:
-            await self._clock.sleep(0)
+            await clock.sleep(0)
         while self._hole is not None or not (self._received or self._is_at_end):
             self._reader = asyncio.get_running_loop().create_future()
             try:
@@ -153,11 +150,11 @@ class SocketStream(asyncio.BufferedProtocol):
     def write(self, data: bytes) -> None:
         if self._is_closing or self._transport.is_closing() or not data:
             return  # a transport with an error is closing before it calls connection_lost
-        latency_s = self._faults.latency_s(self._clock.now())
+        latency_s = self._faults.latency_s(clock.now())
         if not latency_s and not self._held and self._hole is None and not self._waits_for_data():
             self._transport.write(data)
             return
-        self._held.append((self._clock.monotonic() + latency_s, data))
+        self._held.append((clock.monotonic() + latency_s, data))
         self._held_bytes += len(data)
         if self._held_bytes >= MAX_HELD_BYTES:
             self._can_write.clear()
@@ -174,7 +171,7 @@ class SocketStream(asyncio.BufferedProtocol):
         if self._hole is not None:
             return  # the client learns of the end when the black hole is healed
         with suppress(TimeoutError):
-            async with self._clock.timeout(CLOSING_S):
+            async with clock.timeout(CLOSING_S):
                 await self._is_gone.wait()
                 return
         self._transport.abort()
@@ -190,7 +187,7 @@ class SocketStream(asyncio.BufferedProtocol):
 
     def apply_faults(self) -> None:
         """Apply the current faults; called whenever one is injected or healed."""
-        now = self._clock.now()
+        now = clock.now()
         if self._faults.resets(now):
             self.cut()
         elif self._hole is None:
@@ -207,13 +204,13 @@ class SocketStream(asyncio.BufferedProtocol):
             self._flush_timer = None
         if self._hole is not None or self._waits_for_data():
             return
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         while self._held and self._held[0][0] <= now:
             _, data = self._held.popleft()
             self._held_bytes -= len(data)
             self._transport.write(data)
         if self._held:
-            self._flush_timer = self._clock.call_later(self._held[0][0] - now, self._flush)
+            self._flush_timer = clock.call_later(self._held[0][0] - now, self._flush)
         elif self._is_closing:
             self._transport.close()
         if self._held_bytes < MAX_HELD_BYTES and not self._transport.get_write_buffer_size():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from sbclient.clock import Clock
+from sbclient import clock
 
 MAX_DURATION_S: Final = 0.001
 MAX_EVENTS: Final = 32
@@ -20,26 +20,21 @@ MAX_EVENTS: Final = 32
 
 
 class TimeSlice:
-    """The time slices of one connection, one after the other.
+    """The time slices of one connection, one after the other."""
 
-    Args:
-        clock: measures the duration; on a virtual clock only events count.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._allowed = MAX_EVENTS
         self._work_s = 0.0
         self._begin()
 
     def _begin(self) -> None:
         self._left = self._allowed
-        self._ends_at = self._clock.monotonic() + MAX_DURATION_S
+        self._ends_at = clock.monotonic() + MAX_DURATION_S
 
     @property
     def is_over(self) -> bool:
         """Whether other connections should run now."""
-        return self._left <= 0 or self._clock.monotonic() >= self._ends_at
+        return self._left <= 0 or clock.monotonic() >= self._ends_at
 
     def count(self, events: int = 1) -> None:
         """Count events."""
@@ -55,7 +50,7 @@ class TimeSlice:
 
     async def start_next(self) -> None:
         """Let all other tasks run, then start the next time slice."""
-        await self._clock.sleep(0)
+        await clock.sleep(0)
         self.restart()
 
     def restart(self) -> None:
@@ -65,7 +60,7 @@ class TimeSlice:
         self._begin()
 
 
-async def start_newcomer(newcomers: asyncio.Semaphore, clock: Clock) -> None:
+async def start_newcomer(newcomers: asyncio.Semaphore) -> None:
     """Wait for a step of the event loop in which few other clients without a token are served."""
     async with newcomers:
         await clock.sleep(0)

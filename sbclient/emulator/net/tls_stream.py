@@ -6,7 +6,7 @@ import ssl
 from contextlib import suppress
 from typing import Final
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.emulator.net.stream import READ_BYTES, ByteStream
 
 HANDSHAKE_RECORD: Final = 0x16
@@ -20,12 +20,10 @@ class TlsStream:
         stream: carries the records; closed with this one.
         context: with the certificate.
         first: the bytes that were read to detect the protocol.
-        clock: lets other connections run between two records.
     """
 
-    def __init__(self, stream: ByteStream, context: ssl.SSLContext, first: bytes, clock: Clock) -> None:
+    def __init__(self, stream: ByteStream, context: ssl.SSLContext, first: bytes) -> None:
         self._stream = stream
-        self._clock = clock
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._engine = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._incoming.write(first)
@@ -53,7 +51,7 @@ class TlsStream:
 
     async def read(self) -> bytes:
         if self._incoming.pending:
-            await self._clock.sleep(0)
+            await clock.sleep(0)
         while not self._is_over:
             try:
                 data = self._engine.read(READ_BYTES)

@@ -24,7 +24,6 @@ from wsproto.events import (
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from sbclient.clock import Clock
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice
 
@@ -39,13 +38,12 @@ class WebSocketStream:
     Args:
         stream: carries the frames; closed with this one.
         engine: has accepted the upgrade.
-        clock: for time slices.
     """
 
-    def __init__(self, stream: ByteStream, engine: WSConnection, clock: Clock) -> None:
+    def __init__(self, stream: ByteStream, engine: WSConnection) -> None:
         self._stream = stream
         self._engine = engine
-        self._time_slice = TimeSlice(clock)
+        self._time_slice = TimeSlice()
         self._events = engine.events()
         self._received = bytearray()
         self._is_over = False
@@ -117,13 +115,12 @@ class WebSocketStream:
             self._stream.write(self._engine.send(event))
 
 
-async def accept_websocket(stream: ByteStream, request: Any, after: bytes, clock: Clock) -> WebSocketStream | None:
+async def accept_websocket(stream: ByteStream, request: Any, after: bytes) -> WebSocketStream | None:
     """Answer an upgrade request; None if it was refused.
 
     Args:
         request: the `h11.Request`.
         after: the bytes that followed it.
-        clock: for time slices.
     """
     assert isinstance(request, h11.Request)
     engine = WSConnection(ConnectionType.SERVER)
@@ -146,7 +143,7 @@ async def accept_websocket(stream: ByteStream, request: Any, after: bytes, clock
         stream.write(engine.send(RejectConnection(status_code=400)))
         return None
     stream.write(engine.send(AcceptConnection(subprotocol=chosen)))
-    websocket = WebSocketStream(stream, engine, clock)
+    websocket = WebSocketStream(stream, engine)
     if after:
         websocket.take(after)
     return websocket

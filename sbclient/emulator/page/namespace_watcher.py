@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from sbclient import clock
 from sbclient.broker.directory import Entity
-from sbclient.clock import Clock
 from sbclient.emulator.control.api import ControlApi
 from sbclient.emulator.control.fault_states import state_of_namespace
 from sbclient.emulator.page.history import CountHistory, states_of
@@ -143,25 +143,21 @@ class NamespaceWatcher:
             seen: 0 = none.
         """
         async with self._lock:
-            wait_s = self._due_at - self._clock.monotonic()
+            wait_s = self._due_at - clock.monotonic()
             if wait_s > 0:
                 if seen < self._snapshot.number:
                     return self._snapshot
-                await self._clock.sleep(wait_s)
-            began_at = self._clock.monotonic()
+                await clock.sleep(wait_s)
+            began_at = clock.monotonic()
             if not self._snapshot.number or began_at - self._due_at > GAP_INTERVALS * self._interval_s:
                 self._note_gap()
             self._snapshot = await self._take()
-            took_s = self._clock.monotonic() - began_at
+            took_s = clock.monotonic() - began_at
             self._due_at = began_at + took_s + max(self._interval_s - took_s, PAUSE_FACTOR * took_s)
             return self._snapshot
 
-    @property
-    def _clock(self) -> Clock:
-        return next(iter(self._controls.values())).context.clock
-
     def _note_gap(self) -> None:
-        self._gaps.append((self._snapshot.at, self._clock.now()))
+        self._gaps.append((self._snapshot.at, clock.now()))
         for pair in self._pairs.values():
             pair.forget_rates()
 
@@ -170,7 +166,7 @@ class NamespaceWatcher:
     async def _take(self) -> Snapshot:
         before = self._snapshot.namespaces
         namespaces = {name: await self._namespace(name, before.get(name)) for name in self._controls}
-        now, report = self._clock.now(), self._report()
+        now, report = clock.now(), self._report()
         for name, snapshot in namespaces.items():
             facts, old = snapshot.facts, before.get(name)
             snapshot.history.note(self._snapshot.at, now, facts["arrived"], facts["left"])
@@ -186,28 +182,28 @@ class NamespaceWatcher:
         control = self._controls[name]
         context = control.context
         namespace, old = context.host.namespace, NamespaceSnapshot() if before is None else before
-        namespace.advance(context.clock.now())
+        namespace.advance(clock.now())
         faults = context.active_faults()
         context.note_faults()
         rows: dict[str, Facts] = {}
         arrived, left = old.facts.get("arrived", 0), old.facts.get("left", 0)
         for entity in namespace.directory.all():
             await self._let_others_run(entity)
-            entity.advance(context.clock.now())
+            entity.advance(clock.now())
             row, known = row_of(entity, faults), old.rows.get(entity.path)
             rows[entity.path] = known if known == row else row
             if before is not None:
                 since = known or {"arrived": 0, "left": 0}
                 arrived += max(row["arrived"] - since["arrived"], 0) if entity.topic is None else 0
                 left += max(row["left"] - since["left"], 0) if row["kind"] != "topic" else 0
-        namespace.advance(context.clock.now())
+        namespace.advance(clock.now())
         health = state_of_namespace(faults)
         facts = {
             "name": name,
             "profile": namespace.profile.name,
             "port": self._ports.get(name),
             "state": health.health.value,
-            "states": states_of(tuple(context.fault_log), context.clock.now()),
+            "states": states_of(tuple(context.fault_log), clock.now()),
             "is_partial": health.is_partial,
             "faults": control.numbered_faults(),
             "arrived": arrived,
@@ -219,7 +215,7 @@ class NamespaceWatcher:
         self._fragment_count += len(entity.body.fragments)
         if self._fragment_count >= MAX_FRAGMENTS_IN_A_ROW:
             self._fragment_count = 0
-            await self._clock.sleep(0)
+            await clock.sleep(0)
 
     def _observed_pairs(self, now: float) -> list[Facts]:
         namespaces = {name: control.context.host.namespace for name, control in self._controls.items()}

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias
 
+from sbclient import clock
 from sbclient.amqp import (
     Connection,
     ConnectionClosed,
@@ -33,7 +34,6 @@ from sbclient.amqp import (
     WindowOpened,
 )
 from sbclient.amqp.sasl import ANONYMOUS
-from sbclient.clock import Clock
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 from sbclient.rules.conditions import error_of, plain_text
 
@@ -80,17 +80,15 @@ class AmqpConnection:
         open_stream: connects a socket to a sink.
         options: of the engine.
         namespace: for errors.
-        clock: the only source of time.
 
     Attributes:
         engine: the AMQP engine.
         heard_at: monotonic seconds of the last bytes from the service.
     """
 
-    def __init__(self, open_stream: OpenStream, options: ConnectionOptions, namespace: str, clock: Clock) -> None:
+    def __init__(self, open_stream: OpenStream, options: ConnectionOptions, namespace: str) -> None:
         self._open_stream = open_stream
         self._namespace = namespace
-        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._stream: Stream | None = None
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -181,7 +179,7 @@ class AmqpConnection:
             return
         answered = self._ending.setdefault(session, self._loop.create_future())
         with suppress(TimeoutError):
-            async with self._clock.timeout(within_s):
+            async with clock.timeout(within_s):
                 await asyncio.shield(answered)
 
     def suspect(self, since: float) -> None:
@@ -193,23 +191,23 @@ class AmqpConnection:
                 session.probe()
                 break
         self.flush()
-        asked_at = self._clock.monotonic()
+        asked_at = clock.monotonic()
 
         def judge() -> None:
             self._probe = None
             if self.heard_at < asked_at and not self.is_over:
                 self._lose(OperationTimeoutError(f"the namespace {self._namespace} does not answer any more"))
 
-        self._probe = self._clock.call_later(PROBE_S, judge)
+        self._probe = clock.call_later(PROBE_S, judge)
 
     async def close(self) -> None:
         """Close the connection properly; safe to call twice."""
         if not self.is_over:
-            self.engine.close(now=self._clock.monotonic())
+            self.engine.close(now=clock.monotonic())
             self._take_events()
             self.write()
             with suppress(TimeoutError):
-                async with self._clock.timeout(CLOSE_S):
+                async with clock.timeout(CLOSE_S):
                     await asyncio.shield(self._closed)
         self.abort()
 
@@ -224,7 +222,7 @@ class AmqpConnection:
 
     def on_bytes(self, data: bytes) -> None:
         """Bytes have come."""
-        self.heard_at = now = self._clock.monotonic()
+        self.heard_at = now = clock.monotonic()
         self.engine.receive_bytes(data, now=now)
         self._take_events()
         if self.engine.has_output:
@@ -351,7 +349,7 @@ class AmqpConnection:
         if self._stream is None or (self._is_full and not self.engine.is_over):
             return
         try:
-            data = self.engine.bytes_to_send(now=self._clock.monotonic())
+            data = self.engine.bytes_to_send(now=clock.monotonic())
             if data:
                 self._stream.write(data)
                 if self.engine.has_output:  # held back so far, for the sake of other links
@@ -368,11 +366,11 @@ class AmqpConnection:
             self._timer = None
         deadline = self.engine.next_deadline()
         if deadline is not None:
-            self._timer = self._clock.call_later(max(0.0, deadline - self._clock.monotonic()), self._on_time)
+            self._timer = clock.call_later(max(0.0, deadline - clock.monotonic()), self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
-        self.engine.pass_time(now=self._clock.monotonic())
+        self.engine.pass_time(now=clock.monotonic())
         self._take_events()
         self.write()
         if not self.is_over:

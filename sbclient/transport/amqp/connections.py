@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Final
 
 from sbclient.amqp import Session
-from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.tasks import OwnedTasks
@@ -45,18 +44,16 @@ class Held:
         host: str,
         *,
         is_cross_entity: bool,
-        clock: Clock,
         tasks: OwnedTasks,
         deadlines: Deadlines,
     ) -> None:
         self.connection = connection
-        self._clock = clock
         self._tasks = tasks
         self._deadlines = deadlines
         self._nodes: dict[str, Requests] = {}
         self._session: Session | None = None
         self.via: str | None = None
-        self.tokens = Tokens(connection, source, host, clock=clock, tasks=tasks, deadlines=deadlines)
+        self.tokens = Tokens(connection, source, host, tasks=tasks, deadlines=deadlines)
         begin = self.session if is_cross_entity else connection.begin
         self.control = Control(connection, begin, owns_session=not is_cross_entity, tasks=tasks, deadlines=deadlines)
 
@@ -85,7 +82,7 @@ class Held:
                 return self.connection
 
             node = self._nodes[path] = Requests(
-                connect, f"{path}/{MANAGEMENT}", clock=self._clock, tasks=self._tasks, deadlines=self._deadlines
+                connect, f"{path}/{MANAGEMENT}", tasks=self._tasks, deadlines=self._deadlines
             )
         return node
 
@@ -107,7 +104,6 @@ class Connections:
         source: gives out tokens.
         host: of the audiences.
         is_cross_entity: whether transactions may include several entities.
-        clock: the only source of time.
         tasks: owns the tasks that outlive a call.
         deadlines: expires calls.
     """
@@ -119,14 +115,12 @@ class Connections:
         host: str,
         *,
         is_cross_entity: bool,
-        clock: Clock,
         tasks: OwnedTasks,
         deadlines: Deadlines,
     ) -> None:
         self._new_connection = new_connection
         self._source = source
         self._host = host
-        self._clock = clock
         self._tasks = tasks
         self._deadlines = deadlines
         self._is_cross_entity = is_cross_entity
@@ -185,7 +179,6 @@ class Connections:
             self._source,
             self._host,
             is_cross_entity=self._is_cross_entity,
-            clock=self._clock,
             tasks=self._tasks,
             deadlines=self._deadlines,
         )

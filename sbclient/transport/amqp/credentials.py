@@ -10,7 +10,7 @@ import inspect
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError, ServiceBusError
 from sbclient.rules.conditions import plain_text
 from sbclient.rules.connection_string import ConnectionString
@@ -55,16 +55,15 @@ class TokenSource(Protocol):
 class SharedKey(TokenSource):
     """Signs tokens with a shared access key."""
 
-    def __init__(self, name: str, key: str, clock: Clock) -> None:
+    def __init__(self, name: str, key: str) -> None:
         self._name = name
         self._key = key
-        self._clock = clock
 
     def __repr__(self) -> str:
         return f"SharedKey({self._name!r})"
 
     async def token(self, audience: str) -> Token:
-        expires_at = int(self._clock.now() + SIGNED_FOR_S)
+        expires_at = int(clock.now() + SIGNED_FOR_S)
         return Token(sign(audience, self._name, self._key, expires_at), SAS_TOKEN, expires_at)
 
 
@@ -110,13 +109,12 @@ class IdentityCredential(TokenSource):
 class _NamedKey(TokenSource):
     """Signs tokens with an `AzureNamedKeyCredential`, whose key may change."""
 
-    def __init__(self, credential: Any, clock: Clock) -> None:
+    def __init__(self, credential: Any) -> None:
         self._credential = credential
-        self._clock = clock
 
     async def token(self, audience: str) -> Token:
         name, key = self._credential.named_key
-        return await SharedKey(name, key, self._clock).token(audience)
+        return await SharedKey(name, key).token(audience)
 
 
 class _SasCredential(TokenSource):
@@ -129,7 +127,7 @@ class _SasCredential(TokenSource):
         return await Signature(self._credential.signature).token(audience)
 
 
-def token_source(connection: ConnectionString | None, credential: Any, clock: Clock) -> TokenSource:
+def token_source(connection: ConnectionString | None, credential: Any) -> TokenSource:
     """Return the source of tokens for a connection string or a credential.
 
     Raises:
@@ -138,9 +136,9 @@ def token_source(connection: ConnectionString | None, credential: Any, clock: Cl
     if connection is not None:
         if connection.signature is not None:
             return Signature(connection.signature)
-        return SharedKey(connection.key_name or "", connection.key or "", clock)
+        return SharedKey(connection.key_name or "", connection.key or "")
     if hasattr(credential, "named_key"):
-        return _NamedKey(credential, clock)
+        return _NamedKey(credential)
     if hasattr(credential, "signature"):
         return _SasCredential(credential)
     if hasattr(credential, "get_token"):

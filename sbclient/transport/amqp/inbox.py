@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from sbclient import clock
 from sbclient.amqp import (
     RELEASED,
     AmqpError,
@@ -28,7 +29,6 @@ from sbclient.amqp import (
     WireError,
 )
 from sbclient.amqp.errors import TRANSFER_LIMIT
-from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
@@ -126,18 +126,14 @@ class Inbox:
         is_locking: whether messages are locked until they are settled.
         has_session: whether the session is locked and not the message.
         prefetch_count: how many messages are fetched ahead.
-        clock: the only source of time.
         deadlines: expires callers.
     """
 
-    def __init__(
-        self, *, is_locking: bool, has_session: bool, prefetch_count: int, clock: Clock, deadlines: Deadlines
-    ) -> None:
+    def __init__(self, *, is_locking: bool, has_session: bool, prefetch_count: int, deadlines: Deadlines) -> None:
         self._is_locking = is_locking
         self._has_session = has_session
         self._prefetch_count = prefetch_count if is_locking else 0
         self._fetch_left = sys.maxsize
-        self._clock = clock
         self._deadlines = deadlines
         self._end: IncomingEnd | None = None
         self._queue: deque[IncomingDelivery] = deque()
@@ -225,7 +221,7 @@ class Inbox:
 
     def _start_drain(self, end: IncomingEnd) -> None:
         if self._drain is None and end.link.credit > 0:
-            self._drain = _Arrival(self._clock.monotonic() + DRAIN_S, "drain")
+            self._drain = _Arrival(clock.monotonic() + DRAIN_S, "drain")
             end.link.grant(end.link.credit, drain=True)
             end.connection.flush()
 
@@ -292,8 +288,8 @@ class Inbox:
         except WireError:
             return math.inf
         arrived_at: float = message.delivery.owner
-        waited_s = self._clock.monotonic() - arrived_at
-        return message.locked_until_utc.timestamp() - self._clock.now() - waited_s
+        waited_s = clock.monotonic() - arrived_at
+        return message.locked_until_utc.timestamp() - clock.now() - waited_s
 
     def _oldest_left_s(self) -> float:
         return self._left_s(read_delivery(self._queue[0], is_locked=True, has_session=False))
@@ -313,7 +309,7 @@ class Inbox:
             left_s = self._oldest_left_s()
             if left_s < math.inf:
                 delay_s = max(left_s / 2, LEAST_WAIT_S)
-                self._release_timer = self._clock.call_later(delay_s, self._release_stale)
+                self._release_timer = clock.call_later(delay_s, self._release_stale)
 
     def _clear(self) -> None:
         """Forget the messages, whose locks are lost or released."""

@@ -25,11 +25,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from sbclient import clock
 from sbclient.amqp import Attach, IncomingDelivery, Source, TransactionalState
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
-from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
@@ -82,7 +82,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class ReceiverOwner(Protocol):
     """The part of a transport that its receivers need."""
 
-    clock: Clock
     tasks: OwnedTasks
     deadlines: Deadlines
 
@@ -118,7 +117,6 @@ class AmqpReceiver(ReceiverLink):
         prefetch_count: int,
     ) -> None:
         self._owner = owner
-        self._clock = owner.clock
         self.path = path
         self._session = session
         self._is_locking = mode is ServiceBusReceiveMode.PEEK_LOCK
@@ -133,12 +131,9 @@ class AmqpReceiver(ReceiverLink):
             is_locking=self._is_locking,
             has_session=session is not None,
             prefetch_count=prefetch_count,
-            clock=owner.clock,
             deadlines=owner.deadlines,
         )
-        self._renewals = Renewals(
-            self._renew_tokens, path, clock=owner.clock, tasks=owner.tasks, deadlines=owner.deadlines
-        )
+        self._renewals = Renewals(self._renew_tokens, path, tasks=owner.tasks, deadlines=owner.deadlines)
         self._session_wait_s = 60.0
         self._has_attached = False
         self._was_accepted = False
@@ -182,7 +177,7 @@ class AmqpReceiver(ReceiverLink):
             self._session_wait_s = timeout_s
             grace_s = ACCEPT_GRACE_S
         try:
-            async with self._clock.timeout(timeout_s + grace_s):
+            async with clock.timeout(timeout_s + grace_s):
                 return await self._attached()
         except TimeoutError:
             late = OperationTimeoutError(f"attach to {self.path!r}: the service did not answer within {timeout_s:g} s")
@@ -268,10 +263,10 @@ class AmqpReceiver(ReceiverLink):
     # -- receiving -----------------------------------------------------------------------------------------------
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
-        deadline = self._clock.monotonic() + max_wait_time_s
+        deadline = clock.monotonic() + max_wait_time_s
         if self._receiving.locked():
             try:
-                async with self._clock.timeout(max_wait_time_s):
+                async with clock.timeout(max_wait_time_s):
                     await self._receiving.acquire()
             except TimeoutError:
                 return []
@@ -282,16 +277,16 @@ class AmqpReceiver(ReceiverLink):
         try:
             while True:
                 messages = inbox.take(max_message_count)
-                if messages or (has_waited and self._clock.monotonic() >= deadline):
+                if messages or (has_waited and clock.monotonic() >= deadline):
                     return messages
-                end = inbox.end or await self._opened(max(deadline - self._clock.monotonic(), LEAST_ATTACH_S))
+                end = inbox.end or await self._opened(max(deadline - clock.monotonic(), LEAST_ATTACH_S))
                 try:
                     await inbox.wait(end, max_message_count, deadline)
                     has_waited, has_reattached = True, False
                 except ServiceBusConnectionError:
                     if self._session is not None:
                         raise self._session_lost() from None
-                    if has_reattached or self._is_closed or self._clock.monotonic() >= deadline:
+                    if has_reattached or self._is_closed or clock.monotonic() >= deadline:
                         raise
                     has_waited, has_reattached = False, True
         finally:
@@ -314,7 +309,7 @@ class AmqpReceiver(ReceiverLink):
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> None:
-        began_at = self._clock.monotonic()
+        began_at = clock.monotonic()
         deadline = began_at + timeout_s
         delivery, end = self._delivery_of(message)
         in_doubt = False
@@ -343,7 +338,7 @@ class AmqpReceiver(ReceiverLink):
     async def settle_together(
         self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
-        began_at = self._clock.monotonic()
+        began_at = clock.monotonic()
         by_end: dict[IncomingEnd, dict[IncomingDelivery, ServiceBusReceivedMessage]] = {}
         for message in messages:
             delivery, end = self._delivery_of(message)
@@ -407,7 +402,7 @@ class AmqpReceiver(ReceiverLink):
             "update-disposition",
             body,
             doing=self._doing[settlement.mode],
-            timeout_s=deadline - self._clock.monotonic(),
+            timeout_s=deadline - clock.monotonic(),
             transaction=transaction,
         )
 
@@ -421,7 +416,7 @@ class AmqpReceiver(ReceiverLink):
     async def _renew_tokens(self, end: IncomingEnd | None, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
         """Renew locks of messages of one link in one request: all or none."""
         doing = f"renew the locks of messages of {self.path!r}"
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         end = end if end is not None and end.is_open else None
         reply = await self._ask_about(end, "renew-lock", {"lock-tokens": uuids(tokens)}, doing, deadline)
         ends = [each for each in items_of(reply.body, "expirations") if isinstance(each, datetime)]
@@ -490,7 +485,7 @@ class AmqpReceiver(ReceiverLink):
     ) -> Reply:
         """Ask the management node, with the id of the session if there is one."""
         self._check_open()
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         end, state = self._inbox.end, None
         if self._session is not None or transaction is not None:
             end = await self._opened(timeout_s)
@@ -518,7 +513,7 @@ class AmqpReceiver(ReceiverLink):
             f"com.microsoft:{operation}",
             body,
             doing=doing,
-            timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+            timeout_s=max(deadline - clock.monotonic(), 0.001),
             link_name=None if end is None else end.link.name,
             state=state,
             wire=connection if self._session is not None or state is not None else None,

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeAlias
 from uuid import UUID
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.tasks import OwnedTasks
@@ -25,17 +25,13 @@ class Renewals:
     Args:
         renew_tokens: renews some locks of one link.
         path: of the entity, for errors.
-        clock: the only source of time.
         tasks: owns the requests.
         deadlines: expires callers.
     """
 
-    def __init__(
-        self, renew_tokens: RenewTokens, path: str, *, clock: Clock, tasks: OwnedTasks, deadlines: Deadlines
-    ) -> None:
+    def __init__(self, renew_tokens: RenewTokens, path: str, *, tasks: OwnedTasks, deadlines: Deadlines) -> None:
         self._renew_tokens = renew_tokens
         self._path = path
-        self._clock = clock
         self._tasks = tasks
         self._deadlines = deadlines
         self._waiting: dict[IncomingEnd | None, list[_Renewal]] = {}
@@ -48,7 +44,7 @@ class Renewals:
             end: the link that brought the message; None if it is gone.
             timeout_s: seconds for the call.
         """
-        renewal = _Renewal(token, self._clock.monotonic() + timeout_s, f"renew a lock of {self._path!r}")
+        renewal = _Renewal(token, clock.monotonic() + timeout_s, f"renew a lock of {self._path!r}")
         waiting = self._waiting.setdefault(end, [])
         if not waiting:
             self._tasks.start(self._renew_waiting(end, timeout_s), name=f"renew locks of {self._path}")

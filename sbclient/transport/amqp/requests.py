@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     AmqpError,
@@ -31,7 +32,6 @@ from sbclient.amqp import (
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Array, UInt
-from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusCommunicationError, ServiceBusError
 from sbclient.rules.conditions import error_of
@@ -85,23 +85,15 @@ class Requests:
     Args:
         connect: returns an open connection, with a token for the node.
         address: of the node.
-        clock: the only source of time.
         tasks: owns the attaching.
         deadlines: expires requests.
     """
 
     def __init__(
-        self,
-        connect: Callable[[], Awaitable[AmqpConnection]],
-        address: str,
-        *,
-        clock: Clock,
-        tasks: OwnedTasks,
-        deadlines: Deadlines,
+        self, connect: Callable[[], Awaitable[AmqpConnection]], address: str, *, tasks: OwnedTasks, deadlines: Deadlines
     ) -> None:
         self.address = address
         self._connect = connect
-        self._clock = clock
         self._waiting: dict[str, _Request] = {}
         self._count = 0
         self._transfers = Transfers(self._attach, repr(address), tasks=tasks, deadlines=deadlines)
@@ -148,7 +140,7 @@ class Requests:
             application_properties=properties,
             value=body,
         )
-        began_at = self._clock.monotonic()
+        began_at = clock.monotonic()
         request = _Request(message_id, payload, deadline=began_at + timeout_s, doing=doing, state=state, wire=wire)
         self._waiting[message_id] = request
         try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, Source, Target
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
-from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusCommunicationError, ServiceBusError
@@ -35,7 +35,6 @@ MAX_BATCH_BYTES: Final = 1_048_576
 class SenderOwner(Protocol):
     """The part of a transport that its senders need."""
 
-    clock: Clock
     tasks: OwnedTasks
     deadlines: Deadlines
 
@@ -62,7 +61,6 @@ class AmqpSender(SenderLink):
     def __init__(self, owner: SenderOwner, path: str) -> None:
         self.path = path
         self._owner = owner
-        self._clock = owner.clock
         self._sending = f"send to {path!r}"
         self._is_closed = False
         self._limits: SenderLimits | None = None
@@ -76,7 +74,7 @@ class AmqpSender(SenderLink):
         return self._transfers.end is not None
 
     async def open(self, *, timeout_s: float) -> None:
-        await self._transfers.open(self._clock.monotonic() + timeout_s)
+        await self._transfers.open(clock.monotonic() + timeout_s)
 
     async def limits(self, *, timeout_s: float) -> SenderLimits:
         self._check_open()
@@ -85,7 +83,7 @@ class AmqpSender(SenderLink):
         return self._limits or LEAST_LIMITS
 
     async def send(self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None) -> None:
-        began_at = self._clock.monotonic()
+        began_at = clock.monotonic()
         via_key = None if transaction is None else transaction_of(transaction).partition_key
         transfer = self._transfer(batch.via(via_key), began_at + timeout_s)
         if transaction is not None:
@@ -103,7 +101,7 @@ class AmqpSender(SenderLink):
     def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
         if self._is_closed or self._transfers.end is None:
             return False
-        began_at = self._clock.monotonic()
+        began_at = clock.monotonic()
         transfer = self._transfer(batch, began_at + timeout_s)
 
         def answered(error: ServiceBusError | None) -> None:
@@ -128,7 +126,7 @@ class AmqpSender(SenderLink):
     ) -> list[int]:
         self._check_open()
         doing = f"schedule for {self.path!r}"
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         entries = [_entry(message) for message in batch]
         end = await self._transfers.open(deadline)  # a node knows no entity that cannot be sent to
         state = None
@@ -140,7 +138,7 @@ class AmqpSender(SenderLink):
             SCHEDULE,
             {"messages": entries},
             doing=doing,
-            timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+            timeout_s=max(deadline - clock.monotonic(), 0.001),
             link_name=end.link.name,
             state=state,
             wire=wire,
@@ -154,14 +152,14 @@ class AmqpSender(SenderLink):
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         self._check_open()
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         end = self._transfers.end
         node = await self._owner.requests_of(self.path, deadline=deadline, connection=None if end is None else end.wire)
         await node.ask(
             CANCEL,
             {"sequence-numbers": longs(sequence_numbers)},
             doing=f"cancel scheduled messages of {self.path!r}",
-            timeout_s=max(deadline - self._clock.monotonic(), 0.001),
+            timeout_s=max(deadline - clock.monotonic(), 0.001),
             link_name=None if end is None else end.link.name,
         )
 

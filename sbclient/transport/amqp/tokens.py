@@ -13,7 +13,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Final
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusError
 from sbclient.tasks import OwnedTasks
@@ -42,31 +42,22 @@ class Tokens:
         connection: an open one.
         source: gives out tokens.
         host: of the audiences.
-        clock: the only source of time.
         tasks: owns the tasks that outlive a call.
         deadlines: expires requests.
     """
 
     def __init__(
-        self,
-        connection: AmqpConnection,
-        source: TokenSource,
-        host: str,
-        *,
-        clock: Clock,
-        tasks: OwnedTasks,
-        deadlines: Deadlines,
+        self, connection: AmqpConnection, source: TokenSource, host: str, *, tasks: OwnedTasks, deadlines: Deadlines
     ) -> None:
         self._connection = connection
         self._source = source
         self._host = host
-        self._clock = clock
         self._tasks = tasks
         self._renew_at: dict[str, float] = {}
         self._expires_at: dict[str, float] = {}
         self._puts: dict[str, Shared[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._requests = Requests(self._connect, CBS, clock=clock, tasks=tasks, deadlines=deadlines)
+        self._requests = Requests(self._connect, CBS, tasks=tasks, deadlines=deadlines)
 
     async def ensure(self, path: str) -> None:
         """Return when the connection has a token for an entity.
@@ -84,7 +75,7 @@ class Tokens:
 
     def has(self, path: str) -> bool:
         """Whether the connection has a valid token for an entity."""
-        return self._expires_at.get(path, 0.0) > self._clock.now()
+        return self._expires_at.get(path, 0.0) > clock.now()
 
     def close(self, error: ServiceBusError) -> None:
         """Renew nothing any more."""
@@ -108,7 +99,7 @@ class Tokens:
         self._note(path, token)
 
     def _note(self, path: str, token: Token) -> None:
-        now = self._clock.now()
+        now = clock.now()
         self._expires_at[path] = token.expires_at
         self._renew_at[path] = now + (token.expires_at - now) * RENEWED_AFTER
         self._arm()
@@ -118,14 +109,14 @@ class Tokens:
             self._timer.cancel()
         self._timer = None
         if self._renew_at and not self._connection.is_over:
-            delay_s = min(self._renew_at.values()) - self._clock.now()
-            self._timer = self._clock.call_later(min(max(delay_s, 0.0), _LONGEST_NAP_S), self._renew_due)
+            delay_s = min(self._renew_at.values()) - clock.now()
+            self._timer = clock.call_later(min(max(delay_s, 0.0), _LONGEST_NAP_S), self._renew_due)
 
     def _renew_due(self) -> None:
         self._timer = None
         if self._connection.is_over or self._tasks.is_closed:
             return
-        now = self._clock.now()
+        now = clock.now()
         due = [path for path, at in self._renew_at.items() if at <= now]
         for path in due:
             self._renew_at[path] = now + RETRY_S

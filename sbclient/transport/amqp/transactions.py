@@ -15,10 +15,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from sbclient import clock
 from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import Declared, DeliveryState
-from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.entities import (
     CORRELATION_FIELDS,
@@ -128,8 +128,6 @@ class _Declaration(Transfer):
 class TransactionOwner(Protocol):
     """The part of a transport that its transactions need."""
 
-    clock: Clock
-
     def control_of(self, wire: Wire) -> Control:
         """The coordinator of a connection."""
 
@@ -191,14 +189,14 @@ class AmqpTransaction(TransactionLink):
             )
             lost.is_in_doubt = False
             raise lost
-        deadline = self._owner.clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         await self._owner.control_of(self._wire).discharge(self._state.txn_id, fail=False, deadline=deadline)
 
     async def rollback(self, *, timeout_s: float) -> None:
         self._is_over = True
         if self._state is None or self._wire is None or self._wire.is_over:
             return
-        deadline = self._owner.clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         try:
             await self._owner.control_of(self._wire).discharge(self._state.txn_id, fail=True, deadline=deadline)
         except (ServiceBusConnectionError, OperationTimeoutError):
@@ -216,16 +214,16 @@ class AmqpTransaction(TransactionLink):
         self, operation: str, body: dict[str, Any], address: EntityAddress, doing: str, timeout_s: float
     ) -> None:
         """Ask the node of the subscription, over the connection of the transaction."""
-        deadline = self._owner.clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         path = subscription_path(*address.names[:2])
         try:
-            async with self._owner.clock.timeout(timeout_s):
+            async with clock.timeout(timeout_s):
                 wire = self._wire or await self._owner.connection_for(path)
         except TimeoutError:
             raise OperationTimeoutError(f"{doing}: no connection within {timeout_s:g} s") from None
         state = await self.state_on(wire, deadline)
         node = await self._owner.requests_of(path, deadline=deadline, connection=wire)
-        remaining_s = max(deadline - self._owner.clock.monotonic(), 0.001)
+        remaining_s = max(deadline - clock.monotonic(), 0.001)
         await node.ask(operation, body, doing=doing, timeout_s=remaining_s, state=state, wire=wire)
 
     def _check(self) -> None:

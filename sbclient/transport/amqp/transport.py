@@ -15,9 +15,9 @@ from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sbclient import clock
 from sbclient.amqp import ConnectionOptions, Session
 from sbclient.amqp.types import Int
-from sbclient.clock import Clock
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import (
@@ -63,7 +63,6 @@ def open_amqp_transport(
     *,
     fully_qualified_namespace: str | None = None,
     credential: Any = None,
-    clock: Clock,
     random: Random,
     management: Callable[[], Transport],
     enable_cross_entity_transactions: bool = False,
@@ -76,7 +75,6 @@ def open_amqp_transport(
         fully_qualified_namespace: `contoso.servicebus.windows.net`.
         credential: an asynchronous credential of azure-identity, an `AzureNamedKeyCredential` or an
             `AzureSasCredential`.
-        clock: the only source of time.
         random: names the container.
         management: opens the transport that manages the entities; called when it is first needed.
         enable_cross_entity_transactions: whether transactions may span entities.
@@ -100,8 +98,7 @@ def open_amqp_transport(
         namespace,
         host,
         connect,
-        token_source(connection, credential, clock),
-        clock=clock,
+        token_source(connection, credential),
         random=random,
         management=management,
         user_agent=options.get("user_agent"),
@@ -154,7 +151,6 @@ class AmqpTransport(Transport):
     """One namespace.
 
     Attributes:
-        clock: the only source of time.
         tasks: owns the tasks that outlive a call.
         deadlines: expires calls.
     """
@@ -166,7 +162,6 @@ class AmqpTransport(Transport):
         connect: OpenStream,
         source: TokenSource,
         *,
-        clock: Clock,
         random: Random,
         management: Callable[[], Transport],
         user_agent: str | None = None,
@@ -185,15 +180,13 @@ class AmqpTransport(Transport):
         if user_agent:
             self._properties["user-agent"] = user_agent
         self._links: dict[AmqpSender | AmqpReceiver, None] = {}
-        self.clock = clock
         self.tasks = OwnedTasks(on_failure=_is_reported_elsewhere)
-        self.deadlines = Deadlines(clock)
+        self.deadlines = Deadlines()
         self._connections = Connections(
             self._new_connection,
             source,
             host,
             is_cross_entity=is_cross_entity,
-            clock=clock,
             tasks=self.tasks,
             deadlines=self.deadlines,
         )
@@ -234,7 +227,7 @@ class AmqpTransport(Transport):
     async def list_sessions(
         self, entity_path: str, *, state_updated_after: datetime | None, timeout_s: float
     ) -> Sequence[str]:
-        deadline = self.clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         sessions: dict[str, None] = {}
         skip = 0
         while True:
@@ -247,7 +240,7 @@ class AmqpTransport(Transport):
                     "top": Int(SESSIONS_PER_PAGE),
                 },
                 doing=f"list the sessions of {entity_path!r}",
-                timeout_s=max(deadline - self.clock.monotonic(), 0.001),
+                timeout_s=max(deadline - clock.monotonic(), 0.001),
                 is_reading=True,
             )
             page = [each for each in items_of(reply.body, "sessions-ids") if isinstance(each, str)]
@@ -294,7 +287,7 @@ class AmqpTransport(Transport):
         Raises:
             InvalidOperationError: the first entity of the client is another one, and the new link receives.
         """
-        await held.control.open(self.clock.monotonic() + _ATTACH_S)
+        await held.control.open(clock.monotonic() + _ATTACH_S)
         if held.via is None and receiver is None:
             lost = (link for link in self._links if isinstance(link, AmqpReceiver) and link.can_reattach)
             if (first := next(lost, None)) is not None:
@@ -344,9 +337,9 @@ class AmqpTransport(Transport):
             return self._connections.holder_of(connection).requests_of(path)
         held = self._connections.ready
         if held is None:
-            timeout_s = deadline - self.clock.monotonic()
+            timeout_s = deadline - clock.monotonic()
             try:
-                async with self.clock.timeout(timeout_s):
+                async with clock.timeout(timeout_s):
                     held = await self._connections.usable()
             except TimeoutError:
                 late = OperationTimeoutError(f"connect to {self._namespace}: not possible within {timeout_s:g} s")
@@ -378,7 +371,7 @@ class AmqpTransport(Transport):
             idle_timeout_s=60.0,
             properties=self._properties,
         )
-        return AmqpConnection(self._connect, options, self._namespace, self.clock)
+        return AmqpConnection(self._connect, options, self._namespace)
 
 
 _ATTACH_S: Final = 60.0

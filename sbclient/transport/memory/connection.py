@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from sbclient import clock
 from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
@@ -106,7 +107,7 @@ class MemoryConnection:
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
         """Perform the broker's own cleanup when a link is closed. No fault applies to it."""
-        return work(Call(operation, self._host.clock.now(), front_end=self._front_end))
+        return work(Call(operation, clock.true_now(), front_end=self._front_end))
 
     def forget(self, receiver: ReceiverLink) -> None:
         """Remove a closed receiver from those that `close` closes."""

@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.broker.transactions import Transaction
-from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.hosting.host import BrokerHost
 from sbclient.transport.base import Transport
@@ -30,18 +29,13 @@ _numbers = count(1)
 
 
 def memory_host(
-    name: str,
-    *,
-    clock: Clock | None = None,
-    random: Random | None = None,
-    profile: Profile | str = STD_2021,
-    front_end_count: int = 1,
+    name: str, *, random: Random | None = None, profile: Profile | str = STD_2021, front_end_count: int = 1
 ) -> BrokerHost:
     """Return the namespace of that name in this process, creating it on the first call.
 
     Args:
         name: `contoso` or `memory://contoso`; not case-sensitive.
-        clock, random, profile, front_end_count: of a new namespace, ignored for an existing one; see `BrokerHost`.
+        random, profile, front_end_count: of a new namespace, ignored for an existing one; see `BrokerHost`.
             `profile` may be a name.
     """
     key = _key(name)
@@ -49,7 +43,7 @@ def memory_host(
     if host is None:
         bare = name.strip().removeprefix(SCHEME).rstrip("/")
         host = _hosts[key] = BrokerHost(
-            bare, clock=clock, random=random, profile=profile_of(profile), front_end_count=front_end_count
+            bare, random=random, profile=profile_of(profile), front_end_count=front_end_count
         )
     return host
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
 from xml.etree import ElementTree
 
+from sbclient import clock
 from sbclient.description_tables import KINDS, TABLES
 from sbclient.entities import (
     PROPERTIES_OF,
@@ -148,7 +149,7 @@ class SdkAdministration(Administration):
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         try:
-            late = await self._owner.clock.wait({task}, TIMEOUT_S)
+            late = await clock.wait({task}, TIMEOUT_S)
         except asyncio.CancelledError:
             task.cancel()
             raise

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import (
     InvalidOperationError,
@@ -63,7 +63,6 @@ _HARMLESS: Final = (
 class Owner(Protocol):
     """The part of the transport that its links and its administration use."""
 
-    clock: Clock
     tasks: OwnedTasks
 
     @property
@@ -109,7 +108,6 @@ class SdkLink(Generic[S]):
         self,
         sdk: S,
         subject: str,
-        clock: Clock,
         tasks: OwnedTasks,
         *,
         prepare: Callable[[S], Awaitable[None]] | None = None,
@@ -119,7 +117,6 @@ class SdkLink(Generic[S]):
         self._sdk: Any = sdk
         self._place = place
         self._subject = subject
-        self._clock = clock
         self._tasks = tasks
         self._prepare = prepare
         self._idle_s = idle_s
@@ -148,14 +145,14 @@ class SdkLink(Generic[S]):
             OperationTimeoutError: the timeout expired; the text says whether anything was sent.
             ServiceBusError: the error that the service returned.
         """
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         await self.acquire(doing, timeout_s)
         task = self.start(work, doing=doing)
         return await self._watched(task, doing, timeout_s, deadline)
 
     async def _watched(self, task: asyncio.Task[R], doing: str, timeout_s: float, deadline: float) -> R:
         try:
-            late = await self._clock.wait({task}, max(deadline - self._clock.monotonic(), 0.0) + TIMEOUT_GRACE_S)
+            late = await clock.wait({task}, max(deadline - clock.monotonic(), 0.0) + TIMEOUT_GRACE_S)
         except asyncio.CancelledError:
             self.discard(task)
             raise
@@ -188,7 +185,7 @@ class SdkLink(Generic[S]):
         acquired: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(acquired)
         try:
-            async with self._clock.timeout(timeout_s):
+            async with clock.timeout(timeout_s):
                 await self._wait_for(acquired)
         except TimeoutError:
             raise OperationTimeoutError(
@@ -258,9 +255,9 @@ class SdkLink(Generic[S]):
     async def _dispose(self, task: asyncio.Task[Any] | None) -> None:
         if task is not None and not task.done():
             task.cancel()
-            await self._clock.wait({task}, CANCEL_TIMEOUT_S)
+            await clock.wait({task}, CANCEL_TIMEOUT_S)
         closing = self._tasks.start(self._close_sdk(), name=f"close {self._subject}")
-        late = await self._clock.wait({closing}, CLOSE_S)
+        late = await clock.wait({closing}, CLOSE_S)
         is_running = task is not None and not task.done()
         if late:
             self._log_not_closed(f"no response within {CLOSE_S:g} s")
@@ -284,12 +281,12 @@ class SdkLink(Generic[S]):
         """Discard the object and wait until it is closed, at most `CANCEL_TIMEOUT_S` + `CLOSE_S`."""
         self.discard()
         if self._disposal is not None:
-            await self._clock.wait({self._disposal}, CANCEL_TIMEOUT_S + CLOSE_S)
+            await clock.wait({self._disposal}, CANCEL_TIMEOUT_S + CLOSE_S)
 
     def _start_idle_timer(self) -> None:
         if self._idle_s is not None and not self.is_gone:
             self._stop_idle_timer()
-            self._idle_timer = self._clock.call_later(self._idle_s, self.discard)
+            self._idle_timer = clock.call_later(self._idle_s, self.discard)
 
     def _stop_idle_timer(self) -> None:
         if self._idle_timer is not None:

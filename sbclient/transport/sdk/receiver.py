@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from sbclient import clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
@@ -70,7 +71,6 @@ class SdkReceiver(ReceiverLink):
         prefetch_count: int,
     ) -> None:
         self._owner = owner
-        self._clock = owner.clock
         self._path = path
         self._session = session
         self._mode = mode
@@ -119,9 +119,7 @@ class SdkReceiver(ReceiverLink):
                 "again"
             )
         sdk = self._owner.sdk_receiver(self._path, self._session, self._mode, self._prefetch_count, wait_s)
-        self._link = SdkLink(
-            sdk, repr(self._path), self._clock, self._owner.tasks, prepare=self._opened, place=self._owner.place
-        )
+        self._link = SdkLink(sdk, repr(self._path), self._owner.tasks, prepare=self._opened, place=self._owner.place)
         return self._link
 
     def _check_open(self) -> None:
@@ -130,7 +128,7 @@ class SdkReceiver(ReceiverLink):
 
     async def _opened(self, sdk: Any) -> None:
         self._sdk = sdk
-        self._heard_at = self._clock.monotonic()
+        self._heard_at = clock.monotonic()
         if self._session is not None:
             self._session_id = sdk.session.session_id
             if not isinstance(self._session_id, str):
@@ -140,23 +138,23 @@ class SdkReceiver(ReceiverLink):
     # -- receiving -----------------------------------------------------------------------------------------------
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
-        deadline = self._clock.monotonic() + max_wait_time_s
+        deadline = clock.monotonic() + max_wait_time_s
         if self._session is not None:
             await self.open(timeout_s=max_wait_time_s)
         while True:
             if leftovers := self._take_leftovers(max_message_count):
                 return [*leftovers]
-            left_s = max(deadline - self._clock.monotonic(), 0.0)
+            left_s = max(deadline - clock.monotonic(), 0.0)
             try:
                 messages = await self._receive_once(max_message_count, left_s)
             except LinkDiscardedError:
                 continue
-            if messages or self._clock.monotonic() >= deadline:
+            if messages or clock.monotonic() >= deadline:
                 return messages
 
     def _take_leftovers(self, count: int) -> list[SdkReceivedMessage]:
         """Return messages of cancelled calls whose locks have not expired."""
-        now = datetime.fromtimestamp(self._clock.now(), tz=UTC)
+        now = datetime.fromtimestamp(clock.now(), tz=UTC)
         taken: list[SdkReceivedMessage] = []
         while self._leftovers and len(taken) < count:
             message = self._leftovers.popleft()
@@ -178,7 +176,7 @@ class SdkReceiver(ReceiverLink):
         task = link.start(lambda sdk: self._receive_from(sdk, max_message_count, slice_s), doing="receive from")
         self._receiving = task
         try:
-            late = await self._clock.wait({task}, slice_s + SLICE_GRACE_S)
+            late = await clock.wait({task}, slice_s + SLICE_GRACE_S)
         except asyncio.CancelledError:
             task.add_done_callback(self._take_back)
             raise
@@ -194,7 +192,7 @@ class SdkReceiver(ReceiverLink):
         count = max_message_count if self._has_locks and self._session is None else 1
         given = await sdk.receive_messages(count, max(slice_s, _LEAST_WAIT_S))
         if given:
-            self._heard_at = self._clock.monotonic()
+            self._heard_at = clock.monotonic()
         return self._read(given, is_locked=self._has_locks)
 
     def _read(self, given: Sequence[Any], *, is_locked: bool) -> list[SdkReceivedMessage]:
@@ -203,7 +201,7 @@ class SdkReceiver(ReceiverLink):
         return [message for message in read if message is not None]
 
     def _is_silent(self, link: SdkLink[Any]) -> bool:
-        return self._session is None and link.is_open and self._clock.monotonic() - self._heard_at > SILENCE_S
+        return self._session is None and link.is_open and clock.monotonic() - self._heard_at > SILENCE_S
 
     def _take_back(self, task: asyncio.Task[list[SdkReceivedMessage]]) -> None:
         if self._receiving is task:
@@ -329,9 +327,9 @@ class SdkReceiver(ReceiverLink):
 
     async def _call(self, work: Callable[[Any], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
         """Run `work` with the SDK's receiver."""
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         while True:
-            left_s = deadline - self._clock.monotonic()
+            left_s = deadline - clock.monotonic()
             if left_s <= 0:
                 raise OperationTimeoutError(f"{doing} {self._path!r}: the timeout expired before anything was sent")
             link = self._usable_link()
@@ -339,7 +337,7 @@ class SdkReceiver(ReceiverLink):
                 answer = await link.call(work, doing=doing, timeout_s=left_s)
             except LinkDiscardedError:
                 continue
-            self._heard_at = self._clock.monotonic()
+            self._heard_at = clock.monotonic()
             return answer
 
     async def close(self) -> None:
@@ -362,7 +360,7 @@ class SdkReceiver(ReceiverLink):
     async def _end_receiving(self, task: asyncio.Task[Any] | None, link: SdkLink[Any] | None) -> None:
         """Wait for the running receive call, and abandon the messages that no call returned."""
         if task is not None and not task.done():
-            await self._clock.wait({task}, SLICE_S + 1.0)
+            await clock.wait({task}, SLICE_S + 1.0)
         if link is None or not self._has_locks:
             return
         while self._leftovers and not link.is_gone:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.delivery import SenderLimits
 from sbclient.entities import EntityAddress, RuleProperties
@@ -119,7 +120,6 @@ class SdkSender(SenderLink):
 
     def __init__(self, owner: Owner, path: str) -> None:
         self._owner = owner
-        self._clock = owner.clock
         self._links: list[SdkLink[Any]] = []
         self._lanes: dict[str | None, _Lane] = {}
         self._limits: SenderLimits | None = None
@@ -149,11 +149,11 @@ class SdkSender(SenderLink):
         if transaction is not None:
             await _ours(transaction).add(self, batch.messages, timeout_s=timeout_s)
             return
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         outgoing = [to_sdk(message) for message in batch]
 
         async def transfer(sdk: Any) -> None:
-            left_s = max(deadline - self._clock.monotonic(), 0.001)
+            left_s = max(deadline - clock.monotonic(), 0.001)
             await sdk.send_messages(outgoing if len(outgoing) > 1 else outgoing[0], timeout=left_s)
 
         await self._call(batch.first.key, transfer, doing="send to", timeout_s=timeout_s)
@@ -170,13 +170,13 @@ class SdkSender(SenderLink):
                 f"scheduling for {self.path!r} cannot be part of a transaction over azure-servicebus, only sending "
                 "can: send with scheduled_enqueue_time_utc instead, or schedule without a transaction"
             )
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
 
         async def schedule(sdk: Any) -> list[int]:
             """Send one request for each enqueue time, because the SDK's method accepts only one."""
             numbers: list[int] = []
             for enqueue_at, group in groupby(batch, key=lambda message: message.scheduled_enqueue_time_utc):
-                left_s = max(deadline - self._clock.monotonic(), 0.001)
+                left_s = max(deadline - clock.monotonic(), 0.001)
                 outgoing = [to_sdk(message) for message in group]
                 numbers += await sdk.schedule_messages(outgoing, enqueue_at, timeout=left_s)
             return numbers
@@ -184,11 +184,11 @@ class SdkSender(SenderLink):
         return await self._call(batch.first.key, schedule, doing="schedule for", timeout_s=timeout_s)
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
 
         async def cancel(sdk: Any) -> None:
             await sdk.cancel_scheduled_messages(
-                list(sequence_numbers), timeout=max(deadline - self._clock.monotonic(), 0.001)
+                list(sequence_numbers), timeout=max(deadline - clock.monotonic(), 0.001)
             )
 
         await self._call(None, cancel, doing="cancel scheduled messages of", timeout_s=timeout_s)
@@ -202,9 +202,9 @@ class SdkSender(SenderLink):
 
     async def _call(self, key: str | None, work: Callable[[Any], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
         """Run `work` with the SDK sender of a key; if that one is discarded while the call waits, with another one."""
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         while True:
-            left_s = deadline - self._clock.monotonic()
+            left_s = deadline - clock.monotonic()
             if left_s <= 0:
                 raise OperationTimeoutError(f"{doing} {self.path!r}: the timeout expired before anything was sent")
             try:
@@ -239,7 +239,6 @@ class SdkSender(SenderLink):
             link = SdkLink(
                 self._owner.sdk_sender(self.path),
                 repr(self.path),
-                self._clock,
                 self._owner.tasks,
                 prepare=self._note_limits,
                 idle_s=idle_s,

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from random import Random
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.certificate import Certificate, default_directory
-from sbclient.clock import Clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.options import check_known, options_of
@@ -54,7 +54,6 @@ def open_sdk_transport(
     *,
     fully_qualified_namespace: str | None = None,
     credential: Any = None,
-    clock: Clock,
     random: Random,
     **sdk_options: Any,
 ) -> SdkTransport:
@@ -64,7 +63,6 @@ def open_sdk_transport(
         connection: parsed; None if the other two are given.
         fully_qualified_namespace: `contoso.servicebus.windows.net`.
         credential: an asynchronous credential of azure-identity, an `AzureNamedKeyCredential` or `AzureSasCredential`.
-        clock: the only source of time.
         random: not used; the other transports have it.
         sdk_options: passed to azure-servicebus unchanged, see `TRANSPORT_OPTIONS`.
 
@@ -77,14 +75,13 @@ def open_sdk_transport(
         raise InvalidOperationError(
             "the namespace is missing: pass a connection string, or fully_qualified_namespace and credential"
         )
-    return SdkTransport(connection, fully_qualified_namespace, credential, clock, sdk_options)
+    return SdkTransport(connection, fully_qualified_namespace, credential, sdk_options)
 
 
 class SdkTransport(Transport):
     """One namespace of the service.
 
     Attributes:
-        clock: the only source of time.
         tasks: owns the tasks that outlive a call.
     """
 
@@ -93,7 +90,6 @@ class SdkTransport(Transport):
         connection: ConnectionString | None,
         fully_qualified_namespace: str | None,
         credential: Any,
-        clock: Clock,
         sdk_options: dict[str, Any],
     ) -> None:
         self._connection = connection
@@ -104,7 +100,6 @@ class SdkTransport(Transport):
         self._links: dict[SdkSender | SdkReceiver, None] = {}
         self._is_closed = False
         self._administration = SdkAdministration(self)
-        self.clock = clock
         self.tasks = OwnedTasks(on_failure=_ignore)
 
     def __repr__(self) -> str:
@@ -170,7 +165,7 @@ class SdkTransport(Transport):
         self._is_closed = True
         await asyncio.gather(*(link.close() for link in list(self._links)))
         with suppress(TimeoutError):
-            async with self.clock.timeout(CANCEL_TIMEOUT_S):
+            async with clock.timeout(CANCEL_TIMEOUT_S):
                 await self._administration.close()
         await self.tasks.close()
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID, uuid5
 
+from sbclient import clock
 from sbclient.amqp import (
     BATCH_FORMAT,
     Attach,
@@ -43,7 +44,6 @@ from sbclient.amqp.sasl import PLAIN
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import UInt
 from sbclient.broker.faults import Call, Operation
-from sbclient.clock import Clock
 from sbclient.emulator.amqp.connection import serve_amqp
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
@@ -122,7 +122,7 @@ _PROPERTIES: dict[EntityKind, Any] = {
 
 def create(host: BrokerHost, kind: EntityKind, *names: str, **description: Any) -> EntityProperties:
     """Make an entity."""
-    call = Call(Operation.MANAGE, host.clock.now())
+    call = Call(Operation.MANAGE, clock.now())
     properties = _PROPERTIES[kind](names[-1], **description)
     return host.namespace.management.create(call, EntityAddress(kind, names), properties)
 
@@ -131,7 +131,7 @@ class Client:
     """One AMQP connection; use `connected`."""
 
     def __init__(
-        self, pipe: Pipe, clock: Clock, *, credentials: PlainCredentials | None, frame_size: int, incoming_window: int
+        self, pipe: Pipe, *, credentials: PlainCredentials | None, frame_size: int, incoming_window: int
     ) -> None:
         options = ConnectionOptions(
             container_id="client",
@@ -142,7 +142,6 @@ class Client:
         )
         mechanism = "ANONYMOUS" if credentials is None else PLAIN
         self.pipe = pipe
-        self.clock = clock
         self.engine = Connection.client(options, now=clock.monotonic(), mechanism=mechanism, credentials=credentials)
         self.closed: asyncio.Future[ConnectionClosed] = asyncio.get_running_loop().create_future()
         self._events: dict[tuple[type, int], asyncio.Queue[Any]] = {}
@@ -161,7 +160,7 @@ class Client:
         while not self.engine.is_over:
             chunk = await self.pipe.read()
             if chunk:
-                self.engine.receive_bytes(chunk, now=self.clock.monotonic())
+                self.engine.receive_bytes(chunk, now=clock.monotonic())
             else:
                 self.engine.receive_eof()
             while (event := self.engine.next_event()) is not None:
@@ -191,11 +190,11 @@ class Client:
         return event
 
     def flush(self) -> None:
-        if written := self.engine.bytes_to_send(now=self.clock.monotonic()):
+        if written := self.engine.bytes_to_send(now=clock.monotonic()):
             self.pipe.write(written)
 
     async def close(self) -> None:
-        self.engine.close(now=self.clock.monotonic())
+        self.engine.close(now=clock.monotonic())
         self.flush()
         async with asyncio.timeout(30):
             await self.closed
@@ -328,7 +327,7 @@ class Client:
         """Put a token for an entity; returns the status."""
         audience = f"{HOST}/{path}"
         if token is None:
-            token = sign(audience, ROOT_KEY_NAME, ROOT_KEY, self.clock.now() + lives_s)
+            token = sign(audience, ROOT_KEY_NAME, ROOT_KEY, clock.now() + lives_s)
         arguments = {"type": "jwt", "name": audience}
         reply, _ = await self.request("$cbs", "put-token", token, arguments=arguments)
         status: int = reply["status-code"]
@@ -368,9 +367,7 @@ async def connected(
     """A client of a namespace, with tokens for some entities."""
     near, far = wire()
     server = asyncio.get_running_loop().create_task(serve_amqp(far, context, b""), name="server")
-    client = Client(
-        near, context.clock, credentials=credentials, frame_size=frame_size, incoming_window=incoming_window
-    )
+    client = Client(near, credentials=credentials, frame_size=frame_size, incoming_window=incoming_window)
     driver = asyncio.get_running_loop().create_task(client.run(), name="client")
     try:
         for path in paths:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     RELEASED,
@@ -344,7 +345,7 @@ async def test_the_via_key_of_a_partitioned_entity_is_read_from_the_annotation(c
 async def test_scheduling_waits_for_the_commit(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         coordinator, txn = await begun(client)
-        at = datetime.fromtimestamp(client.clock.now() + 60, UTC)
+        at = datetime.fromtimestamp(clock.now() + 60, UTC)
         payload = payload_of(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
         request = {"messages": [{"message": payload}]}
         status, body = await client.ask(queue, "schedule-message", request, state=TransactionalState(txn))

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import ACCEPTED, Attach, encode_message
 from sbclient.amqp.performatives import Detach, Disposition, Flow, Transfer
 from sbclient.broker.faults import Call, Operation
-from sbclient.clock import VirtualClock
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import EntityKind
@@ -27,7 +27,7 @@ ORDERS = ["before", "with", "after"]
 def put(host: BrokerHost, path: str, *texts: str, session_id: str | None = None) -> None:
     for text in texts:
         message = ServiceBusMessage(text, session_id=session_id)
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [encode_message(message)])
+        host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])
 
 
 def prepared(host: BrokerHost, place: str) -> Attach:
@@ -137,9 +137,7 @@ async def test_refused_link_with_credit_gets_the_refusal_only(
                 await raw.next(kind, within_s=100)
 
 
-async def test_answer_that_is_too_large_ends_the_session_at_once(
-    context: NamespaceContext, host: BrokerHost, clock: VirtualClock
-) -> None:
+async def test_answer_that_is_too_large_ends_the_session_at_once(context: NamespaceContext, host: BrokerHost) -> None:
     """The events of that end are queued while no bytes come."""
     create(host, EntityKind.QUEUE, "s", requires_session=True)
     async with raw_client(context) as raw:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import (
     AmqpError,
     Attach,
@@ -36,7 +37,6 @@ from sbclient.amqp.performatives import (
 from sbclient.amqp.types import Described, Int, Symbol, longs
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import PROFILES
-from sbclient.clock import VirtualClock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, Authorizer
@@ -52,7 +52,7 @@ NUMBER = "x-opt-sequence-number"
 
 
 def call(host: BrokerHost, operation: Operation = Operation.SEND) -> Call:
-    return Call(operation, host.clock.now())
+    return Call(operation, clock.now())
 
 
 def put(host: BrokerHost, path: str, *texts: str, **attributes: Any) -> None:
@@ -97,9 +97,7 @@ async def test_external_needs_a_token(context: NamespaceContext, host: BrokerHos
         assert await detached(raw) == "amqp:unauthorized-access"
 
 
-async def test_silent_connection_is_closed_after_the_announced_time(
-    context: NamespaceContext, clock: VirtualClock
-) -> None:
+async def test_silent_connection_is_closed_after_the_announced_time(context: NamespaceContext) -> None:
     async with raw_client(context) as raw:
         opened = await raw.open()
         began_at = clock.monotonic()
@@ -113,8 +111,8 @@ async def test_silent_connection_is_closed_after_the_announced_time(
 
 
 @pytest.mark.parametrize(("profile", "is_refused"), [("std-2021", True), ("prem-2021", False)])
-async def test_jms_2_needs_a_premium_namespace(clock: VirtualClock, profile: str, is_refused: bool) -> None:
-    host = BrokerHost("contoso", clock=clock, random=Random(1), profile=PROFILES[profile])
+async def test_jms_2_needs_a_premium_namespace(profile: str, is_refused: bool) -> None:
+    host = BrokerHost("contoso", random=Random(1), profile=PROFILES[profile])
     context = NamespaceContext(host=host, authorizer=Authorizer(), wire_faults=WireFaults(Random(2)))
     async with raw_client(context) as raw:
         with suppress(TimeoutError):  # a refused client gets no begin
@@ -131,7 +129,7 @@ async def test_jms_2_needs_a_premium_namespace(clock: VirtualClock, profile: str
 
 async def test_original_client_has_several_reply_links_of_cbs(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "q")
-    token = sign("sb://contoso.example/q", ROOT_KEY_NAME, ROOT_KEY, host.clock.now() + 600)
+    token = sign("sb://contoso.example/q", ROOT_KEY_NAME, ROOT_KEY, clock.now() + 600)
     async with raw_client(context) as raw:
         await raw.open(mechanism="EXTERNAL")
         for number in range(3):
@@ -182,7 +180,7 @@ async def test_texts_of_refused_tokens(
     context: NamespaceContext, host: BrokerHost, change: Any, status: int, text: str
 ) -> None:
     create(host, EntityKind.QUEUE, "q")
-    token = sign("sb://contoso.example/q", ROOT_KEY_NAME, ROOT_KEY, host.clock.now() + 600)
+    token = sign("sb://contoso.example/q", ROOT_KEY_NAME, ROOT_KEY, clock.now() + 600)
     async with raw_client(context) as raw:
         await raw.open()
         reply = await raw.request("$cbs", "put-token", change(token), name="sb://contoso.example/q")
@@ -192,7 +190,7 @@ async def test_texts_of_refused_tokens(
 
 async def test_text_of_a_token_for_another_resource(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "q")
-    token = sign("sb://contoso.example/other", ROOT_KEY_NAME, ROOT_KEY, host.clock.now() + 600)
+    token = sign("sb://contoso.example/other", ROOT_KEY_NAME, ROOT_KEY, clock.now() + 600)
     async with raw_client(context) as raw:
         await raw.open()
         reply = await raw.request("$cbs", "put-token", token, name="sb://contoso.example/q")
@@ -292,7 +290,7 @@ async def test_update_detaches_the_receivers_of_an_entity(
 
 async def test_expired_token_detaches_with_renew_token(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "q")
-    token = sign("sb://contoso.example/q", ROOT_KEY_NAME, ROOT_KEY, host.clock.now() + 60)
+    token = sign("sb://contoso.example/q", ROOT_KEY_NAME, ROOT_KEY, clock.now() + 60)
     async with raw_client(context) as raw:
         await raw.open(mechanism="ANONYMOUS")
         reply = await raw.request("$cbs", "put-token", token, name="sb://contoso.example/q")
@@ -330,7 +328,7 @@ async def test_one_link_too_many_ends_the_session(context: NamespaceContext, hos
 
 @pytest.mark.parametrize("credit", [0, 5])
 async def test_lost_session_is_detached_with_and_without_credit(
-    context: NamespaceContext, host: BrokerHost, clock: VirtualClock, credit: int
+    context: NamespaceContext, host: BrokerHost, credit: int
 ) -> None:
     create(host, EntityKind.QUEUE, "s", requires_session=True)
     async with raw_client(context) as raw:

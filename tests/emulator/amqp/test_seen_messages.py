@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     AmqpError,
@@ -27,7 +28,6 @@ from sbclient.amqp.performatives import Disposition, Transfer
 from sbclient.amqp.sections import Header
 from sbclient.amqp.types import Int, Long, longs
 from sbclient.broker.faults import Call, Operation
-from sbclient.clock import VirtualClock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
@@ -43,7 +43,7 @@ DEAD_LETTER = "com.microsoft:dead-letter"
 def put(host: BrokerHost, path: str, *texts: str, **attributes: Any) -> None:
     for text in texts:
         host.namespace.send(
-            Call(Operation.SEND, host.clock.now()), path, [encode_message(ServiceBusMessage(text, **attributes))]
+            Call(Operation.SEND, clock.now()), path, [encode_message(ServiceBusMessage(text, **attributes))]
         )
 
 
@@ -116,7 +116,7 @@ async def test_peek_at_a_topic_returns_its_scheduled_messages(context: Namespace
     create(host, EntityKind.TOPIC, "t")
     create(host, EntityKind.SUBSCRIPTION, "t", "s")
     put(host, "t", "now")
-    later = datetime.fromtimestamp(host.clock.now() + 600, UTC)
+    later = datetime.fromtimestamp(clock.now() + 600, UTC)
     put(host, "t", "later", "last", scheduled_enqueue_time_utc=later)
     async with raw_client(context) as raw:
         await raw.open()
@@ -239,7 +239,7 @@ async def test_dead_lettering_in_a_transaction_is_confirmed(
 
 @pytest.mark.parametrize("is_committed", [True, False])
 async def test_cancelling_a_scheduled_message_in_a_transaction(
-    context: NamespaceContext, host: BrokerHost, clock: VirtualClock, is_committed: bool
+    context: NamespaceContext, host: BrokerHost, is_committed: bool
 ) -> None:
     create(host, EntityKind.QUEUE, "q")
     message = ServiceBusMessage("x", scheduled_enqueue_time_utc=datetime.fromtimestamp(clock.now() + 60, UTC))
@@ -346,12 +346,7 @@ def lasting(ttl_ms: int | None, expires: datetime | None, created: datetime | No
     ],
 )
 async def test_time_to_live_beyond_the_header(
-    context: NamespaceContext,
-    host: BrokerHost,
-    clock: VirtualClock,
-    ttl_ms: int,
-    expires: datetime | None,
-    lives_s: float,
+    context: NamespaceContext, host: BrokerHost, ttl_ms: int, expires: datetime | None, lives_s: float
 ) -> None:
     create(host, EntityKind.QUEUE, "q")
     payload = lasting(ttl_ms, expires)

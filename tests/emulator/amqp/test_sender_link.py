@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     BATCH_FORMAT,
@@ -223,11 +224,11 @@ async def test_the_link_is_detached_when_its_token_ends(context: NamespaceContex
     async with connected(context, "other") as client:
         assert await client.put_token("q", lives_s=30) == 202
         link, other = await client.sender("q"), await client.sender("other")
-        began_at = client.clock.monotonic()
+        began_at = clock.monotonic()
         detached = await client.event(LinkDetached, link, within_s=60)
         assert detached.error is not None
         assert detached.error.condition == "amqp:link:detach-forced"
-        assert 29 <= client.clock.monotonic() - began_at <= 31
+        assert 29 <= clock.monotonic() - began_at <= 31
         assert await client.send(other, ServiceBusMessage("still")) == ACCEPTED
 
 
@@ -248,7 +249,7 @@ async def test_a_token_signed_with_a_key_of_another_entity_grants_nothing(
     create(host, EntityKind.QUEUE, "q1")
     create(host, EntityKind.QUEUE, "q10")
     async with connected(context) as client:
-        token = sign(f"{HOST}/q1", "RootManageSharedAccessKey", "SAS_KEY_VALUE", client.clock.now() + 60)
+        token = sign(f"{HOST}/q1", "RootManageSharedAccessKey", "SAS_KEY_VALUE", clock.now() + 60)
         assert await client.put_token("q10", token) == 401
         assert await client.refusal(await client.sender("q10")) == "amqp:unauthorized-access"
 
@@ -272,12 +273,12 @@ async def test_a_hanging_send_is_answered_after_the_timeout_of_the_client(
     async with connected(context, "q") as client:
         link = await client.sender("q")
         host.inject(Fault(FaultKind.HANG, "q", operations=(Operation.SEND,), count=1))
-        began_at = client.clock.monotonic()
+        began_at = clock.monotonic()
         hanging = asyncio.ensure_future(client.send(link, ServiceBusMessage("x")))
         await asyncio.sleep(1)
         assert await client.send(link, ServiceBusMessage("not held up")) == ACCEPTED
         assert condition_of(await hanging) == "com.microsoft:timeout"
-        assert client.clock.monotonic() - began_at == pytest.approx(60, abs=1)
+        assert clock.monotonic() - began_at == pytest.approx(60, abs=1)
 
 
 async def test_a_namespace_that_is_down_closes_the_connection(context: NamespaceContext, host: BrokerHost) -> None:

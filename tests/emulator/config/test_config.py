@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import PREM_2021, STD_2021
-from sbclient.clock import VirtualClock
 from sbclient.emulator.config.config import read_config
 from sbclient.emulator.config.entities import EntityConfig, NamespaceConfig, make_entities
 from sbclient.emulator.config.located_json import ConfigError
@@ -137,8 +137,8 @@ def by_names(config: NamespaceConfig) -> dict[tuple[str, ...], EntityConfig]:
 
 
 @pytest.fixture
-def host(clock: VirtualClock) -> BrokerHost:
-    return BrokerHost("sbemulatorns", clock=clock, random=Random(1))
+def host() -> BrokerHost:
+    return BrokerHost("sbemulatorns", random=Random(1))
 
 
 class TestMicrosoftsFile:
@@ -197,7 +197,7 @@ class TestMicrosoftsFile:
 
     async def test_entities_are_made(self, config: NamespaceConfig, host: BrokerHost) -> None:
         make_entities(config, host)
-        management, call = host.namespace.management, Call(Operation.MANAGE, host.clock.now())
+        management, call = host.namespace.management, Call(Operation.MANAGE, clock.now())
         assert [each.name for each in management.listed(call, EntityKind.QUEUE)] == ["orders"]
         eu = management.get(call, EntityAddress(EntityKind.SUBSCRIPTION, ("prices", "eu")))
         assert isinstance(eu, SubscriptionProperties)
@@ -257,7 +257,7 @@ class TestOurAdditions:
         (config,) = read([{"Name": "n", "Queues": queues}])
         make_entities(config, host)
         found = host.namespace.management.get(
-            Call(Operation.MANAGE, host.clock.now()), EntityAddress(EntityKind.QUEUE, ("a",))
+            Call(Operation.MANAGE, clock.now()), EntityAddress(EntityKind.QUEUE, ("a",))
         )
         assert isinstance(found, QueueProperties)
         assert found.forward_to == "b"

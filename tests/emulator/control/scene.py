@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
@@ -44,4 +45,4 @@ class Control:
 def send(host: BrokerHost, path: str, *messages: ServiceBusMessage) -> None:
     """Send messages one by one, not through the API."""
     for message in messages:
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [encode_message(message)])
+        host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Fault, FaultKind
-from sbclient.clock import VirtualClock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.events import MAX_SUBSCRIBERS
 from sbclient.emulator.faults import WireFault, WireFaultKind
@@ -40,7 +40,7 @@ class TestState:
         assert used["locks"] == [
             {
                 "sequence_number": received.number,
-                "locked_until": host.clock.now() + 60,
+                "locked_until": clock.now() + 60,
                 "delivery_count": 0,
             }
         ]
@@ -64,9 +64,7 @@ class TestState:
 
 
 class TestPurgeAndReset:
-    async def test_purge_removes_messages_in_every_state(
-        self, control: Control, host: BrokerHost, clock: VirtualClock
-    ) -> None:
+    async def test_purge_removes_messages_in_every_state(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "orders")
         create(host, EntityKind.QUEUE, "other")
         later = datetime.fromtimestamp(clock.now() + 60, UTC)
@@ -135,7 +133,7 @@ class TestFaults:
         said = [{"kind": "latency", "latency_s": 0.5}, {"kind": "hang", "entity": "q", "fragments": [1]}]
         found = (await control.ask("PUT", "faults", said))["faults"]
         assert sorted(each["kind"] for each in found) == ["hang", "latency"]
-        assert context.wire_faults.latency_s(context.clock.now()) == 0.5
+        assert context.wire_faults.latency_s(clock.now()) == 0.5
         assert await control.ask("PUT", "faults", []) == {"faults": []}
 
     async def test_one_invalid_message_changes_nothing(self, control: Control) -> None:
@@ -151,16 +149,16 @@ class TestFaults:
         found = (await control.ask("GET", "faults"))["faults"]
         assert [each["kind"] for each in found] == ["slow", "refuse"]
         await control.ask("DELETE", f"faults/{found[1]['id']}")
-        assert not context.wire_faults.refuses(context.clock.now())
+        assert not context.wire_faults.refuses(clock.now())
         await control.ask("DELETE", "faults")
-        assert context.host.namespace.faults.active(context.clock.now()) == []
+        assert context.host.namespace.faults.active(clock.now()) == []
 
     async def test_numbers_are_never_reused(self, control: Control) -> None:
         first = (await control.ask("POST", "faults", {"kind": "busy"}))["faults"][0]["id"]
         await control.ask("DELETE", "faults")
         assert (await control.ask("POST", "faults", {"kind": "busy"}))["faults"][0]["id"] != first
 
-    async def test_fault_ends_by_itself(self, control: Control, clock: VirtualClock) -> None:
+    async def test_fault_ends_by_itself(self, control: Control) -> None:
         await control.ask("POST", "faults", {"kind": "busy", "duration_s": 10})
         await clock.sleep(4)
         assert (await control.ask("GET", "faults"))["faults"][0]["duration_s"] == 6.0

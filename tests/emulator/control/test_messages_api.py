@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
-from sbclient.clock import VirtualClock
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
@@ -51,13 +51,13 @@ class TestLook:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
         send(host, "jobs", *(ServiceBusMessage(b"x", session_id=session) for session in "aab"))
         lock = await host.accept_session("jobs", "a", timeout_s=1)
-        host.namespace.set_session_state(Call(Operation.SESSION, host.clock.now()), "jobs", lock, b"state")
+        host.namespace.set_session_state(Call(Operation.SESSION, clock.now()), "jobs", lock, b"state")
         await host.receive("jobs", max_message_count=1, max_wait_time_s=1, lock=lock)
         said = await control.ask("GET", "sessions?entity=jobs")
         assert said["count"] == 2
         a, b = said["sessions"]
         assert (a["session_id"], a["message_count"], a["is_locked"], a["held_count"]) == ("a", 2, True, 1)
-        assert (a["locked_until"], a["state_bytes"]) == (host.clock.now() + 60, 5)
+        assert (a["locked_until"], a["state_bytes"]) == (clock.now() + 60, 5)
         assert (b["session_id"], b["is_locked"], b["locked_until"], b["state_bytes"]) == ("b", False, None, None)
         assert (await control.ask("GET", "sessions?entity=jobs&prefix=b"))["count"] == 1
 
@@ -99,7 +99,7 @@ class TestSend:
         listed = await control.ask("GET", "messages?entity=orders")
         assert {each["fragment"] for each in listed["messages"]} == set(range(16))
 
-    async def test_a_message_can_be_scheduled(self, control: Control, orders: BrokerHost, clock: VirtualClock) -> None:
+    async def test_a_message_can_be_scheduled(self, control: Control, orders: BrokerHost) -> None:
         at = datetime.fromtimestamp(clock.now() + 10, UTC)
         await control.send({"body": "later", "scheduled_enqueue_time_utc": at.isoformat()})
         (line,) = (await control.ask("GET", "messages?entity=orders"))["messages"]
@@ -146,7 +146,7 @@ class TestDeadLetters:
     async def _dead_letter(self, host: BrokerHost, *bodies: str) -> None:
         send(host, "orders", *(ServiceBusMessage(body) for body in bodies))
         for received in await host.receive("orders", max_message_count=9, max_wait_time_s=1):
-            call = Call(Operation.SETTLE, host.clock.now())
+            call = Call(Operation.SETTLE, clock.now())
             settlement = Settlement(SettleMode.DEAD_LETTER, "bad", "very")
             host.namespace.settle(call, "orders", [UUID(int=received.token)], settlement)
 

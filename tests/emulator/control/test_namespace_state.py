@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.emulator.control.namespace_state import clear
@@ -23,7 +24,7 @@ class TestClear:
         clear(host)
         assert list(host.namespace.directory.all()) == []
         create(host, EntityKind.QUEUE, "q")
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [encode_message(ServiceBusMessage("x"))])
+        host.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(ServiceBusMessage("x"))])
 
     async def test_an_entity_that_has_become_idle_is_gone_as_well(self, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "a")

@@ -14,11 +14,11 @@ from uuid import UUID
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import PREM_2021, STD_2021, Profile
-from sbclient.clock import Clock
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator.data.directory import DataDirectory
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
@@ -51,11 +51,10 @@ class Process:
         self.data = DataDirectory(folder, fsync=fsync, on_failure=self.failures.append)
         OPENED.append(self.data)
         self.data.open()
-        self.clock = Clock()
-        self.was_restored = self.data.keep(self.namespace, self.clock.now())
+        self.was_restored = self.data.keep(self.namespace, clock.now())
 
     def call(self, operation: Operation) -> Call:
-        return Call(operation, self.clock.now())
+        return Call(operation, clock.now())
 
     def queue(self, name: str) -> None:
         address = EntityAddress(EntityKind.QUEUE, (name,))
@@ -75,7 +74,7 @@ class Process:
 
     @property
     def state(self) -> object:
-        return described(self.namespace, self.clock.now())
+        return described(self.namespace, clock.now())
 
     @property
     def database(self) -> sqlite3.Connection:
@@ -167,13 +166,13 @@ async def test_message_that_is_removed_before_the_write_never_comes_back(folder:
     """In each round the loop may do other work between the three: the message is stored, removed and written."""
     process = await filled(folder)
     process.database.execute("PRAGMA wal_autocheckpoint = 1")
-    await process.clock.sleep(0)
+    await clock.sleep(0)
     loop = asyncio.get_running_loop()
     for _ in range(100):
         loop.call_soon(process.delete, 1)
         process.send("x" * 500)
         assert process.survivor().bodies == []
-        await process.clock.sleep(0)
+        await clock.sleep(0)
         assert process.bodies == process.survivor().bodies == []
 
 
@@ -197,7 +196,7 @@ async def test_changes_of_one_step_of_the_loop_are_one_transaction(folder: Path)
     process.queue("other")
     assert process.data.is_behind
     assert not statements
-    await process.clock.sleep(0)
+    await clock.sleep(0)
     assert statements[0] == "BEGIN"
     assert statements.count("COMMIT") == 1
     assert statements[-1] == "COMMIT"
@@ -210,7 +209,7 @@ async def test_what_waits_for_a_write_follows_it(folder: Path) -> None:
     followed: list[list[str]] = []
     process.data.when_written(lambda: followed.append(process.survivor().bodies))
     assert not followed
-    await process.clock.sleep(0)
+    await clock.sleep(0)
     assert followed == [["one"]]
 
 
@@ -331,13 +330,13 @@ async def test_failed_write_lets_no_answer_leave(folder: Path) -> None:
 async def test_namespaces_share_the_directory(folder: Path) -> None:
     process = await filled(folder, "one")
     other = Namespace("fabrikam", random=Random(1))
-    assert not process.data.keep(other, process.clock.now())
+    assert not process.data.keep(other, clock.now())
     address = EntityAddress(EntityKind.QUEUE, ("q",))
     other.management.create(process.call(Operation.MANAGE), address, QueueProperties("q"))
     other.send(process.call(Operation.SEND), "q", [encode_message(ServiceBusMessage("of the other"))])
     process.data.write()
     survivor = process.survivor()
     restored = Namespace("fabrikam", random=Random(1))
-    assert survivor.data.keep(restored, process.clock.now())
+    assert survivor.data.keep(restored, clock.now())
     assert survivor.bodies == ["one"]
     assert bodies(restored) == ["of the other"]

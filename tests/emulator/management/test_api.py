@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.profile import PREM_2021
-from sbclient.clock import VirtualClock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
 from sbclient.emulator.management.api import ManagementApi
@@ -188,9 +188,7 @@ class TestCreate:
         assert len(texts["SecondaryKey"]) == 44
         assert [right.text for right in rule.children[2].children] == ["Send", "Listen"]
 
-    async def test_authorization_rules_keep_their_time_of_creation(
-        self, api: ManagementApi, clock: VirtualClock
-    ) -> None:
+    async def test_authorization_rules_keep_their_time_of_creation(self, api: ManagementApi) -> None:
         def rules(*names: str) -> str:
             inner = "".join(
                 f"<AuthorizationRule><KeyName>{name}</KeyName><PrimaryKey>a</PrimaryKey><SecondaryKey>b</SecondaryKey>"
@@ -254,9 +252,7 @@ class TestCreate:
 
 
 class TestGetAndDelete:
-    async def test_counts_are_those_of_the_broker(
-        self, api: ManagementApi, host: BrokerHost, clock: VirtualClock
-    ) -> None:
+    async def test_counts_are_those_of_the_broker(self, api: ManagementApi, host: BrokerHost) -> None:
         await made(api, ("/orders", QUEUE))
         at = datetime.fromtimestamp(clock.now() + 600, UTC)
         for message in [ServiceBusMessage(b"1"), ServiceBusMessage(b"2", scheduled_enqueue_time_utc=at)]:
@@ -335,8 +331,8 @@ class TestGetAndDelete:
             "NamespaceType": "Messaging",
         }
 
-    async def test_premium_namespace_has_its_messaging_units(self, clock: VirtualClock) -> None:
-        host = BrokerHost("contoso", clock=clock, random=Random(1), profile=PREM_2021)
+    async def test_premium_namespace_has_its_messaging_units(self) -> None:
+        host = BrokerHost("contoso", random=Random(1), profile=PREM_2021)
         context = NamespaceContext(host, Authorizer(AuthorizationMode.NONE), WireFaults(Random(1)))
         found = fields(await ManagementApi(context).answer(request("GET", "/$namespaceinfo", authorization="")))
         assert (found["MessagingSKU"], found["MessagingUnits"]) == ("Premium", "1")
@@ -399,7 +395,7 @@ class TestForwarding:
     async def test_destination_is_a_url_outside_and_a_path_inside(self, api: ManagementApi, host: BrokerHost) -> None:
         await made(api, ("/a%2Fb", QUEUE), ("/q", described("Queue", ForwardTo="sb://localhost:5672/a/b")))
         assert fields(await api.answer(request("GET", "/q")))["ForwardTo"] == "sb://localhost:5672/a/b"
-        host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [encode_message(ServiceBusMessage(b"1"))])
+        host.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(ServiceBusMessage(b"1"))])
         assert fields(await api.answer(request("GET", "/a%2Fb")))["MessageCount"] == "1"
 
     @pytest.mark.parametrize("method_is_update", [False, True])
@@ -676,9 +672,7 @@ class TestRefusals:
         with pytest.raises(NoResponse):
             await api.answer(request("GET", "/$Resources/queues"))
 
-    async def test_namespace_that_hangs_times_out(
-        self, api: ManagementApi, host: BrokerHost, clock: VirtualClock
-    ) -> None:
+    async def test_namespace_that_hangs_times_out(self, api: ManagementApi, host: BrokerHost) -> None:
         host.inject(Fault(FaultKind.HANG))
         began_at = clock.now()
         status, _ = error(await api.answer(request("GET", "/$Resources/queues")))

@@ -19,9 +19,9 @@ from xml.sax.saxutils import escape
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
-from sbclient.clock import VirtualClock
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.management.api import ManagementApi
@@ -48,7 +48,7 @@ _TYPES: Final = {"entry": "application/atom+xml;type=entry;charset=utf-8"} | {
 
 
 @pytest.mark.parametrize("scene", _FILE["scenes"])
-async def test_answers_are_those_of_the_service(scene: str, context: NamespaceContext, clock: VirtualClock) -> None:
+async def test_answers_are_those_of_the_service(scene: str, context: NamespaceContext) -> None:
     api, count = ManagementApi(context), 0
     for step in _FILE["scenes"][scene]:
         await clock.sleep(1)
@@ -114,7 +114,7 @@ def _element(text: str) -> str:
 
 def _send(context: NamespaceContext, path: str) -> None:
     """Leave one active, one dead-lettered and one scheduled message."""
-    namespace, now = context.host.namespace, context.clock.now()
+    namespace, now = context.host.namespace, clock.now()
     to, _, subscription = path.partition("/")
     source = f"{to}/Subscriptions/{subscription}" if subscription else to
     namespace.send(Call(Operation.SEND, now), to, [encode_message(ServiceBusMessage(b"to dead-letter"))])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbclient.clock import VirtualClock
+from sbclient import clock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http import MAX_HEADER_LINES, serve_http
@@ -30,12 +30,11 @@ GET = b"GET /orders HTTP/1.1\r\nHost: localhost\r\n\r\n"
 class Talk:
     """A client of the server under test, and what the server's handler was asked."""
 
-    def __init__(self, context: NamespaceContext, clock: VirtualClock) -> None:
+    def __init__(self, context: NamespaceContext) -> None:
         self.asked: list[Request] = []
         self.answer = Response(200, b"fine")
         self.error: Exception | None = None
         self.upgraded: list[bytes] = []
-        self.clock = clock
         self.client, self.server = wire()
         self._context = context
         self._task: asyncio.Task[None] | None = None
@@ -59,7 +58,7 @@ class Talk:
 
     async def heard(self) -> bytes:
         """Everything that the server has said until it has nothing more to do."""
-        await self.clock.sleep(0.001)
+        await clock.sleep(0.001)
         heard = b""
         while not self.client.incoming.empty():
             heard += await self.client.read()
@@ -82,8 +81,8 @@ class Talk:
 
 
 @pytest.fixture
-async def talk(context: NamespaceContext, clock: VirtualClock) -> AsyncIterator[Talk]:
-    talk = Talk(context, clock)
+async def talk(context: NamespaceContext) -> AsyncIterator[Talk]:
+    talk = Talk(context)
     yield talk
     await talk.end()
 
@@ -201,19 +200,19 @@ class TestLimits:
 
     async def test_slow_request_times_out(self, talk: Talk) -> None:
         talk.say(GET[:1])
-        began_at = talk.clock.now()
+        began_at = clock.now()
         for at in range(1, 20):
-            await talk.clock.sleep(2)
+            await clock.sleep(2)
             talk.say(GET[at : at + 1])
         assert status(await talk.ended()) == 408
-        assert talk.clock.now() - began_at < 40
+        assert clock.now() - began_at < 40
 
     async def test_silent_connection_ends_without_a_response(self, talk: Talk) -> None:
         talk.say(GET)
         assert status(await talk.heard()) == 200
-        began_at = talk.clock.now()
+        began_at = clock.now()
         assert await talk.ended() == b""
-        assert talk.clock.now() - began_at == pytest.approx(120, abs=1)
+        assert clock.now() - began_at == pytest.approx(120, abs=1)
 
     async def test_client_that_disconnects_within_a_request_ends_the_connection(self, talk: Talk) -> None:
         talk.say(b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhal")
@@ -254,9 +253,8 @@ class TestHostileBytes:
     @given(data=st.one_of(st.binary(min_size=1, max_size=300), st.binary(max_size=60).map(GET[:-2].__add__)))
     def test_no_bytes_break_the_server(self, data: bytes) -> None:
         async def attempt() -> None:
-            clock = VirtualClock()
-            host = BrokerHost("contoso", clock=clock, random=Random(1))
-            talk = Talk(NamespaceContext(host, Authorizer(), WireFaults(Random(1))), clock)
+            host = BrokerHost("contoso", random=Random(1))
+            talk = Talk(NamespaceContext(host, Authorizer(), WireFaults(Random(1))))
             talk.say(data)
             await clock.sleep(300)
             assert talk.is_over
@@ -290,8 +288,7 @@ class TestHandlers:
 class Ticks:
     """Events, one a second; tells whether it was closed."""
 
-    def __init__(self, clock: VirtualClock, count: int) -> None:
-        self._clock = clock
+    def __init__(self, count: int) -> None:
         self._left = count
         self.is_closed = False
 
@@ -301,7 +298,7 @@ class Ticks:
     async def __anext__(self) -> bytes:
         if not self._left:
             raise StopAsyncIteration
-        await self._clock.sleep(1)
+        await clock.sleep(1)
         self._left -= 1
         return b"tick"
 
@@ -321,8 +318,8 @@ def body_of(said: bytes) -> bytes:
 
 
 class TestStreams:
-    async def test_events_are_sent_at_once(self, talk: Talk, clock: VirtualClock) -> None:
-        ticks = Ticks(clock, 2)
+    async def test_events_are_sent_at_once(self, talk: Talk) -> None:
+        ticks = Ticks(2)
         talk.answer = replace(talk.answer, events=ticks, body=b"first ")
         talk.say(GET)
         said = await talk.heard()
@@ -335,8 +332,8 @@ class TestStreams:
         assert body_of(said) == b"first ticktick"
         assert ticks.is_closed
 
-    async def test_client_that_disconnects_ends_the_events(self, talk: Talk, clock: VirtualClock) -> None:
-        ticks = Ticks(clock, 10**6)
+    async def test_client_that_disconnects_ends_the_events(self, talk: Talk) -> None:
+        ticks = Ticks(10**6)
         talk.answer = replace(talk.answer, events=ticks)
         talk.say(GET)
         await clock.sleep(2.5)
@@ -344,8 +341,8 @@ class TestStreams:
         await talk.ended()
         assert ticks.is_closed
 
-    async def test_client_that_does_not_read_them_is_cut_off(self, talk: Talk, clock: VirtualClock) -> None:
-        ticks = Ticks(clock, 10**6)
+    async def test_client_that_does_not_read_them_is_cut_off(self, talk: Talk) -> None:
+        ticks = Ticks(10**6)
         talk.answer = replace(talk.answer, events=ticks)
         talk.say(GET)
         await clock.sleep(2.5)
@@ -390,6 +387,6 @@ async def test_write_waits_for_a_slow_reader(talk: Talk) -> None:
 async def test_client_that_never_reads_is_disconnected(talk: Talk) -> None:
     talk.server.is_read.clear()
     talk.say(GET)
-    began_at = talk.clock.now()
+    began_at = clock.now()
     assert status(await talk.ended()) == 200
-    assert talk.clock.now() - began_at == pytest.approx(30, abs=1)
+    assert clock.now() - began_at == pytest.approx(30, abs=1)

@@ -12,7 +12,6 @@ from random import Random
 
 import pytest
 
-from sbclient.clock import Clock
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
 from sbclient.emulator.net.socket_stream import MAX_RECEIVED_BYTES, SocketStream
 from sbclient.emulator.net.stream import READ_BYTES
@@ -45,7 +44,7 @@ class Served:
 
     async def start(self) -> None:
         def make() -> SocketStream:
-            return SocketStream(self.faults, Clock(), self._accepted, self.standing.discard)
+            return SocketStream(self.faults, self._accepted, self.standing.discard)
 
         self._server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]

@@ -6,12 +6,13 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import DeliveryReceived, Properties, encode_message, encode_sections
 from sbclient.amqp.frames import EMPTY_FRAME, encode_frame
 from sbclient.amqp.performatives import Flow
@@ -20,7 +21,6 @@ from sbclient.amqp.transfers import write_disposition, write_transfers
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
 from sbclient.certificate import Certificate
-from sbclient.clock import Clock, VirtualClock
 from sbclient.emulator.amqp.connection import PIECE_BYTES
 from sbclient.emulator.amqp.receiver_link import MAX_TAKEN
 from sbclient.emulator.context import NamespaceContext
@@ -39,16 +39,11 @@ from tests.emulator.net.test_websocket_stream import HELLO, PING, open_engine
 from tests.payloads import payload_of
 
 
-class TickingClock(VirtualClock):
-    """A clock on which everything takes time: ten microseconds from one look at it to the next."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.looks = 0
-
-    def monotonic(self) -> float:
-        self.looks += 1
-        return super().monotonic() + self.looks * 1e-5
+@pytest.fixture
+def ticking_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everything take time: ten microseconds from one reading of the clock to the next."""
+    readings, monotonic = count(), clock.monotonic
+    monkeypatch.setattr(clock, "monotonic", lambda: monotonic() + next(readings) * 1e-5)
 
 
 @asynccontextmanager
@@ -69,8 +64,8 @@ async def bystander() -> AsyncIterator[list[int]]:
 
 
 class TestTurn:
-    async def test_is_over_after_its_events(self, clock: VirtualClock) -> None:
-        turn = TimeSlice(clock)
+    async def test_is_over_after_its_events(self) -> None:
+        turn = TimeSlice()
         for _ in range(MAX_EVENTS):
             assert not turn.is_over
             turn.count()
@@ -78,20 +73,20 @@ class TestTurn:
         await turn.start_next()
         assert not turn.is_over
 
-    async def test_is_over_after_its_time(self, clock: VirtualClock) -> None:
-        turn = TimeSlice(clock)
+    async def test_is_over_after_its_time(self) -> None:
+        turn = TimeSlice()
         await asyncio.sleep(MAX_DURATION_S * 0.9)
         assert not turn.is_over
         await asyncio.sleep(MAX_DURATION_S * 0.2)
         assert turn.is_over
 
-    async def test_is_over_after_heavy_work(self, clock: VirtualClock) -> None:
-        turn = TimeSlice(clock)
+    async def test_is_over_after_heavy_work(self) -> None:
+        turn = TimeSlice()
         turn.end()
         assert turn.is_over
 
-    async def test_has_fewer_events_the_more_work_they_cause_and_more_again_later(self, clock: VirtualClock) -> None:
-        turn = TimeSlice(clock)
+    async def test_has_fewer_events_the_more_work_they_cause_and_more_again_later(self) -> None:
+        turn = TimeSlice()
 
         async def events() -> int:
             await turn.start_next()
@@ -110,8 +105,8 @@ class TestTurn:
 
 
 @pytest.fixture
-async def ticking() -> NamespaceContext:
-    host = BrokerHost("contoso", clock=TickingClock(), random=Random(1))
+async def ticking(ticking_clock: None) -> NamespaceContext:
+    host = BrokerHost("contoso", random=Random(1))
     create(host, EntityKind.QUEUE, "q")
     return NamespaceContext(host=host, authorizer=Authorizer(), wire_faults=WireFaults(Random(2)))
 
@@ -175,7 +170,7 @@ class TestAmqp:
     ) -> None:
         create(host, EntityKind.QUEUE, "q")
         for _ in range(200):
-            host.namespace.send(Call(Operation.SEND, host.clock.now()), "q", [encode_message(ServiceBusMessage(b""))])
+            host.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(ServiceBusMessage(b""))])
         async with connected(context, "q") as client:
             link = await client.receiver("q", credit=200)
             for _ in range(200):
@@ -189,7 +184,7 @@ class TestAmqp:
     async def test_between_deliveries_to_many_receivers(self, context: NamespaceContext, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "q")
         for _ in range(9_000):
-            call = Call(Operation.SEND, host.clock.now())
+            call = Call(Operation.SEND, clock.now())
             host.namespace.send(call, "q", [encode_message(ServiceBusMessage(b""))])
         async with connected(context, "q") as client:
             links = [await client.receiver("q", settle_mode=SETTLED) for _ in range(90)]
@@ -261,9 +256,9 @@ class TestHttp:
         assert turns[0] >= 100
 
 
-async def test_between_the_frames_of_a_websocket(clock: VirtualClock) -> None:
+async def test_between_the_frames_of_a_websocket() -> None:
     client, server = wire()
-    stream = WebSocketStream(server, open_engine(), clock)
+    stream = WebSocketStream(server, open_engine())
     client.write(PING * 3_200 + HELLO)
     async with bystander() as turns:
         assert await stream.read() == b"hello"
@@ -279,7 +274,7 @@ async def test_between_the_records_of_tls(certificates: Path) -> None:
     engine = certificate.client_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with suppress(ssl.SSLWantReadError):
         engine.do_handshake()
-    stream = TlsStream(server, await certificate.server_context(), outgoing.read(), Clock())
+    stream = TlsStream(server, await certificate.server_context(), outgoing.read())
     agreed = asyncio.ensure_future(stream.handshake())
     incoming.write(await client.read())
     engine.do_handshake()

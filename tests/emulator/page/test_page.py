@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sbclient.clock import VirtualClock
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.http_messages import Response
@@ -34,10 +33,10 @@ class Site:
 
 
 @pytest.fixture
-def site(context: NamespaceContext, clock: VirtualClock) -> Site:
+def site(context: NamespaceContext) -> Site:
     from tests.emulator.page.test_watching import served
 
-    return Site(context, served("beside", clock))
+    return Site(context, served("beside"))
 
 
 class TestWhere:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
-from sbclient.clock import VirtualClock
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
 from sbclient.emulator.events import MAX_SUBSCRIBERS
@@ -34,8 +34,8 @@ from tests.emulator.requests import request, token
 BACKLOG = "contoso/x-servicebus-transfer/0"
 
 
-def served(name: str, clock: VirtualClock, key: str = "SAS_KEY_VALUE") -> NamespaceContext:
-    host = BrokerHost(name, clock=clock, random=Random(1))
+def served(name: str, key: str = "SAS_KEY_VALUE") -> NamespaceContext:
+    host = BrokerHost(name, random=Random(1))
     rules = [
         root_rule(key),
         AuthorizationRule(key_name="listener", rights=[AccessRights.LISTEN], primary_key="SAS_KEY_VALUE"),
@@ -47,9 +47,9 @@ def served(name: str, clock: VirtualClock, key: str = "SAS_KEY_VALUE") -> Namesp
 class Emulated:
     """Two namespaces that are watched."""
 
-    def __init__(self, clock: VirtualClock, report: Callable[[], ClientReport] = ClientReport) -> None:
-        self.primary = served("contoso", clock)
-        self.secondary = served("contoso-backup", clock)
+    def __init__(self, report: Callable[[], ClientReport] = ClientReport) -> None:
+        self.primary = served("contoso")
+        self.secondary = served("contoso-backup")
         self.registry = NamespaceRegistry(report=report)
         for context in (self.primary, self.secondary):
             self.registry.add(context, lambda: None)
@@ -65,7 +65,7 @@ class Emulated:
     def send(self, path: str, *messages: ServiceBusMessage, context: NamespaceContext | None = None) -> None:
         host = (context or self.primary).host
         for message in messages:
-            host.namespace.send(Call(Operation.SEND, host.clock.now()), path, [encode_message(message)])
+            host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])
 
     async def overview(self, **how: Any) -> Any:
         answer = await self.api.answer(request("GET", "/$control/overview", **how))
@@ -95,13 +95,13 @@ class Viewer:
 
 
 @pytest.fixture
-def emulated(clock: VirtualClock) -> Emulated:
-    return Emulated(clock)
+def emulated() -> Emulated:
+    return Emulated()
 
 
 def settle(host: BrokerHost, path: str, received: ServiceBusReceivedMessage, mode: SettleMode) -> None:
     assert received.lock_token is not None
-    call = Call(Operation.SETTLE, host.clock.now())
+    call = Call(Operation.SETTLE, clock.now())
     host.namespace.settle(call, path, [received.lock_token], Settlement(mode))
 
 
@@ -111,7 +111,7 @@ def entities(said: Any, name: str = "contoso") -> dict[str, Any]:
 
 
 class TestOverview:
-    async def test_each_entity_has_a_row_of_counts(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_each_entity_has_a_row_of_counts(self, emulated: Emulated) -> None:
         emulated.queue("orders", enable_partitioning=True)
         emulated.queue("jobs", requires_session=True)
         emulated.send("orders", *(ServiceBusMessage(b"x", partition_key=KEYS[3]) for _ in range(3)))
@@ -141,7 +141,7 @@ class TestOverview:
         emulated.primary.host.namespace.directory.find("orders")[0].body.policy.max_size_bytes = 1_100
         assert entities(await emulated.overview())["orders"]["state"] == "up"
         emulated.send("orders", ServiceBusMessage(b"x" * 100))
-        await emulated.primary.clock.sleep(1)
+        await clock.sleep(1)
         assert entities(await emulated.overview())["orders"]["state"] == "full"
 
     async def test_deferred_messages_are_not_active(self, emulated: Emulated) -> None:
@@ -154,16 +154,16 @@ class TestOverview:
             settle(host, "orders", received, SettleMode.DEFER)
         row = entities(await emulated.overview())["orders"]
         assert (row["active"], row["deferred"], row["locked"]) == (1, 2, 0)
-        call = Call(Operation.RECEIVE_DEFERRED, host.clock.now())
+        call = Call(Operation.RECEIVE_DEFERRED, clock.now())
         for each, mode in zip(deferred, (SettleMode.COMPLETE, SettleMode.DEAD_LETTER), strict=True):
             assert each.sequence_number is not None
             (entry,) = host.namespace.receive_deferred(call, "orders", [each.sequence_number])
             settle(host, "orders", entry.received(), mode)
-        await host.clock.sleep(1)
+        await clock.sleep(1)
         row = entities(await emulated.overview())["orders"]
         assert (row["active"], row["deferred"], row["dead"]) == (1, 0, 1)
 
-    async def test_timed_changes_are_shown(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_timed_changes_are_shown(self, emulated: Emulated) -> None:
         emulated.queue("orders")
         emulated.send("orders", ServiceBusMessage(b"x", scheduled_enqueue_time_utc=_utc(clock.now() + 10)))
         row = entities(await emulated.overview())["orders"]
@@ -172,9 +172,9 @@ class TestOverview:
         row = entities(await emulated.overview())["orders"]
         assert (row["active"], row["scheduled"], row["arrived"], row["left"]) == (1, 0, 1, 0)
 
-    async def test_namespaces_are_shown_to_those_who_may_manage_them(self, clock: VirtualClock) -> None:
-        emulated = Emulated(clock)
-        other = served("other", clock, key="another key")
+    async def test_namespaces_are_shown_to_those_who_may_manage_them(self) -> None:
+        emulated = Emulated()
+        other = served("other", key="another key")
         emulated.registry.add(other, lambda: None)
         assert [each["name"] for each in (await emulated.overview())["namespaces"]] == ["contoso", "contoso-backup"]
         theirs = await emulated.overview(authorization=token(key="another key"))
@@ -206,7 +206,7 @@ class TestWatch:
         assert (contoso["arrived"], contoso["left"], contoso["removed"]) == (1, 0, [])
         await viewer.close()
 
-    async def test_entities_come_and_go(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_entities_come_and_go(self, emulated: Emulated) -> None:
         viewer = await emulated.viewer()
         await viewer.next()
         emulated.queue("orders")
@@ -258,9 +258,7 @@ class TestWatch:
         ]
         await viewer.close()
 
-    async def test_a_slow_viewer_gets_the_changes_of_a_longer_time_at_once(
-        self, emulated: Emulated, clock: VirtualClock
-    ) -> None:
+    async def test_a_slow_viewer_gets_the_changes_of_a_longer_time_at_once(self, emulated: Emulated) -> None:
         slow, quick = await emulated.viewer(), await emulated.viewer()
         await slow.next()
         for path in ("a", "b", "c"):
@@ -271,7 +269,7 @@ class TestWatch:
         for viewer in (slow, quick):
             await viewer.close()
 
-    async def test_all_viewers_share_one_snapshot(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_all_viewers_share_one_snapshot(self, emulated: Emulated) -> None:
         viewers = [await emulated.viewer() for _ in range(5)]
         began_at = clock.now()
         times = [(await viewer.next())["at"] for viewer in viewers]
@@ -308,7 +306,7 @@ class TestWatch:
         for watcher in watchers:
             watcher.close()
 
-    async def test_a_late_viewer_gets_the_history(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_a_late_viewer_gets_the_history(self, emulated: Emulated) -> None:
         emulated.queue("orders")
         first = await emulated.viewer()
         began_at = (await first.next())["at"]
@@ -355,7 +353,7 @@ class TestWatch:
         for viewer in (slow, quick):
             await viewer.close()
 
-    async def test_a_time_without_viewers_is_a_gap(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_a_time_without_viewers_is_a_gap(self, emulated: Emulated) -> None:
         first = await emulated.viewer()
         began_at = (await first.next())["at"]
         await first.close()
@@ -365,9 +363,7 @@ class TestWatch:
         assert "gaps" not in await late.next()
         await late.close()
 
-    async def test_states_have_the_times_of_the_faults_also_without_viewers(
-        self, emulated: Emulated, clock: VirtualClock
-    ) -> None:
+    async def test_states_have_the_times_of_the_faults_also_without_viewers(self, emulated: Emulated) -> None:
         emulated.primary.note_faults()
         began_at = clock.now()
         await clock.sleep(10)
@@ -426,9 +422,9 @@ class TestPairs:
         assert "pairs" not in await viewer.next()
         await viewer.close()
 
-    async def test_the_report_of_a_client_is_added_to_the_observation(self, clock: VirtualClock) -> None:
+    async def test_the_report_of_a_client_is_added_to_the_observation(self) -> None:
         client = {"primary": "contoso", "secondary": "contoso-backup", "entities": [{"path": "orders"}], "events": []}
-        emulated = Emulated(clock, lambda: ClientReport([client], {"phase": "healthy"}))
+        emulated = Emulated(lambda: ClientReport([client], {"phase": "healthy"}))
         (pair,) = (await emulated.overview())["pairs"]
         assert (pair["client"], pair["destinations"]) == (client, [])
         create(emulated.secondary.host, EntityKind.QUEUE, BACKLOG)
@@ -441,9 +437,9 @@ class TestPairs:
         assert "story" not in await viewer.next()
         await viewer.close()
 
-    async def test_a_pair_is_shown_only_with_both_its_namespaces(self, clock: VirtualClock) -> None:
-        emulated = Emulated(clock)
-        other = served("other", clock, key="another key")
+    async def test_a_pair_is_shown_only_with_both_its_namespaces(self) -> None:
+        emulated = Emulated()
+        other = served("other", key="another key")
         emulated.registry.add(other, lambda: None)
         create(other.host, EntityKind.QUEUE, BACKLOG)
         assert (await emulated.overview())["pairs"] == []
@@ -451,7 +447,7 @@ class TestPairs:
 
 
 class TestCost:
-    async def test_without_viewers_there_is_no_snapshot(self, emulated: Emulated, clock: VirtualClock) -> None:
+    async def test_without_viewers_there_is_no_snapshot(self, emulated: Emulated) -> None:
         viewer = await emulated.viewer()
         await viewer.next()
         await viewer.close()

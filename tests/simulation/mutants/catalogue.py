@@ -846,7 +846,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a life does not shrink while the syphon waits for a busy destination",
         Change(
             "syphon.destination:Destination._content",
-            "message.unsealed.message_at(self._clock.now())",
+            "message.unsealed.message_at(clock.now())",
             "message.unsealed.message",
         ),
     ),
@@ -978,9 +978,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _TIME,
         "a rate limit forgets the transfers that wait for it",
-        Change(
-            "rate_limit:RateLimiter.reserve", "max(self._clock.monotonic(), self._free_at)", "self._clock.monotonic()"
-        ),
+        Change("rate_limit:RateLimiter.reserve", "max(clock.monotonic(), self._free_at)", "clock.monotonic()"),
     ),
     _mutant(
         _TIME,

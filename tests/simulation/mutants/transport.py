@@ -150,7 +150,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "the engine is not given the time",
         Change(
             "transport.amqp.connection:AmqpConnection._on_time",
-            "self.engine.pass_time(now=self._clock.monotonic())",
+            "self.engine.pass_time(now=clock.monotonic())",
             "",
         ),
     ),

@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.transport.amqp.service import Service
 
 
 @pytest_asyncio.fixture
-async def service(clock: VirtualClock) -> Service:
-    return Service(clock)
+async def service() -> Service:
+    return Service()
 
 
 @pytest_asyncio.fixture

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     AmqpError,
@@ -35,7 +36,6 @@ from sbclient.amqp import (
     encode_sections,
 )
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
-from sbclient.clock import Clock
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
 from sbclient.transport.amqp.connection import Sink
@@ -63,7 +63,7 @@ class ServiceEnd:
     def __init__(self, service: Service, sink: Sink) -> None:
         self.service = service
         self.sink = sink
-        self.engine = Connection.server(service.options, now=service.clock.monotonic())
+        self.engine = Connection.server(service.options, now=clock.monotonic())
         self.links: dict[str, list[OutgoingLink | IncomingLink]] = {}
         self.attached: list[str] = []
         self.transfers: list[IncomingDelivery] = []
@@ -82,10 +82,10 @@ class ServiceEnd:
     def _beat(self) -> None:
         """Let the engine keep time."""
         if not self.is_deaf:
-            self.engine.pass_time(now=self.service.clock.monotonic())
+            self.engine.pass_time(now=clock.monotonic())
             self.flush()
         if not self.is_closed:
-            self.service.clock.call_later(10.0, self._beat)
+            clock.call_later(10.0, self._beat)
 
     # -- the transport's stream ----------------------------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class ServiceEnd:
         """Read and answer."""
         if self.is_deaf:
             return
-        now = self.service.clock.monotonic()
+        now = clock.monotonic()
         chunks, self._input = self._input, []
         for chunk in chunks:
             self.engine.receive_bytes(chunk, now=now)
@@ -117,7 +117,7 @@ class ServiceEnd:
 
     def flush(self) -> None:
         """Send what the engine has written."""
-        out = self.engine.bytes_to_send(now=self.service.clock.monotonic())
+        out = self.engine.bytes_to_send(now=clock.monotonic())
         if out and not self.is_closed:
             self.sink.on_bytes(out)
 
@@ -232,7 +232,7 @@ class ServiceEnd:
         self._tags += 1
         token = UUID(int=self._tags)
         is_deleting = link.remote is not None and link.remote.snd_settle_mode == 1
-        now_ms = int(self.service.clock.now() * 1000)
+        now_ms = int(clock.now() * 1000)
         annotations = BrokerAnnotations(
             self._tags,
             now_ms,
@@ -258,8 +258,7 @@ class Service:
         asked: all requests on all connections.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.ends: list[ServiceEnd] = []
         self.stored: list[ServiceBusMessage | EncodedMessage] = []
         self.options = ConnectionOptions(container_id="service", max_message_size=2**27)
@@ -309,8 +308,7 @@ class Service:
             "contoso",
             "contoso",
             self.connect,
-            SharedKey("key", "c2VjcmV0", self.clock),
-            clock=self.clock,
+            SharedKey("key", "c2VjcmV0"),
             random=Random(1),
             management=no_management,
             **options,

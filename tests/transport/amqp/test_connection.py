@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusMessage
+from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusMessage, clock
 from sbclient.amqp import AmqpError, ConnectionOptions
 from sbclient.amqp.frames import EMPTY_FRAME
 from sbclient.errors import (
@@ -14,7 +14,6 @@ from sbclient.errors import (
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
 )
-from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.payloads import batch_of
 from tests.transport.amqp.service import Service, hold
@@ -28,14 +27,14 @@ async def test_silent_peer_is_probed_and_dropped_after_a_timeout(service: Servic
     service.end.is_deaf = True
     with pytest.raises(OperationTimeoutError):
         await sender.send(batch_of(X), timeout_s=10)
-    await transport.clock.sleep(6)
+    await clock.sleep(6)
     assert not sender.is_open
     await sender.send(batch_of(X), timeout_s=10)
     assert len(service.ends) == 2
 
 
 async def test_unexpected_error_of_the_socket_ends_the_connection_at_once(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
+    service: Service, transport: AmqpTransport
 ) -> None:
     sender = transport.open_sender("orders")
     await sender.send(batch_of(X), timeout_s=10)
@@ -61,7 +60,7 @@ async def test_peer_that_answers_the_probe_is_kept(service: Service, transport: 
     service.on_transfer = hold
     with pytest.raises(OperationTimeoutError):
         await sender.send(batch_of(X), timeout_s=10)
-    await transport.clock.sleep(6)
+    await clock.sleep(6)
     assert sender.is_open
     assert len(service.ends) == 1
 
@@ -73,12 +72,12 @@ async def test_peer_that_has_answered_probes_is_probed_again(service: Service, t
     for _ in range(2):
         with pytest.raises(OperationTimeoutError):
             await sender.send(batch_of(X), timeout_s=10)
-        await transport.clock.sleep(6)
+        await clock.sleep(6)
         assert sender.is_open
     service.end.is_deaf = True
     with pytest.raises(OperationTimeoutError):
         await sender.send(batch_of(X), timeout_s=10)
-    await transport.clock.sleep(6)
+    await clock.sleep(6)
     assert not sender.is_open
     service.on_transfer = answering
     await sender.send(batch_of(X), timeout_s=10)
@@ -91,8 +90,8 @@ async def test_idle_frames_keep_the_connection(service: Service, transport: Amqp
     await sender.send(batch_of(X), timeout_s=10)
     before = len(service.end.written)
     for _ in range(8):
-        await transport.clock.sleep(10)
-        service.end.engine.pass_time(now=transport.clock.monotonic())
+        await clock.sleep(10)
+        service.end.engine.pass_time(now=clock.monotonic())
         service.end.flush()
     assert bytes(service.end.written[before:]).count(EMPTY_FRAME) >= 5
     await sender.send(batch_of(X), timeout_s=10)
@@ -103,11 +102,11 @@ async def test_peer_that_falls_silent_is_dropped_without_a_call(service: Service
     sender = transport.open_sender("orders")
     await sender.send(batch_of(X), timeout_s=10)
     service.end.is_deaf = True
-    await transport.clock.sleep(121)
+    await clock.sleep(121)
     assert not sender.is_open
 
 
-async def test_handshake_without_answer_ends(service: Service, transport: AmqpTransport, clock: VirtualClock) -> None:
+async def test_handshake_without_answer_ends(service: Service, transport: AmqpTransport) -> None:
     connect = service.connect
 
     async def deaf(sink: object) -> object:
@@ -127,7 +126,7 @@ async def test_handshake_without_answer_ends(service: Service, transport: AmqpTr
 
 async def test_close_by_the_service_leaves_sends_in_doubt(service: Service, transport: AmqpTransport) -> None:
     service.on_transfer = lambda _: service.end.engine.close(
-        AmqpError("amqp:connection:forced", "going down"), now=transport.clock.monotonic()
+        AmqpError("amqp:connection:forced", "going down"), now=clock.monotonic()
     )
     with pytest.raises(ServiceBusConnectionError) as caught:
         await transport.open_sender("orders").send(batch_of(X), timeout_s=10)
@@ -191,7 +190,7 @@ async def test_pending_accepts_need_no_task_each(service: Service, transport: Am
     ]
     before = asyncio.all_tasks()
     accepts = [asyncio.ensure_future(receiver.open(timeout_s=60)) for receiver in receivers]
-    await transport.clock.sleep(0.1)
+    await clock.sleep(0.1)
     assert len(service.end.attached) >= len(receivers)
     assert asyncio.all_tasks() - before == set(accepts), "a pending accept has a task besides that of its caller"
     for accept in accepts:
@@ -225,7 +224,7 @@ async def test_close_ends_everything(service: Service, transport: AmqpTransport)
     receiver = transport.open_receiver("orders")
     await sender.send(batch_of(X), timeout_s=10)
     waiting = asyncio.create_task(receiver.receive(max_message_count=1, max_wait_time_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     await transport.close()
     await transport.close()
     with pytest.raises((ServiceBusConnectionError, InvalidOperationError)):
@@ -236,9 +235,7 @@ async def test_close_ends_everything(service: Service, transport: AmqpTransport)
         await transport.open_sender("orders").send(batch_of(X), timeout_s=10)
 
 
-async def test_close_of_a_silent_peer_ends_soon(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
-) -> None:
+async def test_close_of_a_silent_peer_ends_soon(service: Service, transport: AmqpTransport) -> None:
     await transport.open_sender("orders").send(batch_of(X), timeout_s=10)
     await transport.open_receiver("orders").open(timeout_s=10)
     service.end.is_deaf = True

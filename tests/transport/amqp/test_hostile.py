@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusMessage
+from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusMessage, clock
 from sbclient.amqp import ACCEPTED, AmqpError, Declared, Rejected, TransactionalState
 from sbclient.amqp.errors import UNAUTHORIZED
 from sbclient.amqp.frames import AMQP_HEADER, SASL_HEADER
@@ -23,7 +23,6 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
-from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.connection import Sink
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.fuzz.amqp_engine import Author
@@ -44,7 +43,7 @@ class HostileEnd(ServiceEnd):
     def flush(self) -> None:
         hostile: HostileService = self.service  # type: ignore[assignment]  # made by that service
         random = hostile.random
-        out = self.engine.bytes_to_send(now=hostile.clock.monotonic())
+        out = self.engine.bytes_to_send(now=clock.monotonic())
         if self.is_closed or self.is_deaf:
             return
         if out and random.random() < hostile.malice:
@@ -71,8 +70,8 @@ class HostileService(Service):
         malice: the share of writes that are.
     """
 
-    def __init__(self, clock: VirtualClock, random: Random) -> None:
-        super().__init__(clock)
+    def __init__(self, random: Random) -> None:
+        super().__init__()
         self.random = random
         self.malice = random.choice((0.03, 0.1, 0.4))
         self.on_transfer = self._answer
@@ -123,7 +122,6 @@ class Caller:
 
     async def in_time(self, call: Callable[[], Awaitable[None]]) -> None:
         """Make a call; it ends in time, with an error of this package if with any."""
-        clock = self.transport.clock
         began_at = clock.monotonic()
         with suppress(ServiceBusError):
             await call()
@@ -171,10 +169,10 @@ class Caller:
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
-async def test_calls_end_in_time_for_any_responses(first: int, clock: VirtualClock) -> None:
+async def test_calls_end_in_time_for_any_responses(first: int) -> None:
     for seed in range(first, first + 20):
         random = Random(f"hostile {seed}")
-        service = HostileService(clock, random)
+        service = HostileService(random)
         transport = service.transport()
         caller = Caller(transport, service, random)
         for _ in range(6):
@@ -200,8 +198,8 @@ async def test_calls_end_in_time_for_any_responses(first: int, clock: VirtualClo
 
 
 @pytest.mark.parametrize("outcome", [None, Received(0, 0), Declared(b"1"), Rejected(None)])
-async def test_outcome_that_no_send_can_have_is_no_success(outcome: Any, clock: VirtualClock) -> None:
-    service = Service(clock)
+async def test_outcome_that_no_send_can_have_is_no_success(outcome: Any) -> None:
+    service = Service()
     service.on_transfer = lambda delivery: delivery.settle(outcome)
     transport = service.transport()
     sender = transport.open_sender("orders")
@@ -210,8 +208,8 @@ async def test_outcome_that_no_send_can_have_is_no_success(outcome: Any, clock: 
     await transport.close()
 
 
-async def test_link_that_loses_its_right_leaves_transfers_in_doubt(clock: VirtualClock) -> None:
-    service = Service(clock)
+async def test_link_that_loses_its_right_leaves_transfers_in_doubt() -> None:
+    service = Service()
     service.on_transfer = hold
     transport = service.transport()
     sending = asyncio.create_task(
@@ -229,7 +227,7 @@ async def test_link_that_loses_its_right_leaves_transfers_in_doubt(clock: Virtua
 
 
 @pytest.mark.parametrize("opening", [b"", SASL_HEADER, AMQP_HEADER])
-async def test_huge_frame_before_the_open_ends_the_connection_at_once(opening: bytes, clock: VirtualClock) -> None:
+async def test_huge_frame_before_the_open_ends_the_connection_at_once(opening: bytes) -> None:
     """Only the eight bytes of its header are read."""
 
     class HugeEnd(ServiceEnd):
@@ -245,7 +243,7 @@ async def test_huge_frame_before_the_open_ends_the_connection_at_once(opening: b
             self.ends.append(end)
             return end
 
-    transport = HugeService(clock).transport()
+    transport = HugeService().transport()
     began_at = clock.monotonic()
     with pytest.raises(ServiceBusError) as raised:
         await transport.open_sender("orders").send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)

@@ -9,7 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from sbclient import NEXT_AVAILABLE_SESSION, AutoLockRenewer, RetryOptions, ServiceBusMessage, ServiceBusReceiveMode
+from sbclient import (
+    NEXT_AVAILABLE_SESSION,
+    AutoLockRenewer,
+    RetryOptions,
+    ServiceBusMessage,
+    ServiceBusReceiveMode,
+    clock,
+)
 from sbclient.amqp import ACCEPTED, RELEASED, AmqpError, DispositionReceived, Modified, Rejected, encode_message
 from sbclient.amqp.types import timestamps
 from sbclient.client.core import ClientCore
@@ -25,7 +32,6 @@ from sbclient.errors import (
     SessionLockLostError,
 )
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.payloads import batch_of
@@ -50,9 +56,7 @@ async def receive(receiver: AmqpReceiver, count: int = 10, wait_s: float = 5.0) 
     return await receiver.receive(max_message_count=count, max_wait_time_s=wait_s)
 
 
-async def test_message_has_the_facts_of_the_service(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
-) -> None:
+async def test_message_has_the_facts_of_the_service(service: Service, transport: AmqpTransport) -> None:
     service.stored.append(
         ServiceBusMessage(
             b"\x00x",
@@ -106,17 +110,15 @@ async def test_fewer_messages_than_asked_for_end_with_a_drain(service: Service, 
 async def test_message_that_crosses_the_drain_is_returned(service: Service, transport: AmqpTransport) -> None:
     receiver = transport.open_receiver("orders")
     waiting = asyncio.create_task(receive(receiver, 10, 5))
-    await transport.clock.sleep(4.999)
+    await clock.sleep(4.999)
     service.answers_drain = False
-    await transport.clock.sleep(0.1)
+    await clock.sleep(0.1)
     put(service, "late")
     assert [str(each) for each in await waiting] == ["late"]
     assert not receiver.is_drained, "another message may be on its way"
 
 
-async def test_drain_without_answer_holds_the_call_up_for_200_ms(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
-) -> None:
+async def test_drain_without_answer_holds_the_call_up_for_200_ms(service: Service, transport: AmqpTransport) -> None:
     service.answers_drain = False
     receiver = transport.open_receiver("orders")
     await receiver.open(timeout_s=5)
@@ -130,12 +132,12 @@ async def test_drain_answered_late_costs_the_next_call_nothing(service: Service,
     receiver = transport.open_receiver("orders")
     assert await receive(receiver, 10, 1) == []
     waiting = asyncio.create_task(receive(receiver, 5, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     service.answers_drain = True
     link = service.end.link("orders")
     link.drained()
     service.end.flush()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     put(service, "a")
     assert [str(each) for each in await waiting] == ["a"]
 
@@ -143,12 +145,12 @@ async def test_drain_answered_late_costs_the_next_call_nothing(service: Service,
 async def test_cancelled_call_discards_nothing(service: Service, transport: AmqpTransport) -> None:
     receiver = transport.open_receiver("orders")
     waiting = asyncio.create_task(receive(receiver, 10, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     store(service, "a", "b")
     service.end.serve(service.end.link("orders"))
     waiting.cancel()  # before the messages cross
     service.end.flush()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     assert service.end.dispositions == []
     assert [str(each) for each in await receive(receiver, 10, 5)] == ["a", "b"]
 
@@ -159,10 +161,10 @@ async def test_deleting_receiver_leaves_no_credit_behind(
 ) -> None:
     receiver = transport.open_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     waiting = asyncio.create_task(receive(receiver, 10, 5))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     if is_cancelled:
         waiting.cancel()
-    await transport.clock.sleep(5)
+    await clock.sleep(5)
     put(service, "a")
     assert service.stored, "nothing may be deleted for a call that is over"
     (message,) = await receive(receiver, 1)
@@ -174,9 +176,9 @@ async def test_deleted_messages_outlive_the_link_that_brought_them(service: Serv
     service.answers_drain = False
     receiver = transport.open_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     waiting = asyncio.create_task(receive(receiver, 5, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     waiting.cancel()
-    await transport.clock.sleep(0)
+    await clock.sleep(0)
     put(service, "a")
     service.end.cut()
     assert [str(each) for each in await receive(receiver, 5, 1)] == ["a"]
@@ -185,14 +187,14 @@ async def test_deleted_messages_outlive_the_link_that_brought_them(service: Serv
 async def test_prefetch_keeps_credit_up(service: Service, transport: AmqpTransport) -> None:
     store(service, *(str(number) for number in range(20)))
     receiver = transport.open_receiver("orders", prefetch_count=8)
-    began_at = transport.clock.monotonic()
+    began_at = clock.monotonic()
     seen = []
     for _ in range(20):
         (message,) = await receive(receiver, 1)
         seen.append(str(message))
     assert seen == [str(number) for number in range(20)]
     assert not any(drain for _, drain in service.end.grants)
-    assert transport.clock.monotonic() - began_at < 1
+    assert clock.monotonic() - began_at < 1
 
 
 async def test_messages_come_ahead_of_the_calls_but_no_more_than_these_will_receive(
@@ -202,12 +204,12 @@ async def test_messages_come_ahead_of_the_calls_but_no_more_than_these_will_rece
     receiver = transport.open_receiver("orders")
     receiver.fetch_ahead(5, 12)
     assert len(await receive(receiver, 4)) == 4
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     assert len(service.stored) == 11  # without another call
     seen = 4
     while seen < 12:
         seen += len(await receive(receiver, 3))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     assert [str(each) for each in service.stored] == [str(number) for number in range(12, 20)]
     assert not any(drain for _, drain in service.end.grants)
     assert [str(each) for each in await receive(receiver, 1)] == ["12"]  # more than was announced
@@ -217,36 +219,32 @@ async def test_message_with_less_than_half_of_its_lock_is_released(service: Serv
     store(service, "a", "b")
     receiver = transport.open_receiver("orders", prefetch_count=5)
     assert [str(each) for each in await receive(receiver, 1)] == ["a"]
-    await transport.clock.sleep(20)
+    await clock.sleep(20)
     put(service, "c")
-    await transport.clock.sleep(9)
+    await clock.sleep(9)
     assert service.end.dispositions == []
-    await transport.clock.sleep(2)
+    await clock.sleep(2)
     (released,) = service.end.dispositions
     assert (released.state, released.settled, released.delivery.delivery_id) == (RELEASED, True, 1)
     assert [str(each) for each in await receive(receiver, 1)] == ["c"]
 
 
-class CountingClock(VirtualClock):
-    """Fails if timers are set again and again."""
+async def test_release_at_half_of_the_lock_needs_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers, call_later = iter(range(1_000)), clock.call_later
 
-    timers = 0
+    def counted(delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
+        next(timers)  # fails if timers are set again and again
+        return call_later(delay_s, action)
 
-    def call_later(self, delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
-        self.timers += 1
-        assert self.timers < 1_000
-        return super().call_later(delay_s, action)
-
-
-async def test_release_at_half_of_the_lock_needs_one_timer() -> None:
-    service = Service(CountingClock())
+    monkeypatch.setattr(clock, "call_later", counted)
+    service = Service()
     transport = service.transport()
     receiver = transport.open_receiver("orders", prefetch_count=100)
     assert await receive(receiver, 1, 1) == []
     for number in range(40):
-        await transport.clock.sleep(1 / 3 + number / 7_000_003)
+        await clock.sleep(1 / 3 + number / 7_000_003)
         put(service, "a")
-        await transport.clock.sleep(31)
+        await clock.sleep(31)
     assert len(service.end.dispositions) == 40
     await transport.close()
 
@@ -258,7 +256,7 @@ async def test_prefetching_receiver_fetches_again_after_everything_was_released(
     receiver = transport.open_receiver("orders", prefetch_count=2)
     assert [str(each) for each in await receive(receiver, 1)] == ["a"]
     store(service, "d")
-    await transport.clock.sleep(40)
+    await clock.sleep(40)
     assert len(service.end.dispositions) == 2
     assert [str(each) for each in await receive(receiver, 1)] == ["d"]
 
@@ -269,13 +267,13 @@ async def test_messages_of_a_cancelled_call_are_released_at_half_of_their_lock(
     service.answers_drain = False
     receiver = transport.open_receiver("orders")
     call = asyncio.create_task(receiver.receive(max_message_count=5, max_wait_time_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     put(service, "a")
-    await transport.clock.sleep(0.1)  # the call waits for the answer to its drain
+    await clock.sleep(0.1)  # the call waits for the answer to its drain
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled()
-    await transport.clock.sleep(31)
+    await clock.sleep(31)
     assert [each.state for each in service.end.dispositions] == [RELEASED]
 
 
@@ -304,7 +302,7 @@ async def test_drain_that_is_never_answered_starves_no_later_call(service: Servi
     receiver = transport.open_receiver("orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE)
     assert await receive(receiver, 10, 1) == []
     waiting = asyncio.create_task(receive(receiver, 5, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     put(service, "a")
     assert [str(each) for each in await waiting] == ["a"]
     assert service.end.grants == [(10, False), (10, True), (10, False), (9, True)]
@@ -327,7 +325,7 @@ async def test_close_releases_undelivered_messages(service: Service, transport: 
 async def test_two_calls_share_arriving_messages(service: Service, transport: AmqpTransport) -> None:
     receiver = transport.open_receiver("orders")
     calls = [asyncio.create_task(receive(receiver, 1, 60)) for _ in range(2)]
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     put(service, "a", "b")
     received = await asyncio.gather(*calls)
     assert sorted(str(message) for messages in received for message in messages) == ["a", "b"]
@@ -457,10 +455,10 @@ async def test_cancelled_settlement_leaves_the_link_usable(service: Service, tra
     receiver = transport.open_receiver("orders")
     one, other = await receive(receiver, 2)
     settling = asyncio.create_task(receiver.settle(one, COMPLETE, timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     settling.cancel()
     second = asyncio.create_task(receiver.settle(other, COMPLETE, timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     for event in held:
         event.delivery.settle(ACCEPTED)
     service.end.flush()
@@ -503,9 +501,9 @@ async def test_settling_together_ends_at_the_deadline(service: Service, transpor
     store(service, "a", "b")
     receiver = transport.open_receiver("orders")
     messages = await receive(receiver, 2)
-    began_at = transport.clock.monotonic()
+    began_at = clock.monotonic()
     assert await receiver.settle_together(messages, COMPLETE, timeout_s=10) == messages[:1]
-    assert transport.clock.monotonic() == began_at + 10
+    assert clock.monotonic() == began_at + 10
 
 
 # -- sessions ---------------------------------------------------------------------------------------------------------
@@ -537,7 +535,7 @@ async def test_lost_link_of_a_session_is_a_lost_lock(
     receiver = transport.open_receiver("orders", session="s1")
     (message,) = await receive(receiver, 1)
     waiting = asyncio.create_task(receive(receiver, 1, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     if is_connection:
         service.end.cut()
     else:
@@ -558,9 +556,9 @@ async def test_cancelled_accept_lets_the_session_go(service: Service, transport:
     service.unanswered.add("orders")
     receiver = transport.open_receiver("orders", session="s1")
     opening = asyncio.create_task(receiver.open(timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     opening.cancel()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     assert service.end.link("orders").is_over
     service.unanswered.clear()
     await receiver.open(timeout_s=60)
@@ -575,13 +573,13 @@ async def test_waiting_call_attaches_again_at_once(
 ) -> None:
     receiver = transport.open_receiver("orders")
     waiting = asyncio.create_task(receive(receiver, 5, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     if is_connection:
         service.end.cut()
     else:
         service.end.link("orders").detach(AmqpError("amqp:link:detach-forced", "idle"))
         service.end.flush()
-    await transport.clock.sleep(0.1)
+    await clock.sleep(0.1)
     put(service, "a")
     assert [str(each) for each in await waiting] == ["a"]
     assert len(service.ends) == 1 + is_connection
@@ -590,12 +588,12 @@ async def test_waiting_call_attaches_again_at_once(
 async def test_more_messages_than_credit_end_the_link(service: Service, transport: AmqpTransport) -> None:
     receiver = transport.open_receiver("orders")
     waiting = asyncio.create_task(receive(receiver, 1, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     link = service.end.link("orders")
     for number in range(3):
         service.end.send(link, ServiceBusMessage(str(number)), needs_credit=False)
     service.end.flush()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     assert link.is_over
     await asyncio.wait([waiting])
     put(service, "z")
@@ -609,12 +607,12 @@ async def test_transfer_to_a_wrong_handle_ends_that_session_alone(service: Servi
     await other.send(batch_of([ServiceBusMessage("x")]), timeout_s=10)
     receiver = transport.open_receiver("orders")
     waiting = asyncio.create_task(receive(receiver, 1, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     channel = service.end.link("orders").session.channel
     for frame in write_transfers(channel, 99, 0, b"t", 0, b"", settled=True, state=None, max_frame_size=512):
         service.end.engine.write_bytes(frame)
     service.end.flush()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     put(service, "a")
     assert [str(each) for each in await waiting] == ["a"]
     assert other.is_open
@@ -624,7 +622,7 @@ async def test_transfer_to_a_wrong_handle_ends_that_session_alone(service: Servi
 async def test_unreadable_message_is_left_out(service: Service, transport: AmqpTransport) -> None:
     receiver = transport.open_receiver("orders")
     waiting = asyncio.create_task(receive(receiver, 2, 5))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     link = service.end.link("orders")
     link.send(b"\xff\xff", tag=UUID(int=77).bytes_le)
     put(service, "a")
@@ -635,11 +633,11 @@ async def test_unreadable_message_is_left_out(service: Service, transport: AmqpT
 async def test_message_with_unreadable_annotations_is_received_with_the_others(
     service: Service, transport: AmqpTransport
 ) -> None:
-    core = ClientCore(transport, None, RetryOptions(), transport.clock, Random(1), on_open=lambda: None)
-    async with AutoLockRenewer(clock=transport.clock) as renewer:
+    core = ClientCore(transport, None, RetryOptions(), Random(1), on_open=lambda: None)
+    async with AutoLockRenewer() as renewer:
         receiver = ServiceBusReceiver(core, "orders", auto_lock_renewer=renewer)
         waiting = asyncio.create_task(receiver.receive_messages(2, 5))
-        await transport.clock.sleep(1)
+        await clock.sleep(1)
         annotations = b"\x00\x53\x72" + b"\xc1\x06\x02\xa3\x01a\xa1\x09"
         service.end.link("orders").send(
             annotations + encode_message(ServiceBusMessage("a")).payload, tag=UUID(int=77).bytes_le
@@ -656,7 +654,7 @@ async def test_receive_ends_when_the_namespace_cannot_be_reached(service: Servic
 
     receiver = transport.open_receiver("orders")
     waiting = asyncio.create_task(receive(receiver, 5, 60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     service.connect_error = refused("connection refused")
     service.end.cut()
     with pytest.raises(ServiceBusConnectionError):
@@ -666,7 +664,7 @@ async def test_receive_ends_when_the_namespace_cannot_be_reached(service: Servic
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def renews(service: Service, clock: VirtualClock) -> datetime:
+def renews(service: Service) -> datetime:
     """Let the service renew all locks; return their new end."""
     until = datetime.fromtimestamp(clock.now() + 100, tz=UTC)
     service.replies["com.microsoft:renew-lock"] = lambda body: (
@@ -677,10 +675,8 @@ def renews(service: Service, clock: VirtualClock) -> datetime:
     return until
 
 
-async def test_renewals_of_one_step_share_a_request(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
-) -> None:
-    until = renews(service, clock)
+async def test_renewals_of_one_step_share_a_request(service: Service, transport: AmqpTransport) -> None:
+    until = renews(service)
     store(service, *"abc")
     receiver = transport.open_receiver("orders")
     messages = await receive(receiver, 3)
@@ -692,9 +688,9 @@ async def test_renewals_of_one_step_share_a_request(
 
 
 async def test_renewals_are_grouped_by_the_link_that_brought_the_messages(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
+    service: Service, transport: AmqpTransport
 ) -> None:
-    renews(service, clock)
+    renews(service)
     receiver = transport.open_receiver("orders")
     store(service, "a")
     (lost,) = await receive(receiver, 1)
@@ -711,9 +707,7 @@ async def test_renewals_are_grouped_by_the_link_that_brought_the_messages(
     ]
 
 
-async def test_one_lost_lock_does_not_fail_the_renewals_of_others(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
-) -> None:
+async def test_one_lost_lock_does_not_fail_the_renewals_of_others(service: Service, transport: AmqpTransport) -> None:
     until = datetime.fromtimestamp(clock.now() + 100, tz=UTC)
 
     def answer(body: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sbclient import ServiceBusMessage
+from sbclient import ServiceBusMessage, clock
 from sbclient.amqp import AmqpError, ConnectionOptions, IncomingDelivery, Rejected, Released, Sections
 from sbclient.amqp.states import Modified
 from sbclient.delivery import SenderLimits
@@ -20,7 +20,6 @@ from sbclient.errors import (
     ServiceBusInternalError,
     ServiceBusQuotaExceededError,
 )
-from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.payloads import batch_of
 from tests.transport.amqp.service import Service, accept, hold, refused
@@ -70,7 +69,7 @@ async def test_connection_lost_before_the_answer_leaves_the_send_in_doubt(
 
 
 async def test_connection_lost_while_waiting_for_credit_sends_nothing(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
+    service: Service, transport: AmqpTransport
 ) -> None:
     service.credit = 0
     sender = transport.open_sender("orders")
@@ -88,7 +87,7 @@ async def test_each_of_many_callers_gets_its_own_doubt(service: Service, transpo
     service.on_transfer = hold
     sender = transport.open_sender("orders")
     sends = [asyncio.create_task(sender.send(batch_of(message(str(n))), timeout_s=60)) for n in range(5)]
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     service.end.cut()
     errors = await asyncio.gather(*sends, return_exceptions=True)
     assert len({id(error) for error in errors}) == 5
@@ -151,9 +150,7 @@ async def test_link_detached_for_idleness_is_attached_again_by_the_next_send(
     assert len(service.ends) == 1
 
 
-async def test_no_credit_in_time_is_a_timeout_without_doubt(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
-) -> None:
+async def test_no_credit_in_time_is_a_timeout_without_doubt(service: Service, transport: AmqpTransport) -> None:
     service.credit = 0
     sender = transport.open_sender("orders")
     began_at = clock.monotonic()
@@ -168,7 +165,7 @@ async def test_no_credit_in_time_is_a_timeout_without_doubt(
 
 
 async def test_credit_that_is_used_up_is_waited_for_until_the_deadline(
-    service: Service, transport: AmqpTransport, clock: VirtualClock
+    service: Service, transport: AmqpTransport
 ) -> None:
     service.credit = 1
     sender = transport.open_sender("orders")
@@ -209,12 +206,12 @@ async def test_one_transfer_of_a_key_is_unsettled_while_others_are_pipelined(
     ]
     sends += [asyncio.create_task(sender.send(batch_of(message(f"n{n}")), timeout_s=60)) for n in range(3)]
     sends.append(asyncio.create_task(sender.send(batch_of(message("p", partition_key="p")), timeout_s=60)))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     assert bodies(service) == ["k0", "n0", "n1", "n2", "p"]
     for seen in ("k1", "k2"):
         accept(service.end.transfers[0 if seen == "k1" else -1])
         service.end.flush()
-        await transport.clock.sleep(1)
+        await clock.sleep(1)
         assert bodies(service)[-1] == seen
     for delivery in service.end.transfers:
         accept(delivery)
@@ -230,13 +227,13 @@ async def test_order_of_a_key_holds_across_a_cancelled_and_a_late_caller(
     sends = [
         asyncio.create_task(sender.send(batch_of(message(f"k{n}", session_id="k")), timeout_s=60)) for n in range(4)
     ]
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     sends[1].cancel()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     for _ in range(3):
         accept(service.end.transfers[-1])
         service.end.flush()
-        await transport.clock.sleep(1)
+        await clock.sleep(1)
     assert bodies(service) == ["k0", "k2", "k3"]
     assert [send.cancelled() for send in sends] == [False, True, False, False]
 
@@ -255,9 +252,9 @@ async def test_cancelled_send_that_waits_never_leaves(service: Service, transpor
     sender = transport.open_sender("orders")
     first = asyncio.create_task(sender.send(batch_of(message("first")), timeout_s=60))
     second = asyncio.create_task(sender.send(batch_of(message("second")), timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     first.cancel()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     service.end.link("orders").grant(5)
     service.end.flush()
     await second
@@ -268,7 +265,7 @@ async def test_cancelled_send_that_left_leaves_the_link_usable(service: Service,
     service.on_transfer = hold
     sender = transport.open_sender("orders")
     sending = asyncio.create_task(sender.send(batch_of(message("a")), timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     sending.cancel()
     service.on_transfer = accept
     await sender.send(batch_of(message("b")), timeout_s=10)
@@ -285,9 +282,9 @@ async def test_cancelled_opening_leaves_the_connection_usable(
     service.unanswered.add(stage)
     sender = transport.open_sender("orders")
     opening = asyncio.create_task(sender.open(timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     opening.cancel()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     service.unanswered.clear()
     await sender.send(batch_of(message()), timeout_s=10)
     assert len(service.ends) == 1
@@ -298,9 +295,9 @@ async def test_cancelled_caller_does_not_end_the_opening_for_others(service: Ser
     sender = transport.open_sender("orders")
     one = asyncio.create_task(sender.send(batch_of(message("a")), timeout_s=60))
     other = asyncio.create_task(sender.send(batch_of(message("b")), timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     one.cancel()
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     service.end.link("orders").accept(credit=10)
     service.end.flush()
     await other
@@ -366,7 +363,7 @@ async def test_unsettled_outcome_is_settled_by_the_client(service: Service, tran
 
     service.on_transfer = lambda delivery: delivery.settle(ACCEPTED, settled=False)
     await transport.open_sender("orders").send(batch_of(message()), timeout_s=10)
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     assert service.end.transfers[0].is_settled
 
 
@@ -378,7 +375,7 @@ async def test_pipelined_sends_need_no_task_and_no_timer_each(service: Service, 
     tasks = len(asyncio.all_tasks())
     writes = service.end.writes
     sends = [asyncio.create_task(sender.send(batch_of(message()), timeout_s=20)) for _ in range(500)]
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     assert len(asyncio.all_tasks()) == tasks + 500
     assert len(service.end.transfers) == 500
     assert service.end.writes == writes + 1
@@ -423,7 +420,7 @@ async def test_connection_lost_after_a_request_was_taken_leaves_it_in_doubt(
 ) -> None:
     service.replies["com.microsoft:schedule-message"] = lambda body: None
     scheduling = asyncio.create_task(transport.open_sender("orders").schedule(batch_of(message()), timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     service.end.cut()
     with pytest.raises(ServiceBusConnectionError) as caught:
         await scheduling
@@ -434,7 +431,7 @@ async def test_closing_a_sender_fails_its_pending_sends(service: Service, transp
     service.on_transfer = hold
     sender = transport.open_sender("orders")
     sending = asyncio.create_task(sender.send(batch_of(message()), timeout_s=60))
-    await transport.clock.sleep(1)
+    await clock.sleep(1)
     await sender.close()
     with pytest.raises(ServiceBusError) as caught:
         await sending
@@ -489,15 +486,15 @@ async def test_large_message_does_not_delay_other_links(service: Service, transp
         assert len(data) < 2**18 + 2**17
         write(data)
         end.sink.on_full(is_full=True)
-        transport.clock.call_later(1.0, lambda: end.sink.on_full(is_full=False))
+        clock.call_later(1.0, lambda: end.sink.on_full(is_full=False))
 
     end.write = write_slowly  # type: ignore[method-assign]  # a network that takes a quarter of a megabyte a second
     body = b"x" * 1_000_000
     sending = asyncio.create_task(large.send(batch_of([ServiceBusMessage(body)]), timeout_s=60))
-    await transport.clock.sleep(0.5)
-    began_at = transport.clock.monotonic()
+    await clock.sleep(0.5)
+    began_at = clock.monotonic()
     await small.send(batch_of(message("small")), timeout_s=60)
-    assert transport.clock.monotonic() - began_at < 3
+    assert clock.monotonic() - began_at < 3
     assert not sending.done()
     await sending
     assert Sections(end.transfers[-1].payload).data() == [body]

@@ -14,7 +14,6 @@ import pytest
 import pytest_asyncio
 
 from sbclient import ServiceBusMessage, TransportType
-from sbclient.clock import Clock
 from sbclient.emulator import Emulator
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
@@ -41,7 +40,7 @@ async def emulator() -> AsyncIterator[Emulator]:
 
 async def opened(connection_string: str, **options: Any) -> Transport:
     connection = parse_connection_string(connection_string)
-    return open_transport(connection, clock=Clock(), random=Random(1), transport="amqp", **options)
+    return open_transport(connection, random=Random(1), transport="amqp", **options)
 
 
 async def round_trip(connection_string: str, **options: Any) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from sbclient import ServiceBusMessage
+from sbclient import ServiceBusMessage, clock
 from sbclient.emulator.sas import Authorizer, root_rule
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.testing import VirtualClock
 from sbclient.transport.amqp.credentials import IdentityCredential, SharedKey, Signature, Token, token_source
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.payloads import batch_of
@@ -25,8 +24,8 @@ async def test_token_is_renewed_before_it_ends_and_links_do_not_notice(
     sender = transport.open_sender("orders")
     await sender.send(batch_of(X), timeout_s=10)
     for _ in range(4):
-        await transport.clock.sleep(0.9 * 3600)
-        service.end.engine.pass_time(now=transport.clock.monotonic())
+        await clock.sleep(0.9 * 3600)
+        service.end.engine.pass_time(now=clock.monotonic())
         service.end.flush()
     assert 4 <= service.asked.count("put-token") <= 6
     assert service.end.attached.count("orders") == 1
@@ -37,12 +36,12 @@ async def test_failed_renewal_is_tried_again(service: Service, transport: AmqpTr
     sender = transport.open_sender("orders")
     await sender.send(batch_of(X), timeout_s=10)
     service.replies["put-token"] = lambda body: (500, None, None)
-    await transport.clock.sleep(0.85 * 3600 + 35)
+    await clock.sleep(0.85 * 3600 + 35)
     assert 3 <= service.asked.count("put-token") <= 6
     service.replies["put-token"] = lambda body: (202, None, None)
-    await transport.clock.sleep(11)
+    await clock.sleep(11)
     count = service.asked.count("put-token")
-    await transport.clock.sleep(60)
+    await clock.sleep(60)
     assert service.asked.count("put-token") == count
 
 
@@ -60,9 +59,9 @@ async def test_request_names_kind_and_audience(service: Service, transport: Amqp
     assert body.startswith("SharedAccessSignature ")
 
 
-async def test_signed_token_proves_itself_to_the_emulator(clock: VirtualClock) -> None:
+async def test_signed_token_proves_itself_to_the_emulator() -> None:
     rule = root_rule("c2VjcmV0a2V5")
-    token = await SharedKey(rule.key_name, "c2VjcmV0a2V5", clock).token("amqps://contoso.example/orders/x")
+    token = await SharedKey(rule.key_name, "c2VjcmV0a2V5").token("amqps://contoso.example/orders/x")
     grant = Authorizer(rules=[rule]).authenticate(token.text, clock.now())
     assert grant.path == "orders/x"
     assert token.expires_at == pytest.approx(clock.now() + 3600, abs=1)
@@ -99,20 +98,20 @@ async def test_failing_credential_is_an_authentication_error_without_secrets() -
     assert "SECRET" not in str(caught.value)
 
 
-async def test_kinds_of_credentials(clock: VirtualClock) -> None:
+async def test_kinds_of_credentials() -> None:
     connection = parse_connection_string("Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=SECRET")
-    assert isinstance(token_source(connection, None, clock), SharedKey)
-    named = token_source(None, SimpleNamespace(named_key=("n", "SECRET")), clock)
-    assert (await named.token("a")).text == (await SharedKey("n", "SECRET", clock).token("a")).text
-    signed = token_source(None, SimpleNamespace(signature="SharedAccessSignature se=5"), clock)
+    assert isinstance(token_source(connection, None), SharedKey)
+    named = token_source(None, SimpleNamespace(named_key=("n", "SECRET")))
+    assert (await named.token("a")).text == (await SharedKey("n", "SECRET").token("a")).text
+    signed = token_source(None, SimpleNamespace(signature="SharedAccessSignature se=5"))
     assert (await signed.token("a")).expires_at == 5.0
-    assert isinstance(token_source(None, Credential(), clock), IdentityCredential)
+    assert isinstance(token_source(None, Credential()), IdentityCredential)
     with pytest.raises(InvalidOperationError):
-        token_source(None, object(), clock)
+        token_source(None, object())
 
 
-async def test_no_repr_shows_a_secret(service: Service, transport: AmqpTransport, clock: VirtualClock) -> None:
-    key = SharedKey("name", "SECRET", clock)
+async def test_no_repr_shows_a_secret(service: Service, transport: AmqpTransport) -> None:
+    key = SharedKey("name", "SECRET")
     shown = [key, Signature("SECRET"), await Signature("SECRET").token("a"), IdentityCredential(Credential())]
     assert not any("SECRET" in repr(each) for each in shown)
     sender, receiver = transport.open_sender("orders"), transport.open_receiver("orders")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.broker.profile import PREM_2017
-from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.entities import (
     EntityAddress,
@@ -41,7 +41,7 @@ T = 10.0
 
 @pytest.fixture
 async def transport() -> AsyncIterator[MemoryTransport]:
-    host = memory_host("test", clock=VirtualClock(), random=Random(1))
+    host = memory_host("test", random=Random(1))
     transport = MemoryTransport(host)
     await transport.administration.create(QUEUE, QueueProperties("q"))
     await transport.administration.create(SESSIONS, QueueProperties("s", requires_session=True))
@@ -122,7 +122,7 @@ async def test_opening_proves_that_the_entity_exists(transport: MemoryTransport)
 
 async def test_messages_are_scheduled_and_cancelled(transport: MemoryTransport) -> None:
     sender = transport.open_sender("q")
-    later = at(transport.host.clock.now() + 30)
+    later = at(clock.now() + 30)
     first, _ = await sender.schedule(
         batch_of([message(name, scheduled_enqueue_time_utc=later) for name in "ab"]), timeout_s=T
     )
@@ -139,7 +139,7 @@ async def test_a_transaction_commits_or_rolls_back(transport: MemoryTransport) -
         transaction = await transport.begin_transaction(timeout_s=T)
         await sender.send(batch_of([message(ends)]), timeout_s=T, transaction=transaction)
         await sender.schedule(
-            batch_of([message("later", scheduled_enqueue_time_utc=at(transport.host.clock.now() + 5))]),
+            batch_of([message("later", scheduled_enqueue_time_utc=at(clock.now() + 5))]),
             timeout_s=T,
             transaction=transaction,
         )
@@ -220,7 +220,7 @@ async def test_sessions_are_held_with_their_state(transport: MemoryTransport) ->
     assert receiver.session_id == "x"
     await asyncio.sleep(30)
     until = await receiver.renew_session_lock(timeout_s=T)
-    assert until == receiver.session_locked_until_utc == at(transport.host.clock.now() + 60)
+    assert until == receiver.session_locked_until_utc == at(clock.now() + 60)
     (held,) = await receive(receiver)
     assert bodies(await receiver.peek(max_message_count=5, sequence_number=0, timeout_s=T)) == ["a"]
     await receiver.settle(held, DEFER, timeout_s=T)

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from azure.servicebus import ServiceBusMessage
 
-from sbclient.clock import Clock
+from sbclient import clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.sdk.errors import Place
@@ -112,11 +112,8 @@ class ReceivedDouble(ServiceBusMessage):
 class ReceiverDouble(SdkDouble):
     """A receiver; messages passed to `arrive` wait for a receive call."""
 
-    def __init__(
-        self, clock: Clock, *, session_id: str | None = None, locked_until_utc: datetime | None = None
-    ) -> None:
+    def __init__(self, *, session_id: str | None = None, locked_until_utc: datetime | None = None) -> None:
         super().__init__()
-        self._clock = clock
         self._arrived: list[ReceivedDouble] = []
         self._arrival = asyncio.Event()
         self._numbers = itertools.count(1)
@@ -125,7 +122,7 @@ class ReceiverDouble(SdkDouble):
             self.session = SimpleNamespace(session_id=session_id, locked_until_utc=locked_until_utc)
 
     def arrive(self, *bodies: str) -> None:
-        locked_until = datetime.fromtimestamp(self._clock.now(), tz=UTC) + LOCK
+        locked_until = datetime.fromtimestamp(clock.now(), tz=UTC) + LOCK
         self._arrived += [ReceivedDouble(body, next(self._numbers), locked_until) for body in bodies]
         self._arrival.set()
 
@@ -175,8 +172,7 @@ class OwnerDouble:
 
     place = Place("contoso.example")
 
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.tasks = OwnedTasks(on_failure=lambda error: None)
         self.senders: list[SenderDouble] = []
         self.receivers: list[Any] = []

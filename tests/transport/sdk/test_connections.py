@@ -19,8 +19,8 @@ from sbclient import (
     ServiceBusClient,
     ServiceBusMessage,
     TransportType,
+    clock,
 )
-from sbclient.clock import Clock
 from sbclient.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
@@ -49,7 +49,7 @@ def host_of(emulator: Emulator) -> str:
 
 
 def token_for(emulator: Emulator) -> str:
-    return sign(f"sb://{host_of(emulator)}", ROOT_KEY_NAME, ROOT_KEY, int(Clock().now()) + 600)
+    return sign(f"sb://{host_of(emulator)}", ROOT_KEY_NAME, ROOT_KEY, int(clock.now()) + 600)
 
 
 async def works(client: ServiceBusClient) -> None:
@@ -103,9 +103,9 @@ class Identity:
 
             raise ClientAuthenticationError("no way to sign in")
         self.scopes += scopes
-        parts = ({"alg": "RS256"}, {"aud": scopes[0], "exp": int(Clock().now()) + 600})
+        parts = ({"alg": "RS256"}, {"aud": scopes[0], "exp": int(clock.now()) + 600})
         encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
-        return AccessToken(".".join([*encoded, "c2ln"]), int(Clock().now()) + 600)
+        return AccessToken(".".join([*encoded, "c2ln"]), int(clock.now()) + 600)
 
 
 async def test_an_identity() -> None:
@@ -142,13 +142,7 @@ async def test_web_sockets_at_a_custom_endpoint(emulator: Emulator, way: Any) ->
 async def test_options_are_passed_to_the_sdk() -> None:
     proxy = {"proxy_hostname": "proxy.contoso", "proxy_port": 3128, "username": "me", "password": "hunter2"}
     text = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=n;SharedAccessKey=hunter2"
-    transport = open_sdk_transport(
-        parse_connection_string(text),
-        clock=Clock(),
-        random=Random(1),
-        http_proxy=proxy,
-        user_agent="app",
-    )
+    transport = open_sdk_transport(parse_connection_string(text), random=Random(1), http_proxy=proxy, user_agent="app")
     sdk = transport.sdk_sender("orders")
     assert sdk._config.http_proxy == proxy
     assert sdk._config.user_agent == "app"
@@ -163,7 +157,7 @@ async def test_options_are_passed_to_the_sdk() -> None:
 
 async def test_a_transport_connects_on_first_use() -> None:
     text = "Endpoint=sb://192.0.2.1;SharedAccessKeyName=n;SharedAccessKey=k"
-    transport = open_sdk_transport(parse_connection_string(text), clock=Clock(), random=Random(1))
+    transport = open_sdk_transport(parse_connection_string(text), random=Random(1))
     sender, receiver = transport.open_sender("orders"), transport.open_receiver("orders")
     assert not sender.is_open
     await receiver.close()
@@ -176,7 +170,7 @@ async def test_a_transport_connects_on_first_use() -> None:
 
 def test_a_namespace_without_a_credential_is_rejected() -> None:
     with pytest.raises(InvalidOperationError):
-        open_sdk_transport(None, fully_qualified_namespace="contoso", clock=Clock(), random=Random(1))
+        open_sdk_transport(None, fully_qualified_namespace="contoso", random=Random(1))
 
 
 @pytest.mark.parametrize(("name", "near"), [("secondry", "secondary"), ("conection_verify", "connection_verify")])
@@ -201,5 +195,5 @@ def test_a_misspelt_option_is_rejected_with_the_nearest_name(name: str, near: st
 )
 def test_an_address_that_may_be_an_emulator_is_recognised(text: str, is_perhaps: bool) -> None:
     connection = parse_connection_string(f"{text};SharedAccessKeyName=k;SharedAccessKey=secret")
-    place = open_sdk_transport(connection, clock=Clock(), random=Random(1)).place
+    place = open_sdk_transport(connection, random=Random(1)).place
     assert (place.namespace, place.is_perhaps_emulator) == (connection.namespace, is_perhaps)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from azure.servicebus import exceptions as sdk_errors
 
-from sbclient.clock import VirtualClock
+from sbclient import clock
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusConnectionError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.sdk.link import CANCEL_TIMEOUT_S, CLOSE_S, TIMEOUT_GRACE_S, LinkDiscardedError, SdkLink
@@ -28,8 +28,8 @@ async def tasks() -> AsyncIterator[OwnedTasks]:
 
 
 @pytest.fixture
-def link(sdk: SdkDouble, tasks: OwnedTasks, clock: VirtualClock) -> SdkLink[SdkDouble]:
-    return SdkLink(sdk, "'orders'", clock, tasks)
+def link(sdk: SdkDouble, tasks: OwnedTasks) -> SdkLink[SdkDouble]:
+    return SdkLink(sdk, "'orders'", tasks)
 
 
 async def call(link: SdkLink[SdkDouble], what: Any = "x", timeout_s: float = 10.0) -> Any:
@@ -58,9 +58,7 @@ async def test_calls_run_one_at_a_time_in_order(link: SdkLink[SdkDouble], sdk: S
     assert (sdk.log, sdk.faults) == ([0, 1, 2, 3, 4], [])
 
 
-async def test_a_call_that_waits_too_long_sends_nothing(
-    link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
-) -> None:
+async def test_a_call_that_waits_too_long_sends_nothing(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
     sdk.on_call = lambda _: asyncio.sleep(5.0)
     first = asyncio.create_task(call(link, "first"))
     await asyncio.sleep(0)
@@ -109,9 +107,7 @@ async def test_a_call_cancelled_while_it_acquires_the_object_releases_it(
     assert sdk.log == ["third"]
 
 
-async def test_a_call_without_an_answer_discards_the_object(
-    link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock
-) -> None:
+async def test_a_call_without_an_answer_discards_the_object(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
     sdk.on_call = hang
     began = clock.monotonic()
     with pytest.raises(OperationTimeoutError, match="result is unknown"):
@@ -183,10 +179,8 @@ async def test_the_timeout_includes_opening(link: SdkLink[SdkDouble], sdk: SdkDo
     assert (link.is_gone, sdk.log) == (True, [])
 
 
-async def test_an_idle_object_is_closed_and_a_busy_one_is_not(
-    sdk: SdkDouble, tasks: OwnedTasks, clock: VirtualClock
-) -> None:
-    link = SdkLink(sdk, "'orders'", clock, tasks, idle_s=30.0)
+async def test_an_idle_object_is_closed_and_a_busy_one_is_not(sdk: SdkDouble, tasks: OwnedTasks) -> None:
+    link = SdkLink(sdk, "'orders'", tasks, idle_s=30.0)
     await call(link)
     await asyncio.sleep(29.0)
     sdk.on_call = lambda _: asyncio.sleep(40.0)
@@ -198,7 +192,7 @@ async def test_an_idle_object_is_closed_and_a_busy_one_is_not(
     assert (link.is_gone, sdk.closed) == (True, 1)
 
 
-async def test_closing_waits_for_a_limited_time(link: SdkLink[SdkDouble], sdk: SdkDouble, clock: VirtualClock) -> None:
+async def test_closing_waits_for_a_limited_time(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
     await call(link)
     sdk.on_close = hang
     began = clock.monotonic()
@@ -206,15 +200,13 @@ async def test_closing_waits_for_a_limited_time(link: SdkLink[SdkDouble], sdk: S
     assert clock.monotonic() - began <= CANCEL_TIMEOUT_S + CLOSE_S
 
 
-async def test_the_object_is_prepared_once_after_opening(
-    sdk: SdkDouble, tasks: OwnedTasks, clock: VirtualClock
-) -> None:
+async def test_the_object_is_prepared_once_after_opening(sdk: SdkDouble, tasks: OwnedTasks) -> None:
     prepared: list[int] = []
 
     async def prepare(sdk: SdkDouble) -> None:
         prepared.append(sdk.opened)
 
-    link = SdkLink(sdk, "'orders'", clock, tasks, prepare=prepare)
+    link = SdkLink(sdk, "'orders'", tasks, prepare=prepare)
     await call(link)
     await call(link)
     assert prepared == [1]

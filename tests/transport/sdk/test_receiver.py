@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from azure.servicebus import exceptions as sdk_errors
 
+from sbclient import clock
 from sbclient.amqp import encode_message
-from sbclient.clock import VirtualClock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
@@ -34,12 +34,12 @@ LOCKED_UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 class Owner(OwnerDouble):
     def make_receiver(self, session: SessionChoice) -> ReceiverDouble:
         session_id = session if session is None or isinstance(session, str) else "next"
-        return ReceiverDouble(self.clock, session_id=session_id, locked_until_utc=LOCKED_UNTIL)
+        return ReceiverDouble(session_id=session_id, locked_until_utc=LOCKED_UNTIL)
 
 
 @pytest.fixture
-async def owner(clock: VirtualClock) -> AsyncIterator[Owner]:
-    owner = Owner(clock)
+async def owner() -> AsyncIterator[Owner]:
+    owner = Owner()
     yield owner
     await owner.tasks.close()
     assert owner.faults == []
@@ -90,7 +90,7 @@ async def test_no_receiver_is_made_before_its_first_use(owner: Owner) -> None:
     assert owner.receivers == []
 
 
-async def test_receive_returns_when_a_message_arrives(owner: Owner, clock: VirtualClock) -> None:
+async def test_receive_returns_when_a_message_arrives(owner: Owner) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
     waiting = asyncio.create_task(receive(receiver, wait_s=600.0))
@@ -100,7 +100,7 @@ async def test_receive_returns_when_a_message_arrives(owner: Owner, clock: Virtu
     assert clock.monotonic() < 201.0
 
 
-async def test_receive_without_a_message_returns_after_the_wait(owner: Owner, clock: VirtualClock) -> None:
+async def test_receive_without_a_message_returns_after_the_wait(owner: Owner) -> None:
     receiver = receiver_of(owner)
     await opened(receiver, owner)
     began = clock.monotonic()
@@ -108,7 +108,7 @@ async def test_receive_without_a_message_returns_after_the_wait(owner: Owner, cl
     assert clock.monotonic() - began == pytest.approx(150.0, abs=0.5)
 
 
-async def test_settle_waits_for_at_most_one_slice_of_a_receive_call(owner: Owner, clock: VirtualClock) -> None:
+async def test_settle_waits_for_at_most_one_slice_of_a_receive_call(owner: Owner) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
     sdk.arrive("first")
@@ -225,7 +225,7 @@ async def test_a_link_without_messages_is_replaced_while_several_calls_receive(o
     assert len(owner.receivers) == 2
 
 
-async def test_a_receive_call_without_an_answer_discards_the_link(owner: Owner, clock: VirtualClock) -> None:
+async def test_a_receive_call_without_an_answer_discards_the_link(owner: Owner) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
 
@@ -345,15 +345,15 @@ async def test_a_cancelled_close_closes_the_connection(owner: Owner, is_closed_a
         await receive(receiver)
 
 
-async def test_a_second_close_of_the_transport_finishes_a_cancelled_one(clock: VirtualClock) -> None:
+async def test_a_second_close_of_the_transport_finishes_a_cancelled_one() -> None:
     made: list[ReceiverDouble] = []
 
     class Doubled(SdkTransport):
         def sdk_receiver(self, path: str, *_: Any) -> ReceiverDouble:
-            made.append(ReceiverDouble(clock, session_id="s", locked_until_utc=LOCKED_UNTIL))
+            made.append(ReceiverDouble(session_id="s", locked_until_utc=LOCKED_UNTIL))
             return made[-1]
 
-    transport = Doubled(None, "contoso", None, clock, {})
+    transport = Doubled(None, "contoso", None, {})
     await transport.open_receiver("orders", session="s").open(timeout_s=5.0)
     half_closed = transport.open_receiver("prices", session="s")
     await half_closed.open(timeout_s=5.0)

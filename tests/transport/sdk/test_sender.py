@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from azure.servicebus import exceptions as sdk_errors
 
-from sbclient.clock import VirtualClock
+from sbclient import clock
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
@@ -24,8 +24,8 @@ from tests.transport.sdk.sdk_double import OwnerDouble, SenderDouble
 
 
 @pytest.fixture
-async def owner(clock: VirtualClock) -> AsyncIterator[OwnerDouble]:
-    owner = OwnerDouble(clock)
+async def owner() -> AsyncIterator[OwnerDouble]:
+    owner = OwnerDouble()
     yield owner
     await owner.tasks.close()
     assert owner.faults == []
@@ -76,9 +76,7 @@ async def test_one_key_stays_on_one_connection_in_call_order(owner: OwnerDouble,
     assert bodies(owner.senders[0]) == [[str(number)] for number in range(6)]
 
 
-async def test_a_key_without_an_answer_delays_no_other_key(
-    owner: OwnerDouble, sender: SdkSender, clock: VirtualClock
-) -> None:
+async def test_a_key_without_an_answer_delays_no_other_key(owner: OwnerDouble, sender: SdkSender) -> None:
     async def hang_for_bad(transfer: Any) -> None:
         if transfer[0].session_id == "bad":
             await asyncio.Event().wait()
