@@ -284,7 +284,6 @@ OWN_OPTIONS: Final = (
     "retry_backoff_factor",
     "retry_backoff_max",
     "timeout",
-    "clock",
     "random",
 )
 """The options in the signature of a client, here for errors."""

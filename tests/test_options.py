@@ -162,11 +162,11 @@ def test_limits_of_a_syphon_keep_their_ranges(name: str, wrong: list[Any]) -> No
     [
         (
             "retry_totl",
-            "'retry_totl' is not an option of a client: did you mean 'retry_total'? The options are clock, ",
+            "'retry_totl' is not an option of a client: did you mean 'retry_total'? The options are ",
         ),
         (
             "colour",
-            "'colour' is not an option of a client: use one of clock, enable_cross_entity_transactions, options, ",
+            "'colour' is not an option of a client: use one of enable_cross_entity_transactions, options, ",
         ),
     ],
 )
