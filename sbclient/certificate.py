@@ -64,6 +64,7 @@ class Certificate:
 
         Raises:
             OSError: it cannot be written.
+            ModuleNotFoundError: trustme is not installed.
         """
         if self._exists():
             return
@@ -81,6 +82,7 @@ class Certificate:
 
         Raises:
             OSError: it cannot be written.
+            ModuleNotFoundError: trustme is not installed.
         """
         if self._making is None or (self._making.done() and self._making.exception() is not None):
             self._making = asyncio.create_task(asyncio.to_thread(self._made), name="certificate")
@@ -130,8 +132,13 @@ class Certificate:
         return context
 
     def _write(self, directory: Path) -> None:
-        import trustme
-
+        try:
+            import trustme
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"a certificate requires the package {error.name}: install the extra `emulator`, in a checkout of this "
+                "package with python -m pip install '.[emulator]'"
+            ) from error
         authority = trustme.CA(organization_name="sbclient emulator")
         server = authority.issue_cert(*self._names)
         authority.cert_pem.write_to_path(directory / _AUTHORITY)

@@ -163,8 +163,8 @@ def test_what_is_copied_into_the_image_exists_and_is_all_that_is_installed() -> 
     needed = {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     needed |= {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
     assert set(copied) == needed
-    assert "metrics" in project["project"]["optional-dependencies"]
-    assert any("'.[metrics]'" in line for line in instructions("RUN"))
+    assert {"cli", "metrics"} <= project["project"]["optional-dependencies"].keys()
+    assert any("'.[cli,metrics]'" in line for line in instructions("RUN"))
 
 
 def test_the_image_runs_the_worker_itself_so_that_signals_arrive() -> None:

@@ -76,7 +76,7 @@ async def test_the_python_lines_send_to_the_emulator() -> None:
 
 def test_the_two_commands_are_the_ones_that_are_checked() -> None:
     text = README.read_text(encoding="utf-8")
-    assert "python -m pip install . && sbclient demo" in text
+    assert "python -m pip install '.[emulator]' && sbclient demo" in text
     assert "python -m pip install -e '.[dev]' && python -m pytest" in text
     assert "pip install --quiet -e '.[dev]'" in (ROOT / ".ci/run").read_text()
 

@@ -22,8 +22,15 @@ def main() -> None:
     if arguments == ["--version"]:
         print(VERSION)  # without typer and the commands, which take a second to import
         return
-    from sbclient.cli.app import make_app, run_with_json_errors
-
+    try:
+        from sbclient.cli.app import make_app, run_with_json_errors
+    except ModuleNotFoundError as error:
+        if error.name != "typer":
+            raise
+        sys.exit(
+            "sbclient: the command line requires the package typer: install the extra `cli`, in a checkout of this "
+            "package with python -m pip install '.[cli]'"
+        )
     app = make_app(arguments or _words_to_complete())
     if "--json" in arguments:
         sys.exit(run_with_json_errors(app, arguments))

@@ -197,7 +197,8 @@ def _report_no_certificate(error: BaseException, *, as_json: bool) -> None:
     """Report it with status 0, because serving continues."""
     from sbclient.cli.common import print_error
 
-    text = f"TLS is unavailable without a certificate ({error}): set XDG_CACHE_HOME to a writable directory"
+    advice = ": set XDG_CACHE_HOME to a writable directory" if isinstance(error, OSError) else ""
+    text = f"TLS is unavailable without a certificate ({error}){advice}"
     print_error("emulator", text, type(error).__name__, 0, as_json=as_json)
 
 

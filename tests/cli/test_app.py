@@ -368,3 +368,17 @@ def test_the_tracking_id_of_the_service_is_shown_in_json_only(
     shown = capsys.readouterr().err
     assert ("TrackingId" in shown) is is_shown
     assert is_shown or shown == "sbclient admin create: 'orders' exists\n"
+
+
+def test_missing_library_of_the_commands_is_named_with_its_extra() -> None:
+    code = "import sys; sys.modules['typer'] = None; from sbclient.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "requires the package typer: install the extra `cli`" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -20,7 +20,7 @@ from tests.cli.calling import run_line
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CHECKED_ELSEWHERE: Final = {
-    "python -m pip install . && sbclient demo": "tests/test_docs.py and tests/cli/test_demo.py",
+    "python -m pip install '.[emulator]' && sbclient demo": "tests/test_docs.py and tests/cli/test_demo.py",
     "python -m pip install -e '.[dev]' && python -m pytest": "the whole suite",
 }
 LONG_RUNNING: Final = ("demo", "emulator", "syphon", "verify")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from sbclient import clock
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.broker.profile import STD_2021
+from sbclient.certificate import Certificate
 from sbclient.emulator import Emulator
 from sbclient.emulator.config.located_json import ConfigError
 from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE, chosen_namespaces
@@ -592,3 +594,9 @@ async def test_the_limit_of_connections_holds_after_connections_have_ended() -> 
 
 async def no_http(*_: Any) -> Any:
     raise NotImplementedError("this test speaks AMQP only")
+
+
+def test_certificate_without_trustme_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trustme", None)
+    with pytest.raises(ModuleNotFoundError, match=r"package trustme: install the extra `emulator`"):
+        Certificate(tmp_path / "new").make()
