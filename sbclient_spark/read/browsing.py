@@ -9,14 +9,15 @@ therefore only be found by browsing the whole entity.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import islice, pairwise
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.delivery import ServiceBusSubQueue
+from sbclient.delivery import ServiceBusSubQueue, SessionChoice
 from sbclient.entities import QueueProperties, SubscriptionProperties
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
@@ -65,9 +66,17 @@ def split_ranges(ranges: Sequence[tuple[int, int]], count: int) -> list[tuple[in
 
 
 def open_receiver(
-    client: ServiceBusClient, path: str, sub_queue: SubQueueWord = "none", session_id: str | None = None
+    client: ServiceBusClient,
+    path: str,
+    sub_queue: SubQueueWord = "none",
+    session_id: SessionChoice = None,
+    **options: Any,
 ) -> ServiceBusReceiver:
-    """Return a receiver of a queue or, given `topic/Subscriptions/name` in any case of letters, of a subscription."""
+    """Return a receiver of a queue or, given `topic/Subscriptions/name` in any case of letters, of a subscription.
+
+    Args:
+        options: further ones of `ServiceBusClient.get_queue_receiver`.
+    """
     chosen = {
         "none": None,
         "deadletter": ServiceBusSubQueue.DEAD_LETTER,
@@ -75,8 +84,8 @@ def open_receiver(
     }[sub_queue]
     if (names := split_subscription(path)) is not None:
         topic, subscription = names
-        return client.get_subscription_receiver(topic, subscription, sub_queue=chosen, session_id=session_id)
-    return client.get_queue_receiver(path, sub_queue=chosen, session_id=session_id)
+        return client.get_subscription_receiver(topic, subscription, sub_queue=chosen, session_id=session_id, **options)
+    return client.get_queue_receiver(path, sub_queue=chosen, session_id=session_id, **options)
 
 
 class EntityFacts(NamedTuple):
@@ -126,12 +135,16 @@ async def entity_facts(client: ServiceBusClient, path: str, *, with_creation: bo
     )
 
 
-async def browse(receiver: ServiceBusReceiver, first: int, last: int | None = None) -> Pages:
+async def browse(
+    receiver: ServiceBusReceiver, first: int, last: int | None = None, *, numbers: Sequence[int] | None = None
+) -> Pages:
     """Yield the messages whose sequence numbers are in a range, in pages, some of which may be empty.
 
     Args:
         first, last: inclusive; `last` None = to the end of the entity.
+        numbers: ascending, within the range: only these are wanted; None = all.
     """
+    chosen = None if numbers is None else frozenset(numbers)
     number = max(first, 1)
     reached_range = number > 1  # a peek from 1 may start in another fragment: do not stop before the range
     while page := await receiver.peek_messages(PAGE, sequence_number=number):
@@ -144,6 +157,14 @@ async def browse(receiver: ServiceBusReceiver, first: int, last: int | None = No
             if first <= message.sequence_number and (last is None or message.sequence_number <= last)
         ]
         reached_range = reached_range or bool(wanted)
+        if chosen is not None and numbers is not None:
+            wanted = [message for message in wanted if message.sequence_number in chosen]
+            place = bisect_left(numbers, number)
+            if reached_range and place < len(numbers):
+                number = numbers[place]
+            elif reached_range:
+                yield wanted
+                return
         yield wanted
         if last is not None and number > last and reached_range:
             return

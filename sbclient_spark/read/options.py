@@ -9,7 +9,8 @@ from typing import Any, Final, Literal
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.settings.table import NAMES, TEXT, Kind, setting, whole
+from sbclient.settings import values
+from sbclient.settings.table import NAMES, SIZE, TEXT, Kind, setting, whole
 from sbclient_spark.options import (
     ConnectionOptions,
     checked_values,
@@ -47,6 +48,11 @@ def _start(name: str, value: str) -> int:
     return int(word)
 
 
+def _sessions(name: str, value: str) -> tuple[str, ...]:
+    return () if value.strip().lower() == "all" else values.names(name, value)
+
+
+SESSIONS: Final = Kind("all, or session ids", "all|ID,ID", _sessions, (str, list))
 START: Final = Kind("sequence number, earliest or latest", "N", _start, (int, str))
 TIMESTAMP: Final = Kind("timestamp", "TIMESTAMP", _timestamp, (str,))
 
@@ -83,6 +89,19 @@ class ReadOptions:
     max_messages_per_trigger: int | None = setting(
         "The largest number of messages of a micro-batch; None = all, or 10,000 with `mode` receive.", kind=whole(1)
     )
+    max_bytes_per_trigger: int | None = setting(
+        "The largest size of the messages of a micro-batch; a larger message is read alone. None = no limit.",
+        kind=SIZE,
+    )
+    sessions: tuple[str, ...] | None = setting(
+        "Of a queue with sessions: `all`, or ids separated by commas, which may be patterns with `*`, `?` and `[…]`.",
+        kind=SESSIONS,
+    )
+    max_sessions_per_trigger: int = setting(
+        "With `mode` receive, the number of sessions that are locked while a micro-batch runs.",
+        kind=whole(1, 100_000),
+        default=1000,
+    )
     starting_sequence_number: int = setting(
         "Where a new stream starts: a sequence number, `earliest` or `latest`.", kind=START, default=EARLIEST
     )
@@ -102,7 +121,15 @@ READ_TABLE: Final = table_of(
 """Every option of a read, by name."""
 
 
-_OF_STREAMS: Final = ("maxMessagesPerTrigger", "startingSequenceNumber", "failOnDataLoss", "orphans")
+_OF_STREAMS: Final = (
+    "maxMessagesPerTrigger",
+    "maxBytesPerTrigger",
+    "sessions",
+    "maxSessionsPerTrigger",
+    "startingSequenceNumber",
+    "failOnDataLoss",
+    "orphans",
+)
 _OF_BATCHES: Final = ("maxMessages", "fromSequenceNumber", "endingTime", "backlog", "subQueue")
 
 

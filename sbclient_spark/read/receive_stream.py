@@ -31,8 +31,10 @@ from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient_spark.log import log_event
 from sbclient_spark.options import SPARK_OPTIONS
 from sbclient_spark.read.browsing import browse, fragment_of, open_receiver
+from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.offsets import QueueOffset, StreamOffset, ranges_of
 from sbclient_spark.read.options import EARLIEST, ReadOptions
+from sbclient_spark.read.sessions import StreamSessions, shared_out
 from sbclient_spark.read.stream import HAS_ADMISSION_CONTROL, ServiceBusStreamReader, StreamPartition
 
 DEFAULT_LIMIT: Final = 10_000
@@ -55,6 +57,8 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         super().__init__(options, schema)
         self._completed: tuple[int, dict[str, tuple[int, ...]]] = (0, {})
         self._is_surveyed = False
+        self._sessions: dict[str, StreamSessions] = {}
+        self._planned: StreamOffset | None = None
         if not HAS_ADMISSION_CONTROL:
             raise InvalidOperationError(
                 "mode 'receive' needs PySpark 4.2: before it, a Python source does not learn which micro-batch has "
@@ -77,26 +81,60 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         queues = {path: await self._checked(client, path, queue) for path, queue in position.queues.items()}
         still_open = await self._complete(client, position)
         planned: dict[str, QueueOffset] = {}
+        budget = Budget(most, self._options.max_bytes_per_trigger)
         for path, queue in queues.items():
-            found = await self._orphans(client, path, {*queue.numbers, *queue.open}) if not self._is_surveyed else []
-            left = None if most is None else most - sum(len(each.numbers) for each in planned.values()) - len(found)
-            if left is None or left > 0:
-                target = None if self._targets is None else self._targets[path]
-                found += await _receive_and_defer(client, path, left, target)
-            planned[path] = replace(queue, numbers=tuple(sorted(found)), open=still_open.get(path, ()))
+            target = None if self._targets is None else self._targets[path]
+            still = still_open.get(path, ())
+            if self._requires_session[path]:
+                found = list(await self._held(client, path).receive(budget, still, target))
+            else:
+                named = {*queue.numbers, *queue.open}
+                found = [] if self._is_surveyed else await self._orphans(client, path, named)
+                found += await _receive_and_defer(client, path, budget, target)
+            planned[path] = replace(queue, numbers=tuple(sorted(found)), open=still)
         self._is_surveyed = True
         if not any(queue.numbers for queue in planned.values()):
             return position
-        return StreamOffset("receive", position.namespace, position.batch + 1, planned)
+        self._planned = StreamOffset("receive", position.namespace, position.batch + 1, planned)
+        return self._planned
+
+    def _held(self, client: ServiceBusClient, path: str) -> StreamSessions:
+        if path not in self._sessions:
+            options = self._options
+            self._sessions[path] = StreamSessions(client, path, options.sessions, options.max_sessions_per_trigger)
+        return self._sessions[path]
+
+    async def _ends(self) -> dict[str, dict[int, int]]:
+        ends = await super()._ends()
+        client = await self._opened()
+        for path in ends:
+            if self._requires_session[path]:
+                await self._held(client, path).set_target()
+        return ends
+
+    async def _prepare(self, end: StreamOffset) -> None:
+        await super()._prepare(end)
+        if end == self._planned:
+            return
+        client = await self._opened()  # the micro-batch is replayed after a restart
+        for path, queue in end.queues.items():
+            if self._requires_session[path]:
+                await self._held(client, path).hold(queue.numbers)
+        self._planned = end
 
     async def _complete(self, client: ServiceBusClient, position: StreamOffset) -> dict[str, tuple[int, ...]]:
         """Complete what Spark has processed; return the numbers that are still locked, by path."""
         batch, left = self._completed
         if position.batch != batch:
             left = {path: queue.numbers + queue.open for path, queue in position.queues.items()}
-        left = {path: await _complete(client, path, numbers) for path, numbers in left.items() if numbers}
+        left = {path: await self._complete_in(client, path, numbers) for path, numbers in left.items() if numbers}
         self._completed = (position.batch, left)
         return left
+
+    async def _complete_in(self, client: ServiceBusClient, path: str, numbers: Sequence[int]) -> tuple[int, ...]:
+        if self._requires_session[path]:
+            return await self._held(client, path).complete(numbers)
+        return await _complete(client, path, numbers)
 
     async def _orphans(self, client: ServiceBusClient, path: str, named: Collection[int]) -> list[int]:
         """Return the deferred messages that no offset names, to be taken; with `orphans` leave, only report them."""
@@ -121,12 +159,19 @@ class ReceiveStreamReader(ServiceBusStreamReader):
     def _tasks(self, begin: StreamOffset, end: StreamOffset) -> list[StreamPartition]:
         total = sum(len(queue.numbers) for queue in end.queues.values())
         width = max(-(-total // (self._options.min_partitions or 1)), 1)
-        return [
-            StreamPartition(path, part[0], part[-1], numbers=frozenset(part))
-            for path, queue in end.queues.items()
-            for _, of_fragment in groupby(sorted(queue.numbers), key=fragment_of)
-            for part in _parts(list(of_fragment), width)
-        ]
+        found: list[StreamPartition] = []
+        for path, queue in end.queues.items():
+            has_sessions = self._requires_session[path]
+            for _, of_fragment in groupby(sorted(queue.numbers), key=fragment_of):
+                numbers = list(of_fragment)
+                parts: Sequence[Sequence[int]] = _parts(numbers, width)
+                if has_sessions and len(parts) > 1:
+                    parts = shared_out(self._sessions[path].by_session(numbers), len(parts))
+                found += [
+                    StreamPartition(path, part[0], part[-1], numbers=tuple(part), may_be_settled=has_sessions)
+                    for part in parts
+                ]
+        return found
 
 
 def _is_deferred(message: ServiceBusReceivedMessage) -> bool:
@@ -138,20 +183,19 @@ def _parts(numbers: Sequence[int], size: int) -> list[Sequence[int]]:
 
 
 async def _receive_and_defer(
-    client: ServiceBusClient, path: str, most: int | None, target: Mapping[int, int] | None
+    client: ServiceBusClient, path: str, budget: Budget, target: Mapping[int, int] | None
 ) -> list[int]:
     """Receive messages, defer them, and return their numbers.
 
     Args:
-        most: messages; None = all.
         target: leave messages with this number or a higher one, by fragment, and end there; None = no target.
     """
     found: list[int] = []
     receiver = open_receiver(client, path)
     try:
-        while most is None or len(found) < most:
-            size = PAGE if most is None else min(PAGE, most - len(found))
-            messages = await receiver.receive_messages(size, max_wait_time=WAIT_S)
+        while (reserved := await budget.reserve(PAGE)).messages:
+            messages = await receiver.receive_messages(reserved.messages, max_wait_time=WAIT_S)
+            await budget.settle(reserved, messages)
             if not messages:
                 break
             late = [one for one in messages if target is not None and _is_late(one, target)]

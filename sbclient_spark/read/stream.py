@@ -17,8 +17,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
+from zlib import crc32
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -43,6 +45,7 @@ from sbclient_spark.read.browsing import (
 from sbclient_spark.read.columns import checked_columns, record_batch
 from sbclient_spark.read.offsets import QueueOffset, StreamOffset
 from sbclient_spark.read.options import LATEST, ReadOptions
+from sbclient_spark.read.sessions import matches
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -66,14 +69,18 @@ class StreamPartition(InputPartition):
     Attributes:
         first, last: sequence numbers, inclusive.
         counts_leading: whether numbers missing before the first message count as missing.
-        numbers: leave out all others; None = none.
+        numbers: leave out all others, ascending; None = none.
+        may_be_settled: missing messages were settled by a consumer of their session, and are no error.
+        share: of the sessions, the part that this task reads and the number of parts; None = all.
     """
 
     path: str
     first: int
     last: int
     counts_leading: bool = True
-    numbers: frozenset[int] | None = None
+    numbers: tuple[int, ...] | None = None
+    may_be_settled: bool = False
+    share: tuple[int, int] | None = None
 
 
 class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -87,11 +94,13 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._position: StreamOffset | None = None
         self._checked_at: dict[str, float] = {}
         self._is_partitioned: dict[str, bool | None] = {}
+        self._requires_session: dict[str, bool] = {}
         self._targets: dict[str, dict[int, int]] | None = None  # with the trigger AvailableNow
-        if options.max_messages_per_trigger is not None and not HAS_ADMISSION_CONTROL:
+        is_limited = (options.max_messages_per_trigger, options.max_bytes_per_trigger) != (None, None)
+        if is_limited and not HAS_ADMISSION_CONTROL:
             raise InvalidOperationError(
-                "maxMessagesPerTrigger needs PySpark 4.2: before it, a Python source is not asked for a part of what "
-                "is available; remove the option, or update PySpark"
+                "maxMessagesPerTrigger and maxBytesPerTrigger need PySpark 4.2: before it, a Python source is not "
+                f"asked for a part of what is available; remove them, or update PySpark {pyspark.__version__}"
             )
 
     # -- called by Spark on the driver
@@ -125,7 +134,10 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = StreamOffset.of_json(start, **self._identity())
         until = self._position = StreamOffset.of_json(end, **self._identity())
-        return [] if begin == until else self._tasks(begin, until)
+        if begin == until:
+            return []
+        worker_clients().run(self._prepare(until))
+        return self._tasks(begin, until)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._targets = worker_clients().run(self._ends())
@@ -161,35 +173,48 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         connection = await clients.lease(options)
         receiver = open_receiver(connection.client, partition.path)
         try:
-            async with aclosing(ahead([browse(receiver, partition.first, partition.last)])) as pages:
+            source = browse(receiver, partition.first, partition.last, numbers=partition.numbers)
+            async with aclosing(ahead([source])) as pages:
                 async for page in pages:
-                    if partition.numbers is not None:
-                        page = [one for one in page if one.sequence_number in partition.numbers]
-                    if not page:
-                        continue
                     first = page[0].sequence_number if first is None else first
                     count += len(page)
                     now = clock.now()
-                    yield [one for one in page if not is_waiting(one, now)]
+                    yield [one for one in page if self._is_wanted(one, partition) and not is_waiting(one, now)]
         finally:
             await receiver.close()
             await clients.give_back(options)
         if partition.numbers is not None:
-            self._report_missing(partition.path, len(partition.numbers) - count)
-        elif first is not None:
-            self._report_missing(partition.path, partition.last + 1 - first - count)
+            self._report_missing(partition, len(partition.numbers) - count)
+        elif first is not None and (partition.share is None or partition.share[0] == 0):
+            self._report_missing(partition, partition.last + 1 - first - count)
 
-    def _report_missing(self, path: str, missing: int) -> None:
+    def _is_wanted(self, message: ServiceBusReceivedMessage, partition: StreamPartition) -> bool:
+        """Whether a message is in a session that this task reads."""
+        if partition.share is not None:
+            part, parts = partition.share
+            if crc32((message.session_id or "").encode()) % parts != part:
+                return False
+        return not self._options.sessions or matches(message.session_id, self._options.sessions)
+
+    def _report_missing(self, partition: StreamPartition, missing: int) -> None:
         if missing <= 0:
             return
+        path = partition.path
         facts = {"queue": path, "missing": missing}
         log_event("stream.missing", "up to {missing} messages left {queue!r} unread", facts, level=logging.WARNING)
-        if self._options.fail_on_data_loss:
+        if self._options.fail_on_data_loss and not partition.may_be_settled:
             raise InvalidOperationError(
                 f"up to {missing} messages left {path!r} before the stream read them: {missing} sequence numbers are "
                 "missing, of messages that were completed, expired or dead-lettered, or of scheduled messages that "
                 "were cancelled or have a new number; set failOnDataLoss to false to continue without them"
             )
+
+    async def _prepare(self, end: StreamOffset) -> None:
+        """Find out what the tasks of a micro-batch depend on."""
+        client = await self._opened()
+        for path in end.queues:
+            if path not in self._requires_session:
+                await self._facts(client, path)
 
     # -- what the modes do differently
 
@@ -237,16 +262,14 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
         Raises:
             MessagingEntityNotFoundError: it does not exist.
-            InvalidOperationError: it requires sessions.
+            InvalidOperationError: it has no sessions, and the options name some.
         """
         facts = await entity_facts(client, path, with_creation=True)
         self._is_partitioned[path] = facts.is_partitioned
-        if facts.requires_session:
-            raise InvalidOperationError(
-                f"{path!r} requires sessions, and the service shows the messages of a session only to the holder of "
-                "its lock: a stream would take every session from its consumers; read it as a batch, or forward the "
-                "messages to a queue without sessions"
-            )
+        is_asked_for = self._options.sessions is not None
+        if is_asked_for and facts.requires_session is False:
+            raise InvalidOperationError(f"{path!r} has no sessions: remove the option sessions")
+        self._requires_session[path] = is_asked_for if facts.requires_session is None else facts.requires_session
         return facts
 
     async def _extents(
@@ -345,6 +368,8 @@ class PeekStreamReader(ServiceBusStreamReader):
             return position
         planned: dict[str, QueueOffset] = {}
         chosen = shared(found, most)
+        if self._options.max_bytes_per_trigger is not None:
+            chosen = await _within(client, chosen, self._options.max_bytes_per_trigger)
         for path, queue in queues.items():
             ends = {fragment: extent.end for (other, fragment), extent in chosen.items() if other == path}
             first = queue.next if position.batch == 0 else None
@@ -368,11 +393,18 @@ class PeekStreamReader(ServiceBusStreamReader):
                     ranges[path, fragment] = (low, high)
         wanted = self._options.min_partitions or 1
         width = max(sum(high - low for low, high in ranges.values()) // wanted, 1)
-        return [
-            StreamPartition(path, low, high - 1, counts_leading=(path, low) not in unknown)
-            for (path, _), whole in ranges.items()
-            for low, high in split_ranges([whole], round((whole[1] - whole[0]) / width))
-        ]
+        found: list[StreamPartition] = []
+        for (path, _), (low, high) in ranges.items():
+            parts = max(round((high - low) / width), 1)
+            if self._requires_session[path] and parts > 1:  # each session in one task, so that its order is kept
+                task = StreamPartition(path, low, high - 1, counts_leading=(path, low) not in unknown)
+                found += [replace(task, share=(part, parts)) for part in range(parts)]
+                continue
+            found += [
+                StreamPartition(path, first, end - 1, counts_leading=(path, first) not in unknown)
+                for first, end in split_ranges([(low, high)], parts)
+            ]
+        return found
 
 
 def shared(found: Mapping[Any, Extent], most: int | None) -> dict[Any, Extent]:
@@ -387,6 +419,29 @@ def shared(found: Mapping[Any, Extent], most: int | None) -> dict[Any, Extent]:
         if part:
             chosen[key] = Extent(first, first + part)
     return chosen
+
+
+async def _within(
+    client: ServiceBusClient, chosen: Mapping[tuple[str, int], Extent], size_bytes: int
+) -> dict[tuple[str, int], Extent]:
+    """Shorten extents to a size of all their messages, but to one message at least, by peeking them."""
+    kept: dict[tuple[str, int], Extent] = {}
+    for place, ((path, fragment), (first, end)) in enumerate(chosen.items()):
+        left = size_bytes // (len(chosen) - place)
+        receiver = open_receiver(client, path)
+        try:
+            async with aclosing(browse(receiver, first, end - 1)) as pages:
+                async for message in (one async for page in pages for one in page):
+                    if message.size_bytes > left and (kept or message.sequence_number > first):
+                        end = message.sequence_number
+                        break
+                    left -= message.size_bytes
+                    size_bytes -= message.size_bytes
+        finally:
+            await receiver.close()
+        if end > first:
+            kept[path, fragment] = Extent(first, end)
+    return kept
 
 
 def _ends_of(found: Mapping[int, Extent]) -> dict[int, int]:

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
@@ -14,7 +15,7 @@ from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError,
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.read.batch import FilteringReader, PeekReader
-from sbclient_spark.read.browsing import ahead
+from sbclient_spark.read.browsing import ahead, browse
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.read.options import read_options
 from tests.spark.emulated import EmulatedPair
@@ -205,6 +206,20 @@ async def test_sources_are_closed_when_one_fails_or_the_caller_stops() -> None:
     assert len(is_open) == 3
     await pages.aclose()
     assert not is_open
+
+
+async def test_numbers_far_apart_are_peeked_without_those_between() -> None:
+    peeked: list[int] = []
+
+    class Receiver:
+        async def peek_messages(self, count: int, *, sequence_number: int) -> list[Any]:
+            peeked.append(sequence_number)
+            return [SimpleNamespace(sequence_number=sequence_number + place) for place in range(count)]
+
+    numbers = [5, 6, 5000, 90_000]
+    found = [one async for page in browse(cast(Any, Receiver()), 5, 90_000, numbers=numbers) for one in page]
+    assert [one.sequence_number for one in found] == numbers
+    assert peeked == [5, 5000, 90_000]
 
 
 def test_each_session_is_read_once(clients: WorkerClients) -> None:

@@ -350,11 +350,7 @@ def test_a_checkpoint_of_another_queue_is_refused(clients: WorkerClients) -> Non
         other.plan()
 
 
-def test_sessions_are_refused_and_a_missing_queue_is_named(clients: WorkerClients) -> None:
-    create(clients, requires_session=True)
-    for mode in ("peek", "receive"):
-        with pytest.raises(InvalidOperationError, match="sessions"):
-            Stream(clients, mode=mode).plan()
+def test_a_missing_queue_is_named(clients: WorkerClients) -> None:
     with pytest.raises(MessagingEntityNotFoundError, match="absent"):
         Stream(clients, queue="absent").plan()
 

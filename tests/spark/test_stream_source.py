@@ -78,8 +78,44 @@ def test_a_batch_that_fails_is_read_again_after_the_restart(
     assert sorted(found) == list(range(100))
 
 
+@needs_limits
+def test_sessions_are_streamed_in_order_and_a_failed_batch_is_replayed_in_order(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path
+) -> None:
+    orders = pair.create_queue("orders", requires_session=True)
+    rows = spark.range(0, 300, 1, 1).selectExpr("cast(id as string) as body", "cast(id % 30 as string) as session_id")
+    write(rows, pair, queue=orders, messageIdMode="random")
+    attempts: list[dict[str, list[int]]] = []
+
+    def once(batch: DataFrame, number: int) -> None:
+        found: dict[str, list[int]] = {}
+        for row in batch.select("session_id", "body").collect():
+            found.setdefault(row.session_id, []).append(int(row.body))
+        attempts.append(found)
+        if len(attempts) == 2:
+            raise RuntimeError("the sink is broken")
+
+    def start() -> None:
+        options = pair.reading(queue=orders, mode="receive", maxMessagesPerTrigger=100, minPartitions=2)
+        reading = spark.readStream.format("servicebus").options(**options, bodyType="string").load()
+        writer = reading.writeStream.option("checkpointLocation", str(tmp_path)).foreachBatch(once)
+        assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+    with pytest.raises(StreamingQueryException, match="the sink is broken"):
+        start()
+    start()
+    failed = attempts.pop(1)
+    assert attempts[1] == failed
+    found: dict[str, list[int]] = {}
+    for batch in attempts:
+        for session, numbers in batch.items():
+            found.setdefault(session, []).extend(numbers)
+    assert found == {str(session): list(range(session, 300, 30)) for session in range(30)}
+    assert pair.count(orders) == 0
+
+
 def test_what_a_stream_cannot_do_is_an_error_in_words(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:
-    sessions = pair.create_queue("sessions", requires_session=True)
-    with pytest.raises(StreamingQueryException, match="requires sessions") as caught:
-        run(spark, pair, tmp_path, queue=sessions)
+    orders = pair.create_queue("orders")
+    with pytest.raises(StreamingQueryException, match="has no sessions") as caught:
+        run(spark, pair, tmp_path, queue=orders, sessions="all")
     assert "SAS_KEY_VALUE" not in str(caught.value)

@@ -1,0 +1,356 @@
+"""Streams of queues with sessions, driven without Spark as Spark drives them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient.client.lock_renewer import AutoLockRenewer
+from sbclient.errors import InvalidOperationError, SessionCannotBeLockedError
+from sbclient_spark.clients import WorkerClients
+from sbclient_spark.read.limits import Budget
+from sbclient_spark.read.sessions import StreamSessions, matches, shared_out
+from tests.spark.test_stream_reader import Stream, clients, create, run, send, set_forward
+
+__all__ = ["clients", "set_forward"]
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WAIT_S", "MORE_S"):
+        monkeypatch.setattr(f"sbclient_spark.read.sessions.{name}", 0.02)
+
+
+def fill(clients: WorkerClients, sessions: int, each: int, first: int = 0, at_once: int = 1000) -> None:
+    """Send `each` messages to each of some sessions by turns: message `s3:7` is the eighth of session s3."""
+
+    async def work(client: ServiceBusClient) -> None:
+        async with client.get_queue_sender("orders") as sender:
+            for number in range(first, first + each):
+                names = [f"s{session}" for session in range(sessions)]
+                many = [ServiceBusMessage(f"{name}:{number}", session_id=name) for name in names]
+                for start in range(0, sessions, at_once):
+                    await sender.send_messages(many[start : start + at_once])
+
+    run(clients, work)
+
+
+def by_session(bodies: Collection[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for body in bodies:
+        session, number = body.split(":")
+        found.setdefault(session, []).append(int(number))
+    return found
+
+
+def in_order(sessions: int, each: int) -> dict[str, list[int]]:
+    return {f"s{session}": list(range(each)) for session in range(sessions)}
+
+
+def left(clients: WorkerClients) -> int:
+    async def work(client: ServiceBusClient) -> int:
+        return (await client.administration.get_queue_runtime_properties("orders")).total_message_count
+
+    found: int = run(clients, work)
+    return found
+
+
+def locked(clients: WorkerClients, session: str) -> bool:
+    """Whether a consumer cannot have the session."""
+
+    async def work(client: ServiceBusClient) -> bool:
+        try:
+            async with client.get_queue_receiver("orders", session_id=session):
+                return False
+        except SessionCannotBeLockedError:
+            return True
+
+    found: bool = run(clients, work)
+    return found
+
+
+# -- the parts without a queue -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Sized:
+    size_bytes: int
+
+
+def test_a_budget_gives_no_more_than_its_limits_and_takes_back_what_was_not_used() -> None:
+    async def work() -> None:
+        budget = Budget(10, 100)
+        first = await budget.reserve(250)
+        assert first.messages == 1
+        waiting = asyncio.ensure_future(budget.reserve(250))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await budget.settle(first, cast(Any, [Sized(30)]))
+        second = await waiting
+        assert second == (2, 60)
+        await budget.settle(second, [])
+        third = await budget.reserve(250)
+        assert third == (2, 60)
+        await budget.settle(third, cast(Any, [Sized(5), Sized(5)]))
+        assert await budget.reserve(250) == (2, 60)
+        rows = Budget(3, None)
+        assert (await rows.reserve(2)).messages == 2
+        assert (await rows.reserve(2)).messages == 1
+
+    asyncio.run(work())
+
+
+def test_sessions_are_shared_out_whole_and_evenly() -> None:
+    numbers = {"a": [1, 9, 11], "b": [2, 3], "c": [4], "d": [5]}
+    assert shared_out(numbers, 2) == [[1, 5, 9, 11], [2, 3, 4]]
+    assert shared_out({"a": [1]}, 4) == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "session", "is_wanted"),
+    [((), "x", True), (("a", "b"), "b", True), (("a",), "ab", False), (("a*",), "ab", True), (("a*",), None, False)],
+)
+def test_sessions_are_named_by_id_or_pattern(wanted: tuple[str, ...], session: str | None, is_wanted: bool) -> None:
+    assert matches(session, wanted) is is_wanted
+
+
+# -- both modes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["peek", "receive"])
+@pytest.mark.parametrize("properties", [{}, {"enable_partitioning": True}])
+def test_each_message_is_read_once_and_each_session_in_order(
+    clients: WorkerClients, mode: str, properties: dict[str, Any]
+) -> None:
+    create(clients, requires_session=True, **properties)
+    fill(clients, 40, 6, at_once=1)
+    stream = Stream(clients, mode=mode, maxMessagesPerTrigger=100, minPartitions=3)
+    found: list[str] = []
+    sizes: list[int] = []
+    while stream.plan():
+        tasks = stream.reader.partitions(stream.offset or stream.reader.initialOffset(), stream.planned or {})
+        rows = [
+            [row["body"].decode() for page in stream.reader.read(task) for row in page.to_pylist()] for task in tasks
+        ]
+        sessions = [set(by_session(part)) for part in rows]
+        assert sum(map(len, sessions)) == len(set().union(*sessions)), "a session is in two tasks"
+        found += [body for part in rows for body in part]
+        sizes.append(sum(map(len, rows)))
+        stream.commit()
+    assert by_session(found) == in_order(40, 6)
+    assert max(sizes) <= 100
+    assert left(clients) == (0 if mode == "receive" else 240)
+    stream.reader.stop()
+
+
+@pytest.mark.parametrize("mode", ["peek", "receive"])
+def test_only_the_named_sessions_are_read(clients: WorkerClients, mode: str) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 12, 2)
+    assert set(by_session(Stream(clients, mode=mode, sessions="s1*, s3, s99").all())) == {"s1", "s10", "s11", "s3"}
+
+
+@pytest.mark.parametrize("mode", ["peek", "receive"])
+def test_a_micro_batch_has_a_largest_size_in_bytes(clients: WorkerClients, mode: str) -> None:
+    for number, requires_session in enumerate((False, True)):
+        queue = f"orders-{number}"
+        create(clients, queue, requires_session=requires_session)
+        for session in range(3):
+            send(clients, range(session * 10, session * 10 + 10), queue, session_id=f"s{session}")
+
+        async def sizes(client: ServiceBusClient, queue: str = queue) -> int:
+            return max(one.size_bytes for one in await client.get_queue_receiver(queue).peek_messages(100))
+
+        largest: int = run(clients, sizes)
+        stream = Stream(clients, queue=queue, mode=mode, maxBytesPerTrigger=8 * largest)
+        batches: list[list[str]] = []
+        while found := stream.batch():
+            batches.append(found)
+        assert sorted(int(body) for batch in batches for body in batch) == list(range(30))
+        assert max(map(len, batches)) <= 9
+        assert 4 <= len(batches) <= 5
+        tiny = Stream(clients, queue=queue, maxBytesPerTrigger=1)
+        assert len(tiny.batch()) == (1 if mode == "peek" else 0)
+
+
+def test_sessions_of_a_queue_without_sessions_are_refused(clients: WorkerClients) -> None:
+    create(clients)
+    with pytest.raises(InvalidOperationError, match="has no sessions"):
+        Stream(clients, sessions="all").plan()
+
+
+# -- receive -----------------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_locked_while_a_batch_runs_and_released_at_its_end(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 3, 2)
+    stream = Stream(clients, mode="receive")
+    assert stream.plan()
+    assert all(locked(clients, f"s{session}") for session in range(3))
+    fill(clients, 3, 1, first=2)
+    assert by_session([row["body"].decode() for row in stream.rows()]) == in_order(3, 2)
+    stream.commit()
+    assert stream.plan()
+    assert left(clients) == 3
+    stream.rows()
+    stream.commit()
+    assert not stream.plan()
+    assert left(clients) == 0
+    assert not any(locked(clients, f"s{session}") for session in range(3))
+
+
+def test_replays_neither_lose_nor_reorder_nor_raise_the_delivery_count(clients: WorkerClients) -> None:
+    create(clients, requires_session=True, max_delivery_count=3)
+    fill(clients, 10, 4)
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=20)
+    assert stream.plan()
+    first = by_session([row["body"].decode() for row in stream.rows()])
+    fill(clients, 10, 1, first=4)
+    for _ in range(6):  # more often than the messages may be delivered
+        stream.restart()
+        assert by_session([row["body"].decode() for row in stream.rows()]) == first
+        assert all(locked(clients, session) for session in first)
+    stream.commit()
+    stream.restart()  # before the next plan has completed them
+    later = by_session(stream.all())
+    assert {name: first.get(name, []) + later.get(name, []) for name in in_order(10, 5)} == in_order(10, 5)
+    assert left(clients) == 0
+
+
+def test_a_driver_that_ends_before_its_offset_is_stored_loses_and_reorders_nothing(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 5, 4)
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=7)
+    assert stream.plan()
+    stream.restart()
+    assert by_session(stream.all()) == in_order(5, 4)
+
+
+def test_a_session_that_another_consumer_holds_does_not_stop_the_others(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 4, 3)
+
+    async def hold(client: ServiceBusClient) -> None:
+        async with client.get_queue_receiver("orders", session_id="s2"):
+            found = await asyncio.to_thread(lambda: Stream(clients, mode="receive", sessions="s?").all())
+            assert by_session(found) == {name: numbers for name, numbers in in_order(4, 3).items() if name != "s2"}
+
+    run(clients, hold)
+    assert by_session(Stream(clients, mode="receive", sessions="s?").all()) == {"s2": [0, 1, 2]}
+
+
+def test_messages_whose_lock_was_lost_are_completed_under_a_new_lock(
+    clients: WorkerClients, set_forward: Callable[[float], None]
+) -> None:
+    create(clients, requires_session=True, lock_duration=timedelta(seconds=5))
+    fill(clients, 3, 2)
+    stream = Stream(clients, mode="receive")
+    assert stream.plan()
+    set_forward(6)
+    assert not locked(clients, "s1")
+    assert by_session([row["body"].decode() for row in stream.rows()]) == in_order(3, 2)
+    stream.commit()
+    assert stream.all() == []
+    assert left(clients) == 0
+
+
+def test_locks_are_renewed_as_long_as_a_batch_runs(clients: WorkerClients, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed: list[str] = []
+
+    class Renewer(AutoLockRenewer):
+        def register(self, receiver: Any, renewable: Any, *arguments: Any, **more: Any) -> None:
+            renewed.append(renewable.session_id)
+            assert self._max_s >= timedelta(days=365).total_seconds()
+            super().register(receiver, renewable, *arguments, **more)
+
+    monkeypatch.setattr("sbclient_spark.read.sessions.AutoLockRenewer", Renewer)
+    create(clients, requires_session=True)
+    fill(clients, 3, 1)
+    assert Stream(clients, mode="receive").plan()
+    assert sorted(renewed) == ["s0", "s1", "s2"]
+
+
+def test_a_committed_batch_is_completed_by_another_driver(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 3, 2)
+
+    async def work(client: ServiceBusClient) -> None:
+        numbers = [one.sequence_number for one in await client.get_queue_receiver("orders").peek_messages(10)]
+        assert await StreamSessions(client, "orders", None, 1).complete([*numbers, 1000]) == ()
+
+    run(clients, work)
+    assert left(clients) == 0
+
+
+def test_processed_messages_that_come_again_are_only_completed(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 1, 4)
+
+    async def work(client: ServiceBusClient) -> None:
+        numbers = [one.sequence_number for one in await client.get_queue_receiver("orders").peek_messages(10)]
+        found = await StreamSessions(client, "orders", None, 10).receive(Budget(2, None), numbers[:3], None)
+        assert list(found) == numbers[3:]
+
+    run(clients, work)
+    assert left(clients) == 1
+
+
+def test_messages_that_cannot_be_completed_are_read_only_once(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 2, 2)
+    stream = Stream(clients, mode="receive")
+    assert by_session(stream.batch()) == in_order(2, 2)
+    stream.restart()
+
+    async def take_s1(client: ServiceBusClient) -> None:
+        async with client.get_queue_receiver("orders", session_id="s1"):
+            await asyncio.to_thread(stream.plan)
+
+    run(clients, take_s1)
+    stream.commit()
+    fill(clients, 2, 1, first=2)
+    assert by_session(stream.all()) == {"s0": [2], "s1": [2]}
+    assert left(clients) == 0
+
+
+def test_available_now_receives_what_was_there_and_from_no_later_session(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 30, 3)
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=25, maxSessionsPerTrigger=7)
+    stream.reader.prepareForTriggerAvailableNow()
+    found = stream.batch()
+    fill(clients, 60, 1, first=3)
+    found += stream.all()
+    assert by_session(found) == in_order(30, 3)
+    assert left(clients) == 60
+
+
+def test_a_long_session_leaves_room_for_the_others(clients: WorkerClients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbclient_spark.read.sessions.PAGE", 10)
+    create(clients, requires_session=True)
+    send(clients, range(200), session_id="long")
+    send(clients, range(200, 210), session_id="short")
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=50)
+    found = stream.batch()
+    assert len(found) == 50
+    assert {str(number) for number in range(200, 210)} <= set(found)
+    assert sorted(map(int, found + stream.all())) == list(range(210))
+
+
+def test_a_thousand_sessions_are_read_once_and_in_order(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 1000, 2)
+    options = {"maxSessionsPerTrigger": 1000, "maxMessagesPerTrigger": 50_000, "minPartitions": 4}
+    stream = Stream(clients, mode="receive", **options)
+    batches: list[list[str]] = []
+    while found := stream.batch():
+        batches.append(found)
+    assert by_session([body for batch in batches for body in batch]) == in_order(1000, 2)
+    assert left(clients) == 0
