@@ -108,21 +108,6 @@ async def test_enable_syphon_drains_in_the_background(pair: MemoryPair) -> None:
     assert sorted(texts(await taken(pair))) == expected(1, 2, 3)
 
 
-async def test_ten_idle_queues_are_asked_40_times_an_hour(pair: MemoryPair) -> None:
-    calls: Counter[str] = Counter()
-    async with pair.client(options(enable_syphon=True)) as client:
-        receive = client.pair.state.secondary.open_receiver(BACKLOG[0]).__class__.receive
-
-        async def counted(self, **kwargs):  # type: ignore[no-untyped-def]
-            calls["receive"] += 1
-            return await receive(self, **kwargs)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(client.pair.state.secondary.open_receiver(BACKLOG[0]).__class__, "receive", counted)
-            await clock.sleep(24 * 3600.0 + 1.0)
-    assert calls["receive"] == 960 + 10  # the last ones have just begun
-
-
 async def test_a_moved_message_costs_a_receive_a_send_and_a_completion_at_most(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:

@@ -157,6 +157,16 @@ async def test_missing_entity_is_evicted_after_its_messages_are_given_up(pair: M
         assert await run.asked_in(DAY_S) <= idle
 
 
+async def test_requests_of_an_idle_syphon_are_the_documented_ones(pair: MemoryPair) -> None:
+    async with running(pair, options()) as run:
+        await clock.sleep(DAY_S)
+        run.secondary.asked.clear()
+        run.primary.asked.clear()
+        await clock.sleep(DAY_S)
+        assert run.primary.asked == {}
+        assert run.secondary.asked == {Operation.RECEIVE: 960, Operation.PEEK: 900}
+
+
 async def test_an_outage_each_day_does_not_keep_the_messages_of_a_missing_entity_for_ever(pair: MemoryPair) -> None:
     async with running(pair):
         await divert(pair, ONE, "missing")
