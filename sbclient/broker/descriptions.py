@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -218,29 +218,6 @@ def changed(before: D, after: D, profile: Profile) -> D:
         if not rest and single in profile.sizes_in_megabytes:
             after = replace(after, max_size_in_megabytes=single)
     return completed(after, profile)
-
-
-def dated(after: D, now: datetime, before: Description | None = None) -> D:
-    """Add the times of creation and change to authorization rules that have none.
-
-    Args:
-        before: the description that `after` replaces; its rules keep their times.
-    """
-    if isinstance(after, SubscriptionProperties):
-        return after
-    old = {rule.key_name: rule for rule in (before.get("authorization_rules") or () if before is not None else ())}
-    rules = []
-    for rule in after.authorization_rules or ():
-        known = old.get(rule.key_name, rule)
-        is_same = known is not rule and _contents(known) == _contents(rule)
-        created = rule.created_at_utc or known.created_at_utc or now
-        modified = (known.modified_at_utc if is_same else rule.modified_at_utc) or now
-        rules.append(replace(rule, created_at_utc=created, modified_at_utc=modified))
-    return replace(after, authorization_rules=rules)
-
-
-def _contents(rule: AuthorizationRule) -> tuple[Any, ...]:
-    return rule.rights, rule.primary_key, rule.secondary_key
 
 
 def check_api_version(description: QueueProperties | TopicProperties, api_version: str | None) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from sbclient.broker.descriptions import changed, check_api_version, check_values, completed, dated, policy_of
+from sbclient.broker.descriptions import changed, check_api_version, check_values, completed, policy_of
 from sbclient.broker.directory import Entity, path_of
 from sbclient.broker.entity import OnQueueReady, Queue
 from sbclient.broker.entry import utc_datetime
@@ -121,7 +121,6 @@ class Management:
             return self._added(self._checked_subscription(call, address, properties), call.now)
         check_api_version(properties, api_version)
         description = completed(properties, self._profile)
-        description = dated(description, utc_datetime(call.now))
         self._check_entity_counts(is_partitioned=bool(description.enable_partitioning))
         self._check_forwarding(description)
         return self._added(self._made(description, call.now), call.now)
@@ -351,7 +350,6 @@ class Management:
         entity = self._directory.at(address)
         named = replace(properties, name=entity.description.name)
         description = changed(entity.description, named, self._profile)
-        description = dated(description, utc_datetime(call.now), entity.description)
         self._check_forwarding(description)
         self._apply(entity, description)
         entity.updated_at = call.now
