@@ -5,7 +5,7 @@ Laws (source: XML Schema and the responses of the service):
 1. A duration is `PT1M`, `P14D` or `PT0.5S`; years and months count 365 and 30 days, as in .NET. 10,675,199 days or more
    mean "no limit", which is written `P10675199DT2H48M5.4775807S`.
    A duration just below the longest one stays as it is.
-2. `microseconds_of` reads exact durations only: without sign, years and months.
+2. `ticks_of` reads exact durations only: without sign, years and months.
 3. A timestamp is written in UTC, with up to seven fractional digits. A timestamp without a time zone is in UTC.
 """
 
@@ -35,7 +35,8 @@ _WEEKS: Final = re.compile("P" + _NUMBER.format(unit="W"))
 _EXACT: Final = re.compile(
     "P(?=.)(?:{D})?(?:T(?=.)(?:{H})?(?:{M})?(?:{S})?)?".format(**{unit: _NUMBER.format(unit=unit) for unit in "DHMS"})
 )
-_UNIT_US: Final = (86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000)
+_UNITS: Final = (864_000_000_000, 36_000_000_000, 600_000_000, 10_000_000)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _DAYS_OF: Final = {"years": 365, "months": 30, "weeks": 7, "days": 1}
 
 
@@ -60,39 +61,42 @@ def read_duration(text: str) -> timedelta:
 
 
 def write_duration(duration: timedelta) -> str:
-    if duration >= _LONGEST:
-        return NO_LIMIT
-    sign, duration = ("-", -duration) if duration < timedelta(0) else ("", duration)
-    minutes, seconds = divmod(duration.seconds, 60)
+    return NO_LIMIT if duration >= _LONGEST else write_ticks(duration // _MICROSECOND * 10)
+
+
+def write_ticks(ticks: int) -> str:
+    """Return a duration in units of 100 ns as text."""
+    sign, ticks = ("-", -ticks) if ticks < 0 else ("", ticks)
+    seconds, fraction = divmod(ticks, _UNITS[-1])
+    minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
-    days = f"{duration.days}D" if duration.days else ""
-    fraction = f".{duration.microseconds:06d}".rstrip("0") if duration.microseconds else ""
+    days, hours = divmod(hours, 24)
     time = "".join(f"{count}{unit}" for count, unit in ((hours, "H"), (minutes, "M")) if count)
     if seconds or fraction or not (days or time):
-        time += f"{seconds}{fraction}S"
-    return f"{sign}P{days}" + (f"T{time}" if time else "")
+        time += f"{seconds}.{fraction:07d}".rstrip("0").removesuffix(".") + "S"
+    return f"{sign}P" + (f"{days}D" if days else "") + (f"T{time}" if time else "")
 
 
-def microseconds_of(text: str) -> int | None:
-    """Return the microseconds, rounded down, of a duration without years and months; None if the text is not one.
+def ticks_of(text: str) -> int | None:
+    """Return the units of 100 ns, rounded down, of a duration without years and months; None if the text is not one.
 
     Weeks cannot be combined with other units. Only the last number may have a fraction, with a point or a comma.
     """
     weeks = _WEEKS.fullmatch(text)
     if weeks is not None:
-        return _scaled(weeks[1], 7 * _UNIT_US[0])
+        return _scaled(weeks[1], 7 * _UNITS[0])
     match = _EXACT.fullmatch(text)
     if match is None:
         return None
-    given = [(number, unit_us) for number, unit_us in zip(match.groups(), _UNIT_US, strict=True) if number is not None]
+    given = [(number, unit) for number, unit in zip(match.groups(), _UNITS, strict=True) if number is not None]
     if any(not number.isdigit() for number, _ in given[:-1]):
         return None
-    return sum(_scaled(number, unit_us) for number, unit_us in given)
+    return sum(_scaled(number, unit) for number, unit in given)
 
 
-def _scaled(number: str, unit_us: int) -> int:
+def _scaled(number: str, unit: int) -> int:
     whole, _, fraction = number.replace(",", ".").partition(".")
-    return int(whole + fraction) * unit_us // int(10 ** len(fraction))
+    return int(whole + fraction) * unit // int(10 ** len(fraction))
 
 
 def read_timestamp(text: str) -> datetime:

@@ -22,7 +22,7 @@ from sbclient.annotated_message import (
 from sbclient.annotated_message import AmqpMessageBodyType as AmqpMessageBodyType
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
-PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | UUID | Decimal | None
+PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | timedelta | UUID | Decimal | None
 """The types of an application property. `bytes` are sent as text, as in the SDK (`str(bytes, "utf-8")`)."""
 
 MAX_ID_LENGTH = 128
@@ -146,21 +146,24 @@ def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
     _encodable("the name of an application property", name)
     if isinstance(value, str):
         return name, _encodable(f"application property {name!r}", value)
-    if isinstance(value, bytes):
+    if type(value) is bytes:
         try:
             return name, value.decode()
         except UnicodeDecodeError:  # not chained: its text shows the value
             raise InvalidOperationError(
-                f"application property {name!r} contains bytes that are not UTF-8: put binary data into the body"
+                f"application property {name!r} contains bytes that are not UTF-8: give sbclient.amqp.Binary(value)"
             ) from None
-    if isinstance(value, int) and int(value) not in _INT64:  # a range searches linearly for a subclass of int
-        raise InvalidOperationError(f"application property {name!r} does not fit into 64 bits: send it as text")
+    if isinstance(value, int) and int(value) not in getattr(value, "limits", _INT64):  # `in` is slow for a subclass
+        raise InvalidOperationError(
+            f"application property {name!r} does not fit into 63 bits and a sign: give sbclient.amqp.ULong(value) if "
+            "it fits into 64 bits, else text"
+        )
     if isinstance(value, datetime) and value.tzinfo is None:
         return name, value.replace(tzinfo=UTC)
-    if value is not None and not isinstance(value, int | float | datetime | UUID | Decimal):
+    if value is not None and not isinstance(value, int | float | bytes | datetime | timedelta | UUID | Decimal):
         raise TypeError(
             f"application property {name!r} is a {type(value).__name__}: "
-            "str, int, float, bool, bytes, datetime, UUID, Decimal and None are allowed"
+            "str, int, float, bool, bytes, datetime, timedelta, UUID, Decimal and None are allowed"
         )
     return name, value
 
@@ -204,8 +207,8 @@ class ServiceBusMessage:
 
     Args:
         body: text, bytes, or an iterable of bytes (one data section each); None is an empty body.
-        application_properties: names of type str; values of type str, int, float, bool, bytes, datetime, UUID, Decimal
-            or None.
+        application_properties: names of type str; values of type str, int, float, bool, bytes, datetime, timedelta,
+            UUID, Decimal or None. `sbclient.amqp` has classes for the other types.
         session_id: at most 128 characters; required by session entities, where it is the partition key. An empty one
             is the id of a session, too.
         message_id: at most 128 characters; a UUID or a number becomes text. None = the first send sets a UUID.

@@ -1,8 +1,9 @@
 """A message as a JSON object: the form of `sbclient send --format messages` and of the control API of the emulator.
 
-Most values are the same in JSON. Durations and timestamps are in ISO 8601. An application property of a type that JSON
-lacks is an object with one member, which names the type: `{"datetime": "2030-01-01T00:00:00Z"}`, `{"uuid": …}`,
-`{"decimal": "1.50"}`, `{"base64": …}`, and `{"float": "NaN"}` for the three floats that are not JSON numbers.
+Most values are the same in JSON. Durations and timestamps are in ISO 8601. A value of a type that JSON lacks is an
+object with one member, which names the type: `{"datetime": "2030-01-01T00:00:00Z"}`, `{"uuid": …}`, `{"ulong": "5"}`,
+or `{"double": "NaN"}` for the three numbers that are not JSON numbers. The names are those of `amqp.value_texts`, with
+shorter ones for three of them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
-from uuid import UUID
 
+from sbclient.amqp.encode import MAX_DEPTH
+from sbclient.amqp.value_texts import NAMES, name_of, text_of, value_of
 from sbclient.entities import LEAST_UNLIMITED, UNLIMITED
 from sbclient.errors import InvalidOperationError
 from sbclient.iso8601 import read_timestamp, write_duration
@@ -68,7 +69,7 @@ ATTRIBUTES: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 """The attributes of a message that can be set, and the function that reads the text of each."""
 
-CONTENT: Final = (*ATTRIBUTES, "application_properties", "body", "body_base64")
+CONTENT: Final = (*ATTRIBUTES, "application_properties", "body", "body_base64", "body_type")
 
 
 def content_json(message: ServiceBusMessage) -> dict[str, Any]:
@@ -97,12 +98,27 @@ def _add_body(fields: dict[str, Any], message: ServiceBusMessage) -> None:
 
 
 def value_json(value: Any) -> Any:
-    """A body that another client sent as an AMQP value or sequence; it can be shown but not sent."""
-    if isinstance(value, list | tuple):
+    """A value of a body, of which `value_of_json` makes the same. Lists and maps are arrays and objects if possible."""
+    if type(value) in (list, tuple):
         return [value_json(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(name): value_json(item) for name, item in value.items()}
+    if type(value) is dict and all(type(name) is str for name in value) and not _is_typed(value):
+        return {name: value_json(item) for name, item in value.items()}
     return property_json(value)
+
+
+def value_of_json(value: Any, depth: int = 0) -> Any:
+    """The value of a body that a JSON value describes.
+
+    Raises:
+        InvalidOperationError: a type has no such value, or the value is nested too deeply.
+    """
+    if depth > MAX_DEPTH:
+        raise InvalidOperationError(f"the body is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, list):
+        return [value_of_json(item, depth + 1) for item in value]
+    if isinstance(value, dict) and not _is_typed(value):
+        return {name: value_of_json(item, depth + 1) for name, item in value.items()}
+    return property_of(value)
 
 
 def message_of(fields: Mapping[str, Any], *, ignored: Collection[str] = ()) -> ServiceBusMessage:
@@ -118,15 +134,14 @@ def message_of(fields: Mapping[str, Any], *, ignored: Collection[str] = ()) -> S
     unknown = [name for name in fields if name not in CONTENT and name not in ignored]
     if unknown:
         raise InvalidOperationError(f"a message has no {unknown[0][:64]!r}: it may have {', '.join(CONTENT)}")
-    if fields.get("body_type", AmqpMessageBodyType.DATA.value) != AmqpMessageBodyType.DATA.value:
-        raise InvalidOperationError(f"the body is an AMQP {fields['body_type']}: only data can be sent")
+    body, body_type = _body_of(fields)
     properties = {} if (given := fields.get("application_properties")) is None else given
     if not isinstance(properties, dict):
         raise InvalidOperationError("application_properties is not an object: give names and values")
     message = ServiceBusMessage(
-        _body_of(fields),
-        application_properties={name: property_of(value) for name, value in properties.items()},
+        None, application_properties={name: property_of(value) for name, value in properties.items()}
     )
+    message._body, message._body_type = body, body_type
     for name, read in ATTRIBUTES.items():
         if (text := fields.get(name)) is not None:
             if not isinstance(text, str):
@@ -135,7 +150,23 @@ def message_of(fields: Mapping[str, Any], *, ignored: Collection[str] = ()) -> S
     return message
 
 
-def _body_of(fields: Mapping[str, Any]) -> bytes:
+def _body_of(fields: Mapping[str, Any]) -> tuple[Any, AmqpMessageBodyType]:
+    kind = fields.get("body_type", AmqpMessageBodyType.DATA)
+    if kind == AmqpMessageBodyType.DATA:
+        return _data_of(fields), AmqpMessageBodyType.DATA
+    if kind not in tuple(AmqpMessageBodyType) or "body_base64" in fields:
+        raise InvalidOperationError(
+            f"body_type is {kind!r:.40}: give {', '.join(AmqpMessageBodyType)}, and body_base64 only for data"
+        )
+    body = value_of_json(fields.get("body"))
+    if kind == AmqpMessageBodyType.SEQUENCE and not (
+        isinstance(body, list) and body and all(isinstance(part, list) for part in body)
+    ):
+        raise InvalidOperationError("the body of an AMQP sequence is no array of arrays: give one for each section")
+    return body, AmqpMessageBodyType(kind)
+
+
+def _data_of(fields: Mapping[str, Any]) -> bytes:
     text, encoded = fields.get("body"), fields.get("body_base64")
     if encoded is not None:
         if text is not None:
@@ -173,16 +204,13 @@ def _utc_text(timestamp: datetime) -> str:
 
 
 def property_json(value: Any) -> Any:
-    """An application property, so that `property_of` returns the same value of the same type.
-
-    A value of any other type, which only AMQP has, is shown as text.
-    """
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": str(value)}
-    for name, (kind, write, _) in _TYPES.items():
-        if isinstance(value, kind) and name != "float":
-            return {name: write(value)}
-    return value if isinstance(value, str | int | float | None) else str(value)
+    """An application property, so that `property_of` returns the same value of the same type."""
+    kind = type(value)
+    if value is None or kind in (str, bool, int) or (kind is float and math.isfinite(value)):
+        return value
+    name = name_of(value) or ""
+    text = timestamp_text(value) if kind is datetime else text_of(value)
+    return {_SHORT.get(name, name): text}
 
 
 def property_of(value: Any) -> PropertyValue:
@@ -193,18 +221,19 @@ def property_of(value: Any) -> PropertyValue:
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, dict) and len(value) == 1:
-        (name, text), *_ = value.items()
-        if name in _TYPES and isinstance(text, str):
-            try:
-                read: PropertyValue = _TYPES[name][2](text)
-            except (ValueError, InvalidOperation) as error:
-                raise InvalidOperationError(f"{text[:64]!r} is not a {name}") from error
-            return read
+    if isinstance(value, dict) and _is_typed(value):
+        name, text = next(iter(value.items()))
+        read: PropertyValue = value_of(_LONG.get(str(name), str(name)), text)
+        return read
     raise InvalidOperationError(
         "a property is a string, a number, true, false, null, or an object with one of the members "
-        f"{', '.join(_TYPES)} and a string in it"
+        f"{', '.join(sorted(_KNOWN))} and a string in it"
     )
+
+
+def _is_typed(value: Mapping[str, Any]) -> bool:
+    """Whether an object names the type of a value."""
+    return len(value) == 1 and all(name in _KNOWN and isinstance(text, str) for name, text in value.items())
 
 
 def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
@@ -222,14 +251,6 @@ def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
         raise InvalidOperationError(f"{name}={text!r:.50} is not JSON: {error.msg}") from error
 
 
-_TYPES: Final[dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]]] = {
-    "datetime": (datetime, timestamp_text, read_timestamp),
-    "uuid": (UUID, str, UUID),
-    "decimal": (Decimal, str, Decimal),
-    "base64": (
-        bytes,
-        lambda value: base64.b64encode(value).decode(),
-        lambda text: base64.b64decode(text, validate=True),
-    ),
-    "float": (float, str, float),
-}
+_SHORT: Final = {"timestamp": "datetime", "decimal128": "decimal", "binary": "base64"}
+_LONG: Final = {short: name for name, short in _SHORT.items()}
+_KNOWN: Final = frozenset((*NAMES, *_LONG))

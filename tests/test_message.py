@@ -214,7 +214,7 @@ def test_values_that_amqp_or_the_sdk_would_spoil_are_refused(value: Any) -> None
     assert "'a'" in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, object(), 1j, timedelta(1)])
+@pytest.mark.parametrize("value", [[1], {"a": 1}, object(), 1j])
 def test_values_of_other_types_are_refused(value: Any) -> None:
     with pytest.raises(TypeError):
         with_property(value)

@@ -32,6 +32,8 @@ Messages: `Sections` finds the sections of a message without decoding them, `Enc
 its encoded form, `encode_message` makes one, `encode_delivery` adds the broker's annotations to a stored message, and
 `encode_sections` builds requests and replies.
 
+Values: the classes of `amqp.types` stand for AMQP types, and types of .NET, that have no Python type of their own.
+
 The classes of `azure.servicebus.amqp` are here too, so that a search-and-replace of its name is enough.
 """
 
@@ -63,6 +65,25 @@ from sbclient.amqp.states import (
     Released,
     TransactionalState,
 )
+from sbclient.amqp.types import (
+    Binary,
+    Byte,
+    Char,
+    DateTimeOffset,
+    Decimal32,
+    Decimal64,
+    Float,
+    Int,
+    Long,
+    Short,
+    Symbol,
+    TimeSpan,
+    UByte,
+    UInt,
+    ULong,
+    Uri,
+    UShort,
+)
 from sbclient.annotated_message import (
     AmqpAnnotatedMessage,
     AmqpMessageBodyType,
@@ -82,7 +103,10 @@ __all__ = [
     "AmqpMessageProperties",
     "Attach",
     "AttachRequested",
+    "Binary",
     "BrokerAnnotations",
+    "Byte",
+    "Char",
     "Connection",
     "ConnectionClosed",
     "ConnectionOpened",
@@ -90,6 +114,9 @@ __all__ = [
     "Coordinator",
     "CredentialsOffered",
     "CreditGranted",
+    "DateTimeOffset",
+    "Decimal32",
+    "Decimal64",
     "Declare",
     "Declared",
     "DeliveryReceived",
@@ -103,14 +130,17 @@ __all__ = [
     "EndAnswered",
     "EndpointClosedError",
     "Event",
+    "Float",
     "Header",
     "IncomingDelivery",
     "IncomingLink",
+    "Int",
     "Limits",
     "Link",
     "LinkAttached",
     "LinkDetached",
     "LinkDrained",
+    "Long",
     "Modified",
     "Open",
     "OutgoingDelivery",
@@ -123,9 +153,17 @@ __all__ = [
     "Session",
     "SessionBegun",
     "SessionEnded",
+    "Short",
     "Source",
+    "Symbol",
     "Target",
+    "TimeSpan",
     "TransactionalState",
+    "UByte",
+    "UInt",
+    "ULong",
+    "UShort",
+    "Uri",
     "WindowOpened",
     "WireError",
     "encode_delivery",

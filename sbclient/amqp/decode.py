@@ -16,13 +16,17 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sbclient.amqp.decimals import DECIMAL32, DECIMAL64, DECIMAL128, Format, decode_decimal
+from sbclient.amqp.decimals import DECIMAL32, DECIMAL64, DECIMAL128, Format, decode_decimal, of_service
 from sbclient.amqp.encode import MAX_DEPTH
 from sbclient.amqp.errors import DECODE_ERROR, WireError
 from sbclient.amqp.types import (
+    DATE_TIME_OFFSET,
+    TIME_SPAN,
+    URI,
     Array,
     Byte,
     Char,
+    DateTimeOffset,
     Decimal32,
     Decimal64,
     Described,
@@ -30,9 +34,11 @@ from sbclient.amqp.types import (
     Long,
     Short,
     Symbol,
+    TimeSpan,
     UByte,
     UInt,
     ULong,
+    Uri,
     UShort,
     moment_of,
 )
@@ -345,15 +351,31 @@ def _array(table: list[Decoder], bounds: Callable[[bytes, int, int], tuple[int, 
     return decode_array
 
 
-def _described(table: list[Decoder]) -> Decoder:
-    def decode_described(buffer: bytes, position: int, depth: int) -> tuple[Described, int]:
+def _described(table: list[Decoder], *, typed: bool) -> Decoder:
+    def decode_described(buffer: bytes, position: int, depth: int) -> tuple[Any, int]:
         if depth >= MAX_DEPTH:
             raise WireError(DECODE_ERROR, f"values are nested more than {MAX_DEPTH} deep")
         descriptor, position = table[buffer[position]](buffer, position + 1, depth + 1)
-        value, position = table[buffer[position]](buffer, position + 1, depth + 1)
+        code = buffer[position]
+        value, position = table[code](buffer, position + 1, depth + 1)
+        make, codes = _NET[descriptor] if typed and type(descriptor) is Symbol and descriptor in _NET else (None, b"")
+        if make is not None and code in codes:
+            try:
+                return make(value), position
+            except OverflowError:  # a time that no datetime can be
+                pass
         return Described(descriptor, value), position
 
     return decode_described
+
+
+_LONGS: Final = b"\x55\x81"
+_NET: Final[dict[str, tuple[Callable[[Any], Any], bytes]]] = {
+    TIME_SPAN: (TimeSpan.of_ticks, _LONGS),
+    DATE_TIME_OFFSET: (DateTimeOffset.of_ticks, _LONGS),
+    URI: (Uri, b"\xa1\xb1"),
+}
+"""The classes of described values of .NET, and the format codes of their content. Others stay `Described`."""
 
 
 def _narrow_long(value: int) -> int:
@@ -371,7 +393,7 @@ def _table(*, typed: bool) -> list[Decoder]:
     list8, map8 = _compounds(table, _bounds8, typed=typed)
     list32, map32 = _compounds(table, _bounds32, typed=typed)
     entries: dict[int, Decoder] = {
-        0x00: _described(table),
+        0x00: _described(table, typed=typed),
         0x40: _constant(None),
         0x41: _constant(True),
         0x42: _constant(False),
@@ -397,7 +419,7 @@ def _table(*, typed: bool) -> list[Decoder]:
         0x82: _unpacked(">d"),
         0x83: _unpacked(">q", moment_of),
         0x84: _decimal(DECIMAL64, kind(Decimal64)),
-        0x94: _decimal(DECIMAL128),
+        0x94: _decimal(DECIMAL128, of_service),
         0x98: _uuid,
         0xA0: _binary8,
         0xA1: _text8,

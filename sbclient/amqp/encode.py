@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sbclient.amqp.decimals import DECIMAL32, DECIMAL64, DECIMAL128, encode_decimal
+from sbclient.amqp.decimals import DECIMAL32, DECIMAL64, DECIMAL128, encode_decimal, service_decimal
 from sbclient.amqp.errors import EncodeError
 from sbclient.amqp.types import (
+    DATE_TIME_OFFSET,
+    TIME_SPAN,
+    URI,
     Array,
+    Binary,
     Byte,
     Char,
+    DateTimeOffset,
     Decimal32,
     Decimal64,
     Described,
@@ -27,12 +32,15 @@ from sbclient.amqp.types import (
     Opaque,
     Short,
     Symbol,
+    TimeSpan,
     Timestamp,
     UByte,
     UInt,
     ULong,
+    Uri,
     UShort,
     milliseconds_of,
+    ticks_of,
 )
 
 Encoder: TypeAlias = Callable[[Any], bytes]
@@ -261,6 +269,14 @@ def _descriptor(descriptor: Any) -> Any:
     return Symbol(descriptor) if type(descriptor) is str else descriptor
 
 
+def _decimal128(value: Decimal) -> bytes:
+    return service_decimal(encode_decimal(value, DECIMAL128))
+
+
+_TIME_SPAN: Final = b"\x00" + encode_symbol(TIME_SPAN)
+_DATE_TIME_OFFSET: Final = b"\x00" + encode_symbol(DATE_TIME_OFFSET)
+_URI: Final = b"\x00" + encode_symbol(URI)
+
 _SIMPLE: Final[dict[type, Encoder]] = {
     type(None): lambda value: b"\x40",
     bool: encode_boolean,
@@ -270,7 +286,12 @@ _SIMPLE: Final[dict[type, Encoder]] = {
     bytes: encode_binary,
     datetime: encode_timestamp,
     UUID: encode_uuid,
-    Decimal: lambda value: b"\x94" + encode_decimal(value, DECIMAL128),
+    Decimal: lambda value: b"\x94" + _decimal128(value),
+    timedelta: lambda value: _TIME_SPAN + encode_long(ticks_of(value)),
+    TimeSpan: lambda value: _TIME_SPAN + encode_long(value.ticks),
+    DateTimeOffset: lambda value: _DATE_TIME_OFFSET + encode_long(value.ticks),
+    Uri: lambda value: _URI + encode_string(value),
+    Binary: encode_binary,
     Opaque: lambda value: value.encoded,
     Symbol: encode_symbol,
     UInt: encode_uint,
@@ -379,7 +400,7 @@ _BODIES: Final[dict[int, Encoder]] = {
     0x82: _pack_of(">d"),
     0x83: lambda value: encode_timestamp(value)[1:],
     0x84: lambda value: encode_decimal(value, DECIMAL64),
-    0x94: lambda value: encode_decimal(value, DECIMAL128),
+    0x94: _decimal128,
     0x98: lambda value: value.bytes,
     0xA0: _sized(">B", _octets),
     0xA1: _sized(">B", _utf8),

@@ -15,7 +15,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
-from sbclient.amqp.decimals import of_service
 from sbclient.amqp.encode import (
     encode_binary,
     encode_integer,
@@ -44,7 +43,7 @@ from sbclient.amqp.sections import (
     list_fields,
     map_entries,
 )
-from sbclient.amqp.types import Opaque, Timestamp, TypedInteger
+from sbclient.amqp.types import Binary, Opaque, Timestamp, TypedInteger
 from sbclient.annotated_message import (
     BROKER_ANNOTATIONS,
     PARTITION_KEY_ANNOTATION,
@@ -76,7 +75,6 @@ _LATEST_EXPIRY_MS: Final = 253_402_300_799_999
 
 _NULL: Final = b"\x40"
 _NULLS: Final = tuple(_NULL * count for count in range(13))
-_INT64: Final = range(-(2**63), 2**63)
 
 _MAX_NAMES: Final = 1024
 _MAX_NAME_LENGTH: Final = 64
@@ -739,20 +737,15 @@ def _text(value: Any) -> str:
 
 
 def _plain_property(value: Any) -> Any:
-    """An integer of Python's own class: `value in range(...)` is slow for a subclass. A decimal in the usual form."""
-    if isinstance(value, TypedInteger) and not isinstance(value, Timestamp):
-        return int(value)
-    return of_service(value) if type(value) is Decimal else value
+    """An integer of Python's own class: `value in range(...)` is slow for a subclass."""
+    return int(value) if isinstance(value, TypedInteger) and not isinstance(value, Timestamp) else value
 
 
-_KEPT: Final = (str, int, float, datetime, UUID, Decimal, type(None))
+_KEPT: Final = (str, int, float, datetime, timedelta, UUID, Decimal, type(None))
 """What an application property may be; the AMQP types that are subclasses of these keep themselves."""
 
 
 def _typed_property(value: Any) -> PropertyValue:
-    if type(value) is Decimal:
-        return of_service(value)
-    if isinstance(value, _KEPT) and (not isinstance(value, int) or int(value) in _INT64):
-        return value
-    shown = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
-    return Opaque.of(shown, encode_value(value))
+    if isinstance(value, bytes):
+        return Binary(value)
+    return value if isinstance(value, _KEPT) else Opaque.of(str(value), encode_value(value))

@@ -1,9 +1,10 @@
 """Python classes for AMQP types that have no Python type of their own.
 
 Python values are encoded as: None null, bool boolean, int int (long beyond 32 bits), float double, str string,
-bytes binary, datetime timestamp, UUID uuid, Decimal decimal128, list and tuple list, dict map. Every other type has a
-class here. It is a subclass of the Python class, so that a decoded value behaves like the plain value and is encoded
-again as the same type. Source: AMQP 1.0 part 1 section 1.6.
+bytes binary, datetime timestamp, timedelta the timespan of .NET, UUID uuid, Decimal decimal128, list and tuple list,
+dict map. Every other type has a class here. It is a subclass of the Python class, so that a decoded value behaves like
+the plain value and is encoded again as the same type. Source: AMQP 1.0 part 1 section 1.6; the .NET clients for the
+three described types of theirs, and for the form of decimals (see `amqp.decimals`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_ONE: Final = datetime(1, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Symbol(str):
@@ -108,8 +111,89 @@ class Decimal64(Decimal):
     __slots__ = ()
 
 
+class Binary(bytes):
+    """Binary in an application property; plain `bytes` are sent as text there, as by azure-servicebus."""
+
+    __slots__ = ()
+
+
+class TimeSpan(timedelta):
+    """A duration of .NET, `com.microsoft:timespan`: a timedelta with seven digits of a second.
+
+    Attributes:
+        tick: the seventh digit.
+    """
+
+    tick: int = 0
+
+    @classmethod
+    def of_ticks(cls, ticks: int) -> Self:
+        """Return the duration of `ticks` times 100 ns.
+
+        Raises:
+            OverflowError: they do not fit into 64 bits.
+        """
+        if not -(2**63) <= ticks < 2**63:
+            raise OverflowError(f"{ticks} ticks do not fit into 64 bits")
+        value = cls(microseconds=ticks // 10)
+        value.tick = ticks % 10
+        return value
+
+    @property
+    def ticks(self) -> int:
+        """The duration in units of 100 ns."""
+        return ticks_of(self)
+
+    def __reduce__(self) -> Any:
+        return self.of_ticks, (self.ticks,)
+
+
+class DateTimeOffset(datetime):
+    """A time of .NET, `com.microsoft:datetime-offset`: a datetime in UTC with seven digits of a second.
+
+    Attributes:
+        tick: the seventh digit.
+    """
+
+    tick: int = 0
+
+    @classmethod
+    def of_ticks(cls, ticks: int) -> Self:
+        """Return the time that is `ticks` times 100 ns after the beginning of the year 1.
+
+        Raises:
+            OverflowError: it is not in the years 1 to 9999.
+        """
+        value = cls(1, 1, 1, tzinfo=UTC) + timedelta(microseconds=ticks // 10)
+        value.tick = ticks % 10
+        return value
+
+    @property
+    def ticks(self) -> int:
+        """The time since the beginning of the year 1, in units of 100 ns; a naive time counts as UTC."""
+        return _since_year_one(self) // _MICROSECOND * 10 + self.tick
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.of_ticks, (self.ticks,)
+
+
+def _since_year_one(time: datetime) -> timedelta:
+    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - _YEAR_ONE
+
+
+class Uri(str):
+    """An address of .NET, `com.microsoft:uri`."""
+
+    __slots__ = ()
+
+
+TIME_SPAN: Final = Symbol("com.microsoft:timespan")
+DATE_TIME_OFFSET: Final = Symbol("com.microsoft:datetime-offset")
+URI: Final = Symbol("com.microsoft:uri")
+
+
 class Opaque(str):
-    """A string in place of a value whose AMQP type has no class here, such as binary in application properties.
+    """A string in place of a value that an application property cannot be, such as a list.
 
     Attributes:
         encoded: the AMQP encoding of the value.
@@ -168,6 +252,11 @@ def timestamps(values: Iterable[datetime]) -> Array:
 def uuids(values: Iterable[UUID]) -> Array:
     """An array of uuid."""
     return Array(tuple(values), 0x98)
+
+
+def ticks_of(duration: timedelta) -> int:
+    """Units of 100 ns; exact for a `TimeSpan`, else whole microseconds."""
+    return duration // _MICROSECOND * 10 + getattr(duration, "tick", 0)
 
 
 def milliseconds_of(time: datetime) -> int:

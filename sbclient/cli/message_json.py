@@ -43,10 +43,9 @@ FACTS: Final = (
     "dead_letter_reason",
     "dead_letter_error_description",
     "dead_letter_source",
-    "body_type",
 )
 _TIMES: Final = ("enqueued_time_utc", "expires_at_utc")
-_PLAIN_FACTS: Final = tuple(name for name in FACTS if name not in ("state", "body_type"))
+_PLAIN_FACTS: Final = tuple(name for name in FACTS if name != "state")
 _plain_facts_of: Final = attrgetter(*_PLAIN_FACTS)
 
 

@@ -3,9 +3,10 @@
 Laws (source: paired namespaces, documented, unless said otherwise):
 
 1. `seal` stores the destination path, the session id, a finite time to live and the scheduled enqueue time as
-   application properties under the four names below, and clears the last three. The rest is unchanged.
+   application properties under the four names below, and clears the last three. The rest is unchanged. The time to
+   live is a timespan of .NET, as the original client writes it.
 2. `unseal` restores the message exactly and removes the four properties. A time to live of the service's maximum or
-   more is unlimited, the same as no time to live.
+   more is unlimited, the same as no time to live. It may also be a string in ISO 8601, as earlier releases wrote it.
 3. A property of the application with one of the four names, or with a name that begins with `x-ms-user-`, is stored
    with the prefix `x-ms-user-` (our choice: it is kept and not overwritten).
 4. In a session-enabled backlog queue the message has a session id of that queue. A partition key would differ from it,
@@ -26,8 +27,9 @@ from sbclient.amqp.decode import decode_at, skip_value
 from sbclient.amqp.encode import encode_string, sized_map
 from sbclient.amqp.encoded import encode_entries, encoded_content
 from sbclient.amqp.sections import APPLICATION_PROPERTIES, map_entries
+from sbclient.amqp.types import TimeSpan
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import microseconds_of, write_duration
+from sbclient.iso8601 import ticks_of
 from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusReceivedMessage
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import canonical, check_entity_path
@@ -121,7 +123,7 @@ def seal(message: EncodedMessage, destination: str, *, native_session_id: str | 
     if message.session_id is not None:
         aliases[SESSION_ID] = message.session_id
     if message.time_to_live is not None and message.time_to_live < UNLIMITED_TIME_TO_LIVE:
-        aliases[TIME_TO_LIVE] = write_duration(message.time_to_live)
+        aliases[TIME_TO_LIVE] = message.time_to_live
     if message.scheduled_enqueue_time_utc is not None:
         aliases[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc
     if native_session_id is not None and message.partition_key is not None:
@@ -169,8 +171,10 @@ def unseal(
             own = name.removeprefix(USER_PREFIX)
             if own != name and _is_reserved(own):
                 restored.append(encode_string(own) + entry[skip_value(entry, 0) :])
+            elif name in aliases:
+                raise _malformed(name, "present twice", "once")
             elif name in _ALIASES or name == PARTITION_KEY:
-                aliases[name] = decode_at(entry, skip_value(entry, 0))[0]
+                aliases[name] = decode_at(entry, skip_value(entry, 0), typed=name == TIME_TO_LIVE)[0]
             else:
                 restored.append(entry)
     except WireError as error:
@@ -263,14 +267,19 @@ def _time_to_live(sealed: Mapping[str, Any]) -> timedelta | None:
     if TIME_TO_LIVE not in sealed:
         return None
     value = sealed[TIME_TO_LIVE]
-    if not isinstance(value, str):
-        raise _malformed(TIME_TO_LIVE, f"a {type(value).__name__}", "a duration")
-    duration_us = microseconds_of(value)
-    if duration_us is None:
+    if isinstance(value, TimeSpan):
+        ticks: int | None = value.ticks
+        if value.ticks < 0:
+            raise _malformed(TIME_TO_LIVE, f"negative, {value.ticks} ticks", "a duration")
+    elif type(value) is str:
+        ticks = ticks_of(value)
+    else:
+        raise _malformed(TIME_TO_LIVE, f"a {type(value).__name__}", "a timespan with a long, or a string in ISO 8601")
+    if ticks is None:
         raise _malformed(
             TIME_TO_LIVE, f"{value[:40]!r}", "an ISO 8601 duration of weeks, days, hours, minutes or seconds"
         )
-    return timedelta(microseconds=duration_us) if duration_us < UNLIMITED_TIME_TO_LIVE // _MICROSECOND else None
+    return timedelta(microseconds=ticks // 10) if ticks // 10 < UNLIMITED_TIME_TO_LIVE // _MICROSECOND else None
 
 
 def _remaining(time_to_live: timedelta, since: datetime, now: float) -> timedelta:

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import microseconds_of
+from sbclient.iso8601 import ticks_of
 
 _UNITS_S: Final = {
     "": 1.0,
@@ -41,9 +41,9 @@ def seconds_of(text: str) -> float:
         InvalidOperationError: the text is none of these.
     """
     stripped = text.strip()
-    microseconds = microseconds_of(stripped.upper())
-    if microseconds is not None:
-        return microseconds / 1_000_000
+    ticks = ticks_of(stripped.upper())
+    if ticks is not None:
+        return ticks // 10 / 1_000_000
     match = _PLAIN.fullmatch(stripped.lower())
     if match is None or match[2] not in _UNITS_S:
         raise InvalidOperationError(

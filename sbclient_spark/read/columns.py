@@ -20,10 +20,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sbclient.amqp.value_texts import name_of, text_of
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
 from sbclient.settings.table import suggestion
-from sbclient_spark.property_types import name_of, text_of
 
 _TEXTS: Final = (
     "message_id",

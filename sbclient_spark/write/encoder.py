@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from sbclient.amqp import EncodeError
 from sbclient.amqp.encode import encode_string
 from sbclient.amqp.encoded import encode_application_properties
+from sbclient.amqp.value_texts import typed
 from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH, ServiceBusMessage
 from sbclient.rules.entity_path import check_entity_path
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import PING_CONTENT_TYPE, check_not_ping
 from sbclient_spark.options import Destination, EntityWord
-from sbclient_spark.property_types import typed
 from sbclient_spark.write import amqp_columns as amqp
 from sbclient_spark.write import columns
 from sbclient_spark.write.amqp_columns import NotEncodableError

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from sbclient_spark.property_types import float_json, shortest_single
+from sbclient.amqp.value_texts import float_json, shortest_single
 from sbclient_spark.write.variants import is_variant, value_of
 
 Convert: TypeAlias = Callable[[Any], Any]

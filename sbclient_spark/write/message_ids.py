@@ -20,7 +20,8 @@ from random import Random
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from sbclient.amqp.types import Opaque
+from sbclient.amqp.encode import encode_value
+from sbclient.amqp.types import Binary, DateTimeOffset, Opaque, TimeSpan, Uri
 from sbclient.errors import InvalidOperationError
 
 MessageIdMode = Literal["auto", "column", "keys", "content", "position", "random"]
@@ -30,6 +31,8 @@ DIGEST_CHARACTERS: Final = 2 * DIGEST_BYTES
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_OF_AMQP: Final = (Opaque, Binary, TimeSpan, DateTimeOffset, Uri)
+"""Classes of values whose encoding identifies them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +164,8 @@ def canonical(value: Any) -> bytes:
     """
     if value is None:
         return b"n0:"
-    if isinstance(value, Opaque):
-        return _tagged(b"a", value.encoded)
+    if isinstance(value, _OF_AMQP):
+        return _tagged(b"a", encode_value(value))
     if isinstance(value, str):
         return _tagged(b"s", value.encode())
     if isinstance(value, bytes):

@@ -73,7 +73,7 @@ EXACT: list[tuple[Any, str]] = [
     (MOMENT, "830000018f4cbb3823"),
     (Decimal32("1.5"), "743200000f"),
     (Decimal64("-1"), "84b1c0000000000001"),
-    (Decimal("1.50"), "94" + "303c" + "0" * 26 + "96"),
+    (Decimal("1.50"), "94" + "0c3c" + "0" * 26 + "96"),
     (Decimal("Infinity"), "94" + "78" + "0" * 30),
     (Decimal("-Infinity"), "94" + "f8" + "0" * 30),
     (TOKEN, "9800112233445566778899aabbccddeeff"),

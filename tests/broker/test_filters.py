@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from sbclient.amqp import encode_message
+from sbclient.amqp.types import TimeSpan
 from sbclient.broker.filters import FilterError, SystemProperties, compile_action, compile_filter
 from sbclient.entities import CorrelationRuleFilter, FalseRuleFilter, SqlRuleAction, SqlRuleFilter, TrueRuleFilter
 from sbclient.errors import InvalidOperationError
@@ -129,6 +130,7 @@ def test_every_condition_of_a_correlation_filter_must_hold() -> None:
         (MOMENT.replace(tzinfo=None), MOMENT, True),
         (UUID(int=1), UUID(int=1), True),
         (timedelta(hours=1), "1:00:00", False),
+        (timedelta(hours=1), TimeSpan(hours=1), True),
         ("x", None, False),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbclient.amqp.types import DateTimeOffset, TimeSpan, Uri
 from sbclient.broker.sql.values import (
     FilterError,
     calculate,
@@ -61,6 +62,11 @@ class Text(str):
         (NOON, "=", NOON.astimezone(timezone(HOUR)), True),
         (NOON, "<", NOON + HOUR, True),
         (HOUR, ">", timedelta(0), True),
+        (TimeSpan(hours=1), "=", HOUR, True),
+        (TimeSpan.of_ticks(36_000_000_001), ">", HOUR, True),
+        (HOUR, "<", TimeSpan.of_ticks(36_000_000_001), True),
+        (DateTimeOffset.of_ticks(1), ">", DateTimeOffset.of_ticks(0), True),
+        (Uri("a:b"), "=", "a:b", True),
         (ID, "=", UUID(str(ID)), True),
         (ID, "<>", ID, False),
         (Colour.RED, "=", 1, True),

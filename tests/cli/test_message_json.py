@@ -97,7 +97,7 @@ def test_dead_letter_reason_is_not_a_property() -> None:
     assert message_of("x", message_json(message)).application_properties == reasons
 
 
-def test_value_body_is_printed_but_not_sent() -> None:
+def test_body_that_is_a_value_is_printed_and_sent() -> None:
     message = received(ServiceBusMessage(None))
     message._body_type = AmqpMessageBodyType.VALUE
     message._body = {"when": NOW, "list": [1, (2.5, None)]}
@@ -106,8 +106,13 @@ def test_value_body_is_printed_but_not_sent() -> None:
         "value",
         {"when": {"datetime": "2030-01-01T00:00:00Z"}, "list": [1, [2.5, None]]},
     )
-    with pytest.raises(InvalidOperationError):
-        message_of("x", shown)
+    again = message_of("x", shown)
+    assert (again.body_type, again.body) == (AmqpMessageBodyType.VALUE, {"when": NOW, "list": [1, [2.5, None]]})
+
+
+def test_body_that_is_a_sequence_is_sent() -> None:
+    again = message_of("x", {"body_type": "sequence", "body": [[1, {"uuid": str(UUID(int=1))}], []]})
+    assert (again.body_type, again.body) == (AmqpMessageBodyType.SEQUENCE, [[1, UUID(int=1)], []])
 
 
 def test_body_can_be_any_json() -> None:
@@ -129,6 +134,13 @@ def test_body_can_be_any_json() -> None:
         {"scheduled_enqueue_time_utc": "soon"},
         {"application_properties": []},
         {"application_properties": {"a": [1]}},
+        {"body_type": "text", "body": "x"},
+        {"body_type": 5},
+        {"body_type": "value", "body_base64": "eA=="},
+        {"body_type": "value", "body": {"long": "x"}},
+        {"body_type": "value", "body": json.loads("[" * 70 + "]" * 70)},
+        {"body_type": "sequence", "body": [1]},
+        {"body_type": "sequence"},
     ],
 )
 def test_invalid_message_is_rejected_with_its_place(fields: dict[str, Any]) -> None:

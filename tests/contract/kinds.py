@@ -77,9 +77,9 @@ class NamespaceKind:
             secondary=self.connection_string(is_secondary=True), options=PairedNamespaceOptions(**options)
         )
 
-    def secondary_client(self) -> ServiceBusClient:
+    def secondary_client(self, **options: Any) -> ServiceBusClient:
         client = ServiceBusClient.from_connection_string(
-            self.connection_string(is_secondary=True), **self.client_options()
+            self.connection_string(is_secondary=True), **{**self.client_options(), **options}
         )
         self._clients.append(client)
         return client
@@ -100,7 +100,9 @@ class NamespaceKind:
 
     async def queue(self, **description: Any) -> str:
         """A fresh queue, gone after the test."""
-        name = self.new_name("queue")
+        return await self.queue_named(self.new_name("queue"), **description)
+
+    async def queue_named(self, name: str, **description: Any) -> str:
         await self.administration.create_queue(name, **description)
         self._queues.append(name)
         return name

@@ -14,9 +14,12 @@ from sbclient import (
     ServiceBusMessage,
     clock,
 )
+from sbclient.amqp import EncodedBatch, EncodedMessage
+from sbclient.amqp.encoded import encoded_content
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from tests.contract.kinds import NamespaceKind
 from tests.contract.test_sending import properties_for
+from tests.original_client import BACKLOG, comparable, healthy
 
 pytestmark = pytest.mark.needs("pair")
 
@@ -81,6 +84,46 @@ async def test_a_diverted_message_is_forwarded_unchanged(kind: NamespaceKind) ->
     }
     assert message.time_to_live is not None
     assert timedelta(hours=4, minutes=59) < message.time_to_live <= timedelta(hours=5)
+
+
+async def test_the_backlog_of_the_original_client_is_drained(kind: NamespaceKind) -> None:
+    unreadable = set() if "all property types" in kind.capabilities else {"ch", "t"}
+    whole = {"transport": "amqp"} if kind.name == "sdk" else {}  # for what azure-servicebus cannot send or show
+    for path in {each.path: 0 for each in map(healthy, BACKLOG)}:
+        await kind.queue_named(path)
+    async with kind.paired_client(**FEW) as client:
+        queue, *_ = client.pair.status().backlog_queues
+        async with kind.secondary_client(**whole) as secondary, secondary.get_queue_sender(queue) as sender:
+            for each in BACKLOG:
+                await sender.send_encoded(EncodedBatch([_without(each.message, unreadable)]))
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered, report.parked) == (len(BACKLOG), {}, 0)
+    for path in {each.path: 0 for each in map(healthy, BACKLOG)}:
+        async with kind.client(**whole) as client, client.get_queue_receiver(path) as receiver:
+            found = {message.message_id: message for message in await receiver.peek_messages(20)}
+        for each in (each for each in BACKLOG if healthy(each).path == path):
+            message = found.pop(each.message.message_id)
+            aliases = each.message.application_properties
+            assert message.session_id == aliases.get("x-ms-sessionid")
+            assert message.scheduled_enqueue_time_utc == aliases.get("x-ms-scheduledenqueuetimeutc")
+            assert message.partition_key == each.message.partition_key
+            ttl = message.time_to_live
+            if "x-ms-timetolive" in aliases:
+                assert ttl is not None
+                assert timedelta(hours=2, minutes=29) < ttl <= timedelta(hours=2.5)
+            else:
+                assert ttl is None
+            sections = comparable(encoded_content(message).payload)
+            sent = comparable(_without(healthy(each).message, unreadable).payload)
+            for name in ("properties", "application-properties", "data"):
+                assert sections[name] == sent[name], (path, each.number)
+        assert found == {}
+
+
+def _without(message: EncodedMessage, names: set[str]) -> EncodedMessage:
+    """Return a message without these application properties; the others keep their encoding."""
+    properties = message.application_properties
+    return message.with_properties({name: properties[name] for name in properties if name not in names})
 
 
 async def test_many_diverted_messages_are_all_forwarded(kind: NamespaceKind) -> None:

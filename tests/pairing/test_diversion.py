@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sbclient import clock
+from sbclient.amqp.types import TimeSpan
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
@@ -72,7 +73,7 @@ async def test_sealing_stores_four_properties_and_keeps_all_others(pair: MemoryP
         "n": 1,
         "x-ms-path": QUEUE,
         "x-ms-sessionid": "s",
-        "x-ms-timetolive": "PT3H",
+        "x-ms-timetolive": TimeSpan(hours=3),
         "x-ms-scheduledenqueuetimeutc": due,
     }
     assert (sealed.session_id, sealed.time_to_live) == (None, None)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbclient.amqp import encode_message
+from sbclient.amqp import EncodedMessage, encode_message
+from sbclient.amqp.encode import encode_map, encode_string, encode_value, sized_map
+from sbclient.amqp.types import Described, Int, Long, Symbol, TimeSpan, ULong
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.envelope import (
@@ -18,6 +20,7 @@ from sbclient.rules.envelope import (
     seal,
     unseal,
 )
+from tests.original_client import BACKLOG, Recorded, comparable, healthy
 from tests.rules.strategies import BACKLOG_AT, content_of, entity_paths, messages, received, short_ids
 
 NOW = BACKLOG_AT.timestamp()
@@ -65,7 +68,7 @@ def test_the_four_properties_are_written_as_documented() -> None:
     assert sealed.application_properties == {
         "x-ms-path": "orders/eu",
         "x-ms-sessionid": "s",
-        "x-ms-timetolive": "P1DT2H1.5S",
+        "x-ms-timetolive": TimeSpan(hours=26, seconds=1.5),
         "x-ms-scheduledenqueuetimeutc": MOMENT,
         "kept": 1,
     }
@@ -228,6 +231,8 @@ def test_a_message_that_was_not_sealed_has_no_destination() -> None:
         ("x-ms-user-partitionkey", "x" * 129),
         ("x-ms-timetolive", 60),
         ("x-ms-timetolive", None),
+        ("x-ms-timetolive", TimeSpan.of_ticks(-1)),
+        ("x-ms-timetolive", TimeSpan.of_ticks(-(2**63))),
         ("x-ms-scheduledenqueuetimeutc", "2024-01-01"),
         ("x-ms-scheduledenqueuetimeutc", True),
         ("x-ms-scheduledenqueuetimeutc", None),
@@ -240,6 +245,35 @@ def test_a_message_that_was_not_sealed_has_no_destination() -> None:
 def test_an_alias_that_cannot_be_restored_is_rejected(name: str, value: Any) -> None:
     for mode in ("remaining", "restart"):
         assert refusal({"x-ms-path": "orders", name: value}, time_to_live_mode=mode) == "PropertyMalformed"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Described(Symbol("com.microsoft:timespan"), Int(5)),
+        Described(Symbol("com.microsoft:timespan"), ULong(2**63)),
+        Described(Symbol("com.microsoft:timespan"), "PT5S"),
+        Described(Symbol("com.microsoft:time-span"), Long(5)),
+        Described(Symbol("com.microsoft:datetime-offset"), Long(5)),
+        Symbol("PT5S"),
+    ],
+)
+def test_a_time_to_live_of_another_type_is_rejected(value: Any) -> None:
+    raw = b"\x00\x53\x74" + encode_map({"x-ms-path": "orders", "x-ms-timetolive": value}, encode_string)
+    with pytest.raises(MalformedEnvelopeError) as caught:
+        unseal(received(EncodedMessage(raw)), now=NOW, time_to_live_mode="restart")
+    assert caught.value.reason == "PropertyMalformed"
+    assert "x-ms-timetolive" in caught.value.description
+
+
+@pytest.mark.parametrize("name", ["x-ms-timetolive", "x-ms-sessionid", "x-ms-path"])
+def test_an_alias_that_is_present_twice_is_rejected(name: str) -> None:
+    entries = [("x-ms-path", "orders"), (name, TimeSpan(seconds=9)), (name, "PT9S")]
+    content = b"".join(encode_value(part) for entry in entries for part in entry)
+    sealed = received(EncodedMessage(b"\x00\x53\x74" + sized_map(content, 6)))
+    with pytest.raises(MalformedEnvelopeError) as caught:
+        unseal(sealed, now=NOW, time_to_live_mode="restart")
+    assert caught.value.reason == "PropertyMalformed"
 
 
 def test_the_reason_distinguishes_a_missing_from_an_illegal_destination() -> None:
@@ -297,6 +331,21 @@ def test_durations_of_fixed_length_are_parsed(text: str, time_to_live: timedelta
 )
 def test_a_time_to_live_of_the_service_maximum_or_more_is_unlimited(text: str) -> None:
     assert unsealed({"x-ms-path": "orders", "x-ms-timetolive": text}).message.time_to_live is None
+
+
+@pytest.mark.parametrize(
+    ("ticks", "time_to_live"),
+    [
+        (0, timedelta(0)),
+        (9, timedelta(0)),
+        (90_000_000_000, timedelta(hours=2.5)),
+        (2**63 - 18, UNLIMITED_TIME_TO_LIVE - timedelta(microseconds=1)),
+        (2**63 - 1, None),
+    ],
+)
+def test_a_time_to_live_is_read_from_a_timespan(ticks: int, time_to_live: timedelta | None) -> None:
+    home = unsealed({"x-ms-path": "orders", "x-ms-timetolive": TimeSpan.of_ticks(ticks)}, time_to_live_mode="restart")
+    assert home.message.time_to_live == time_to_live
 
 
 @pytest.mark.parametrize("time_to_live", [timedelta.max, UNLIMITED_TIME_TO_LIVE])
@@ -402,3 +451,27 @@ def test_the_remaining_time_to_live_is_the_unused_part(
     else:
         left = remaining(timedelta(microseconds=time_to_live_us), passed_us / 1e6, schedule=schedule)
         assert left == timedelta(seconds=left_s)
+
+
+# -- the original client -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorded", BACKLOG, ids=str)
+def test_a_message_that_the_original_client_diverted_is_restored(recorded: Recorded) -> None:
+    home = unseal(received(recorded.message), now=NOW, time_to_live_mode="restart")
+    assert home.destination == healthy(recorded).path
+    sent, restored = comparable(healthy(recorded).payload), comparable(home.message.payload)
+    if recorded.number % 4 == 1:  # for a session id, .NET also sets the partition key
+        assert sent.pop("message-annotations") == {"x-opt-partition-key": sent["properties"]["10"]}
+    assert restored == sent
+
+
+@pytest.mark.parametrize("recorded", BACKLOG, ids=str)
+def test_a_message_is_diverted_as_by_the_original_client(recorded: Recorded) -> None:
+    sealed = comparable(seal(healthy(recorded).message, healthy(recorded).path).payload)
+    theirs = comparable(recorded.payload)
+    if recorded.number % 4 == 1:  # ours keeps the partition key, which equals the session id
+        assert sealed.pop("message-annotations") == {"x-opt-partition-key": "'s#'"}
+    if recorded.number % 4 == 2:  # theirs sets the longest time to live in the backlog queue, ours none
+        assert theirs.pop("header") == {"2": "uint(1566804069)"}
+    assert sealed == theirs

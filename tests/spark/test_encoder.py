@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbclient.amqp.value_texts import typed
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import check_not_ping
 from sbclient.settings.durations import seconds_of
 from sbclient_spark.options import Destination
-from sbclient_spark.property_types import typed
 from sbclient_spark.write import amqp_columns, columns, encoder
 from sbclient_spark.write.encoded_rows import EncodedRows
 from sbclient_spark.write.encoder import RowEncoder, converted

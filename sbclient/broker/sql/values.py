@@ -22,6 +22,7 @@ from decimal import Context, Decimal
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from sbclient.amqp.types import ticks_of
 from sbclient.errors import ServiceBusError
 
 Value: TypeAlias = str | int | float | bool | Decimal | datetime | timedelta | UUID | None
@@ -66,12 +67,8 @@ _WITHOUT_ORDER: Final = (bool, UUID)
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-class Long(int):
-    """A parameter of the XML type `long`, which it keeps when it is small."""
-
-
 class PreciseTime(datetime):
-    """A datetime with seven digits of a second.
+    """A datetime with seven digits of a second, as a parameter of a rule.
 
     Attributes:
         tick: the seventh digit.
@@ -151,6 +148,8 @@ def compare(symbol: str, left: object, right: object, where: str) -> bool:
         raise FilterError(f"{where}: {describe(left)} has no order, only = and <> apply")
     elif isinstance(left, datetime) and isinstance(right, datetime):
         left, right = ((in_utc(each), getattr(each, "tick", 0)) for each in (left, right))
+    elif isinstance(left, timedelta) and isinstance(right, timedelta):
+        left, right = ticks_of(left), ticks_of(right)
     try:
         return COMPARISONS[symbol](left, right)
     except ArithmeticError as error:  # a NaN among exact decimal numbers

@@ -144,6 +144,8 @@ def _decoded(raw: bytes, *, is_cut: bool) -> str | None:
 def _text(value: Any) -> str:
     """A value of a property or of a body, for display."""
     written = value_json(value)
+    if isinstance(written, dict) and list(written) == ["encoded"]:
+        return str(value)
     if isinstance(written, dict) and not isinstance(value, Mapping):  # {"uuid": "…"}
         (written,) = written.values()
     return written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)

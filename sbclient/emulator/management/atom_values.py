@@ -13,9 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sbclient.broker.sql.values import Long, PreciseTime
+from sbclient.amqp.types import Long, TimeSpan
+from sbclient.broker.sql.values import PreciseTime
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import read_duration, read_timestamp, write_duration, write_timestamp
+from sbclient.iso8601 import read_duration, read_timestamp, write_duration, write_ticks, write_timestamp
+from sbclient.iso8601 import ticks_of as ticks_of_text
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
@@ -71,6 +73,11 @@ def _read_datetime(text: str) -> datetime:
     return timestamp if _ZONE.search(text.strip()) else timestamp.replace(tzinfo=None)
 
 
+def _read_duration(text: str) -> timedelta:
+    ticks = ticks_of_text(text.strip()) or 0
+    return TimeSpan.of_ticks(ticks) if ticks % 10 and ticks < MAX_LONG else read_duration(text)
+
+
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("string", "char", "guid", "anyURI"), str),
     **dict.fromkeys(("int", "short", "byte"), read_whole),
@@ -79,7 +86,7 @@ _READERS: Final[dict[str, Callable[[str], Any]]] = {
     **dict.fromkeys(("double", "float", "decimal"), read_double),
     "boolean": read_flag,
     "dateTime": _read_datetime,
-    "duration": read_duration,
+    "duration": _read_duration,
 }
 
 
@@ -115,7 +122,7 @@ def write_any(value: Any) -> tuple[str, str]:
             text = f"{text[:19]}.{value.microsecond:06d}{value.tick}Z"
         return "dateTime", text if value.tzinfo is not None else text.removesuffix("Z")
     if isinstance(value, timedelta):
-        return "duration", write_duration(value)
+        return "duration", write_ticks(value.ticks) if isinstance(value, TimeSpan) else write_duration(value)
     if isinstance(value, str | UUID):
         return "string", str(value)
     raise InvalidOperationError(f"a value of type {type(value).__name__} cannot be written in a description")

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from sbclient import annotated_message
 from sbclient.amqp import EncodedMessage
+from sbclient.amqp.decimals import DECIMAL128, decode_decimal, encode_decimal, service_decimal
 from sbclient.amqp.encode import encode_binary, encode_symbol, encode_timestamp, encode_uint
 from sbclient.amqp.encoded import encode_annotated
+from sbclient.amqp.types import DATE_TIME_OFFSET, TIME_SPAN, URI, DateTimeOffset, TimeSpan, Uri, ticks_of
 from sbclient.annotated_message import BROKER_ANNOTATIONS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
@@ -34,6 +36,13 @@ _INT32: Final = range(-(2**31), 2**31)
 
 # The SDK encodes a dict with these two keys as a value of that AMQP type.
 _TYPE, _VALUE, _LONG = "TYPE", "VALUE", "LONG"
+
+_NET: Final[dict[bytes, Callable[[Any], Any]]] = {
+    TIME_SPAN.encode(): TimeSpan.of_ticks,
+    DATE_TIME_OFFSET.encode(): DateTimeOffset.of_ticks,
+    URI.encode(): lambda value: Uri(_text("a URI", value)),
+}
+"""The classes of described values of .NET; the SDK returns these values with an attribute `descriptor`."""
 
 
 def is_sdk_message(candidate: object) -> TypeGuard[sdk.ServiceBusMessage | AmqpAnnotatedMessage]:
@@ -143,11 +152,11 @@ def _content_of(raw: Any, fields: dict[str, Any]) -> ServiceBusMessage:
         sections = tuple(bytes(section) for section in raw.body)
         ours._body = sections[0] if len(sections) == 1 else sections
     elif ours._body_type is AmqpMessageBodyType.SEQUENCE:
-        ours._body = tuple(raw.body)
+        ours._body = tuple(_untyped(list(part)) for part in raw.body)
     elif raw.body is None:
         ours._body_type = AmqpMessageBodyType.DATA  # a message without a body
     else:
-        ours._body = raw.body
+        ours._body = _untyped(raw.body)
     return ours
 
 
@@ -155,8 +164,7 @@ def to_sdk(encoded: EncodedMessage) -> sdk.ServiceBusMessage:
     """Return a message of the SDK with the same content.
 
     Raises:
-        InvalidOperationError: the SDK cannot encode a value: a body of type VALUE that is False or an integer beyond 32
-            bits, or a decimal anywhere.
+        InvalidOperationError: the SDK cannot encode a body of type VALUE that is False or an integer beyond 32 bits.
     """
     from azure.servicebus import ServiceBusMessage as SdkMessage
     from azure.servicebus.amqp import AmqpAnnotatedMessage
@@ -214,16 +222,31 @@ def _typed(value: Any) -> Any:
         return {key: _typed(item) for key, item in value.items()}
     if isinstance(value, int) and int(value) not in _INT32:
         return {_TYPE: _LONG, _VALUE: value}
-    if isinstance(value, Decimal):
-        raise InvalidOperationError(
-            f"the decimal {value:.40g} cannot be sent: azure-servicebus does not decode decimals, so use text or "
-            "transport='amqp'"
-        )
+    if isinstance(value, timedelta):
+        return _described(TIME_SPAN, {_TYPE: _LONG, _VALUE: ticks_of(value)})
+    if isinstance(value, DateTimeOffset):
+        return _described(DATE_TIME_OFFSET, {_TYPE: _LONG, _VALUE: value.ticks})
+    if isinstance(value, Uri):
+        return _described(URI, str(value))
+    if isinstance(value, Decimal) and value.is_finite():  # the SDK reads only the form of .NET, but writes another
+        return decode_decimal(service_decimal(encode_decimal(value, DECIMAL128)), DECIMAL128)
     return value
 
 
+def _described(descriptor: str, value: Any) -> dict[str, Any]:
+    return {_TYPE: "DESCRIBED", _VALUE: ({_TYPE: "SYMBOL", _VALUE: descriptor}, value)}
+
+
 def _untyped(value: Any) -> Any:
-    return value[_VALUE] if isinstance(value, dict) and value.keys() == {_TYPE, _VALUE} else value
+    """Return the value that the SDK means, also inside of lists and maps."""
+    make = _NET.get(getattr(value, "descriptor", None) or b"")
+    if make is not None:
+        return make(value)
+    if isinstance(value, dict):
+        if value.keys() == {_TYPE, _VALUE}:
+            return value[_VALUE]
+        return {key: _untyped(each) for key, each in value.items()}
+    return [_untyped(each) for each in value] if type(value) in (list, tuple) else value
 
 
 def _text(name: str, value: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -39,6 +40,9 @@ def received(sdk_message: Any, *, is_locked: bool, has_session: bool) -> SdkRece
         has_session: whether the session is locked instead of the message.
     """
     try:
+        _check_decimals(sdk_message.application_properties)
+        if sdk_message.body_type.name != "DATA":
+            _check_decimals(sdk_message.body)
         content = from_sdk(sdk_message)
     except (InvalidOperationError, TypeError, ValueError) as error:
         log.error(
@@ -63,6 +67,26 @@ def received(sdk_message: Any, *, is_locked: bool, has_session: bool) -> SdkRece
     )
     message.sdk = sdk_message
     return message
+
+
+def _check_decimals(value: Any) -> None:
+    """
+    Raises:
+        ValueError: the SDK may have decoded a number wrongly.
+    """
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for each in value:
+            _check_decimals(each)
+    elif isinstance(value, Decimal) and len(value.as_tuple().digits) > _EXACT_DIGITS:
+        raise ValueError(
+            f"azure-servicebus decodes decimals of more than {_EXACT_DIGITS} digits wrongly: use transport='amqp'"
+        )
+
+
+_EXACT_DIGITS: Final = 8
+"""Digits of a decimal that the SDK decodes correctly; it decodes some larger numbers as one with nine digits."""
 
 
 def _state(state: Any) -> ServiceBusMessageState:

@@ -1,73 +1,77 @@
-"""The AMQP types of application properties, by name, and the values of each type as text.
+"""AMQP types by name, and the values of each type as text.
 
-Spark has no type for many of them, such as unsigned integers, symbols and characters; nor has a variant. A read
-therefore returns all values as text, beside a column with their types, and a write of both makes the same values.
+JSON and Spark have no type for many of them, such as unsigned integers, symbols and the types of .NET. Their values are
+therefore written as text beside the name of the type, and both make the same value.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-from sbclient.amqp import WireError
 from sbclient.amqp.decode import decode_value
 from sbclient.amqp.encode import encode_value
+from sbclient.amqp.errors import WireError
 from sbclient.amqp.types import (
+    Array,
+    Binary,
     Byte,
     Char,
+    DateTimeOffset,
     Decimal32,
     Decimal64,
+    Described,
     Float,
     Int,
     Long,
     Opaque,
     Short,
     Symbol,
+    TimeSpan,
     Timestamp,
     UByte,
     UInt,
     ULong,
+    Uri,
     UShort,
+    ticks_of,
 )
 from sbclient.errors import InvalidOperationError
+from sbclient.iso8601 import read_timestamp, write_ticks
+from sbclient.iso8601 import ticks_of as ticks_of_text
 
 STRING: Final = "string"
 ENCODED: Final = "encoded"
-"""The type of any other value, such as a list or a time span of .NET: its text is its AMQP encoding in base64."""
+"""The type of any other value, such as a list: its text is its AMQP encoding in base64."""
 
 _INT32: Final = range(-(2**31), 2**31)
 
 
 def name_of(value: Any) -> str | None:
-    """Return the name of the type of a property; None for a string or null."""
+    """Return the name of the type of a value; None for a string or null."""
     if value is None or type(value) is str:
         return None
-    if isinstance(value, Opaque):
-        return _BY_CODE.get(value.encoded[0], ENCODED)
     if type(value) is int:
         return "int" if value in _INT32 else "long"
-    return _BY_CLASS.get(type(value))
+    return _BY_CLASS.get(type(value), ENCODED)
 
 
 def text_of(value: Any) -> str | None:
-    """Return a property as text; None for null. `value_of` returns the same value of the same type."""
-    if isinstance(value, Opaque):
-        name = name_of(value)
-        raw = value.encoded if name == ENCODED else decode_value(value.encoded)
-        return b64encode(raw).decode() if isinstance(raw, bytes) else str(raw)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    if isinstance(value, Float):
-        return str(shortest_single(value))
-    return None if value is None else str(value)
+    """Return a value as text; None for null. `value_of` returns the same value of the same type."""
+    if value is None or type(value) is str:
+        return value
+    name = name_of(value)
+    if name == ENCODED:
+        return b64encode(encode_value(value)).decode()
+    write = _WRITE.get(name or "")
+    return str(value) if write is None else write(value)
 
 
 def value_of(name: str, text: str) -> Any:
@@ -115,19 +119,37 @@ def _timestamp(text: str) -> datetime | Timestamp:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-def _ulong(text: str) -> Any:
-    value = ULong(int(text))
-    return value if value < 2**63 else Opaque.of(text, encode_value(value))
+def _time_span(text: str) -> TimeSpan:
+    ticks = ticks_of_text(text.removeprefix("-"))
+    if ticks is None:
+        raise ValueError
+    return TimeSpan.of_ticks(-ticks if text.startswith("-") else ticks)
 
 
-def _binary(text: str) -> Opaque:
-    return Opaque.of(text, encode_value(b64decode(text, validate=True)))
+def read_precise_time(text: str) -> DateTimeOffset:
+    """Parse a timestamp in ISO 8601 with up to seven digits of a second; without a zone it is in UTC.
+
+    Raises:
+        InvalidOperationError: the text is not a timestamp.
+    """
+    found = read_timestamp(text)
+    tick = _TICK.search(text)
+    return DateTimeOffset.of_ticks(ticks_of(found - _YEAR_ONE) + (int(tick[1]) if tick else 0))
 
 
-def _encoded(text: str) -> Opaque:
+def write_precise_time(time: datetime) -> str:
+    """Return a timestamp in ISO 8601, in UTC with seven digits of a second."""
+    return f"{time.astimezone(UTC).isoformat(timespec='microseconds')[:26]}{getattr(time, 'tick', 0)}Z"
+
+
+_TICK: Final = re.compile(r"\.\d{6}(\d)")
+_YEAR_ONE: Final = datetime(1, 1, 1, tzinfo=UTC)
+
+
+def _encoded(text: str) -> Any:
     raw = b64decode(text, validate=True)
-    decode_value(raw)
-    return Opaque.of(text, raw)
+    value = decode_value(raw, typed=True)
+    return Opaque.of(str(value), raw) if isinstance(value, list | dict | Array | Described) else value
 
 
 _READ: Final[dict[str, Callable[[str], Any]]] = {
@@ -135,7 +157,7 @@ _READ: Final[dict[str, Callable[[str], Any]]] = {
     "ubyte": lambda text: UByte(int(text)),
     "ushort": lambda text: UShort(int(text)),
     "uint": lambda text: UInt(int(text)),
-    "ulong": _ulong,
+    "ulong": lambda text: ULong(int(text)),
     "byte": lambda text: Byte(int(text)),
     "short": lambda text: Short(int(text)),
     "int": lambda text: Int(int(text)),
@@ -148,9 +170,12 @@ _READ: Final[dict[str, Callable[[str], Any]]] = {
     "char": _char,
     "timestamp": _timestamp,
     "uuid": UUID,
-    "binary": _binary,
+    "binary": lambda text: Binary(b64decode(text, validate=True)),
     STRING: str,
     "symbol": Symbol,
+    "timespan": _time_span,
+    "datetimeoffset": read_precise_time,
+    "uri": Uri,
     ENCODED: _encoded,
 }
 
@@ -177,10 +202,22 @@ _BY_CLASS: Final[dict[type, str]] = {
     Timestamp: "timestamp",
     UUID: "uuid",
     bytes: "binary",
+    Binary: "binary",
     Symbol: "symbol",
+    timedelta: "timespan",
+    TimeSpan: "timespan",
+    DateTimeOffset: "datetimeoffset",
+    Uri: "uri",
 }
-_BY_CODE: Final = {0x80: "ulong", 0xA0: "binary", 0xB0: "binary"}
-"""Format codes of the values that a received message has as `Opaque`, because a property cannot be their class."""
+
+_WRITE: Final[dict[str, Callable[[Any], str]]] = {
+    "boolean": lambda value: "true" if value else "false",
+    "float": lambda value: str(shortest_single(value)),
+    "binary": lambda value: b64encode(value).decode(),
+    "timespan": lambda value: write_ticks(ticks_of(value)),
+    "datetimeoffset": write_precise_time,
+}
+"""The functions that write values as text, where `str` does not."""
 
 
 # -- floats
