@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import subprocess
 import sys
 from typing import Any
 
 import pytest
+import structlog
 
 from sbclient import clock
 from sbclient.client.client import ServiceBusClient
+from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.state import EVENTS_KEPT
 from sbclient.telemetry.log import get_logger, sentence
@@ -136,7 +139,55 @@ get_logger("sbclient.test").warning("a.b", "{path!r} failed", path="orders")
 sys.exit(repr(set(sys.modules) - before) if set(sys.modules) - before else 0)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("error", [ServiceBusError("SharedAccessKey=SECRET"), ValueError("SECRET")])
+def test_context_variables_of_structlog_are_fields_of_a_record_unless_it_has_them(
+    caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    log = get_logger("sbclient.test")
+    with structlog.contextvars.bound_contextvars(request="r1", path="not this", name="taken by the record"):
+        log.warning("a.b", "{path} failed: {error}", path="orders", error=error)
+    log.warning("a.b", "{path} failed", path="orders")
+    inside, outside = (vars(record) for record in caplog.records)
+    assert (inside["request"], inside["path"], inside["name_"]) == ("r1", "orders", "taken by the record")
+    assert (inside["name"], inside["message"]) == ("sbclient.test", f"orders failed: {type(error).__name__}")
+    assert "SECRET" not in repr(inside)
+    assert not {"request", "name_"} & outside.keys()
+
+
+async def test_context_variables_of_a_sender_reach_the_events_of_its_failover(
+    pair: MemoryPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        with structlog.contextvars.bound_contextvars(request="r1"):
+            await sender.send_messages(ServiceBusMessage("a"))
+    (engaged,) = [each for each in caplog.records if vars(each).get("event_name") == "failover.engaged"]
+    assert vars(engaged)["request"] == "r1"
+
+
+def test_structlog_prints_facts_and_context_variables_of_our_events(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder()],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.JSONRenderer(sort_keys=True),
+            ],
+        )
+    )
+    logger = logging.getLogger("sbclient")
+    logger.addHandler(handler)
+    try:
+        with structlog.contextvars.bound_contextvars(request="r1"):
+            get_logger("sbclient.test").warning("a.b", "{path} failed", path="orders")
+    finally:
+        logger.removeHandler(handler)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"event": "orders failed", "event_name": "a.b", "path": "orders", "request": "r1"}
 
 
 def test_a_record_has_the_place_of_its_call_and_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
