@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -40,8 +41,10 @@ def run(block: str) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _no_namespace_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_hosts", {})
+    monkeypatch.setattr(logging.getLogger("sbclient"), "handlers", logging.getLogger("sbclient").handlers[:])
+    monkeypatch.setattr(logging.getLogger("sbclient"), "level", logging.NOTSET)
 
 
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated")  # of azure-servicebus over WebSockets
