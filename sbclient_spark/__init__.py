@@ -16,6 +16,7 @@ from sbclient_spark.drain.drain import drain, drain_continuously
 from sbclient_spark.java import ensure_java
 from sbclient_spark.jobs import activate
 from sbclient_spark.log import log_event
+from sbclient_spark.read.held_sessions import HeldSessions
 from sbclient_spark.read.receive_stream import find_orphans
 from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.table_options import defaults_of
@@ -24,6 +25,7 @@ from sbclient_spark.write.progress import ProgressListener, report_progress
 from sbclient_spark.write.reported_write import write_with_report
 
 __all__ = [
+    "HeldSessions",
     "ProgressListener",
     "ServiceBusDataSource",
     "drain",

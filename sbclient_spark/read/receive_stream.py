@@ -28,9 +28,11 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, MessageLockLostError, MessageNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient_spark.clients import worker_clients
 from sbclient_spark.log import log_event
 from sbclient_spark.options import SPARK_OPTIONS
 from sbclient_spark.read.browsing import browse, fragment_of, open_receiver
+from sbclient_spark.read.held_sessions import SessionService
 from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.offsets import QueueOffset, StreamOffset, ranges_of
 from sbclient_spark.read.options import EARLIEST, ReadOptions
@@ -58,6 +60,7 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         self._completed: tuple[int, dict[str, tuple[int, ...]]] = (0, {})
         self._is_surveyed = False
         self._sessions: dict[str, StreamSessions] = {}
+        self._service = SessionService(options.connection, self._sessions)
         self._planned: StreamOffset | None = None
         if not HAS_ADMISSION_CONTROL:
             raise InvalidOperationError(
@@ -69,6 +72,10 @@ class ReceiveStreamReader(ServiceBusStreamReader):
                 "startingSequenceNumber is for mode 'peek': with mode 'receive' the service chooses the messages; "
                 "remove it"
             )
+
+    def stop(self) -> None:
+        worker_clients().run(self._service.close())
+        super().stop()
 
     def _limit(self) -> int | None:
         return self._options.max_messages_per_trigger or DEFAULT_LIMIT
@@ -86,7 +93,8 @@ class ReceiveStreamReader(ServiceBusStreamReader):
             target = None if self._targets is None else self._targets[path]
             still = still_open.get(path, ())
             if self._requires_session[path]:
-                found = list(await self._held(client, path).receive(budget, still, target))
+                held = await self._held(client, path)
+                found = list(await held.receive(budget, still, target))
             else:
                 named = {*queue.numbers, *queue.open}
                 found = [] if self._is_surveyed else await self._orphans(client, path, named)
@@ -98,8 +106,9 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         self._planned = StreamOffset("receive", position.namespace, position.batch + 1, planned)
         return self._planned
 
-    def _held(self, client: ServiceBusClient, path: str) -> StreamSessions:
+    async def _held(self, client: ServiceBusClient, path: str) -> StreamSessions:
         if path not in self._sessions:
+            await self._service.start()
             options = self._options
             self._sessions[path] = StreamSessions(client, path, options.sessions, options.max_sessions_per_trigger)
         return self._sessions[path]
@@ -109,7 +118,7 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         client = await self._opened()
         for path in ends:
             if self._requires_session[path]:
-                await self._held(client, path).set_target()
+                await (await self._held(client, path)).set_target()
         return ends
 
     async def _prepare(self, end: StreamOffset) -> None:
@@ -119,7 +128,7 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         client = await self._opened()  # the micro-batch is replayed after a restart
         for path, queue in end.queues.items():
             if self._requires_session[path]:
-                await self._held(client, path).hold(queue.numbers)
+                await (await self._held(client, path)).hold(queue.numbers)
         self._planned = end
 
     async def _complete(self, client: ServiceBusClient, position: StreamOffset) -> dict[str, tuple[int, ...]]:
@@ -133,7 +142,7 @@ class ReceiveStreamReader(ServiceBusStreamReader):
 
     async def _complete_in(self, client: ServiceBusClient, path: str, numbers: Sequence[int]) -> tuple[int, ...]:
         if self._requires_session[path]:
-            return await self._held(client, path).complete(numbers)
+            return await (await self._held(client, path)).complete(numbers)
         return await _complete(client, path, numbers)
 
     async def _orphans(self, client: ServiceBusClient, path: str, named: Collection[int]) -> list[int]:

@@ -229,6 +229,10 @@ class StreamSessions:
 
     # -- what an application asks for while a micro-batch runs
 
+    def holds(self, session: str) -> bool:
+        """Whether a session is held."""
+        return session in self._held
+
     def _holder(self, session: str) -> HeldSession:
         if session not in self._held:
             raise SessionLockLostError(f"no stream holds the session {session!r} of {self._path!r}")

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from sbclient_spark.read.options import READ_TABLE
 from sbclient_spark.write.options import WRITE_TABLE
 from tests.spark.emulated import EmulatedPair
+from tests.spark.test_on_spark import write
+from tests.spark.test_stream_source import needs_limits
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 OPTIONS: Final = PAGE.split("## Options")[1].split("## Measurements")[0]
@@ -78,6 +80,37 @@ def test_the_documented_stream_with_reports_runs(spark: SparkSession, pair: Emul
     check_stream("start_with_reports", "viewfs://readings/out", spark, pair, tmp_path)
     (line,) = (json.loads(row.value) for row in spark.read.text("viewfs://readings/out/metrics").collect())
     assert (line["outcome"], line["sent"]) == ("commit", 2)
+
+
+@needs_limits
+def test_the_documented_stream_of_sessions_keeps_states_and_dead_letters_a_bad_session(
+    spark: SparkSession, pair: EmulatedPair, tmp_path: Path
+) -> None:
+    queue = pair.create_queue("amounts", requires_session=True)
+    query = shown("keep_totals")(spark, pair.primary, queue, str(tmp_path))
+    try:
+        for bad in ("", "x"):
+            rows = spark.range(12).selectExpr(
+                f"concat(id, if(id % 3 = 2, '{bad}', '')) AS body", "id % 3 AS session_id"
+            )
+            write(
+                rows.selectExpr("body", "string(session_id) AS session_id"), pair, queue=queue, messageIdMode="random"
+            )
+            query.processAllAvailable()
+    finally:
+        query.stop()
+
+    async def states() -> list[int]:
+        found = []
+        async with pair.client() as client:
+            for session_id in ("0", "1", "2"):
+                async with client.get_queue_receiver(queue, session_id=session_id) as receiver:
+                    found.append(json.loads(await receiver.session.get_state() or b"")[1])
+        return found
+
+    assert pair.run(states()) == [2 * (0 + 3 + 6 + 9), 2 * (1 + 4 + 7 + 10), 2 + 5 + 8 + 11]
+    dead = spark.read.format("servicebus").options(**pair.reading(queue=queue, subQueue="deadletter")).load()
+    assert {row.session_id for row in dead.collect()} == {"2"}
 
 
 def test_the_documented_stream_of_a_queue_runs(spark: SparkSession, pair: EmulatedPair, tmp_path: Path) -> None:

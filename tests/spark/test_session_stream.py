@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.client.lock_renewer import AutoLockRenewer
-from sbclient.errors import InvalidOperationError, SessionCannotBeLockedError
+from sbclient.errors import InvalidOperationError, SessionCannotBeLockedError, SessionLockLostError
 from sbclient_spark.clients import WorkerClients
+from sbclient_spark.read.held_sessions import HeldSessions
 from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.sessions import StreamSessions, matches, shared_out
-from tests.spark.test_stream_reader import Stream, clients, create, run, send, set_forward
+from tests.spark.test_stream_reader import HERE, Stream, clients, create, run, send, set_forward
 
 __all__ = ["clients", "set_forward"]
 
 
 @pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_waits_and_own_sockets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name in ("WAIT_S", "MORE_S"):
         monkeypatch.setattr(f"sbclient_spark.read.sessions.{name}", 0.02)
 
@@ -354,3 +359,67 @@ def test_a_thousand_sessions_are_read_once_and_in_order(clients: WorkerClients) 
         batches.append(found)
     assert by_session([body for batch in batches for body in batch]) == in_order(1000, 2)
     assert left(clients) == 0
+
+
+# -- what foreachBatch asks for ----------------------------------------------------------------------------------
+
+
+def test_the_state_of_a_held_session_is_read_and_written(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 2, 1)
+    sessions = HeldSessions({"connectionString": HERE, "queue": "orders", "checkpointLocation": "x"})
+    stream = Stream(clients, mode="receive")
+    with pytest.raises(SessionLockLostError, match="no stream"):
+        sessions.get_state("s0")
+    assert stream.plan()
+    other = Stream(clients, mode="receive")
+    other.reader.initialOffset()
+    assert sessions.get_state("s0") is None
+    sessions.set_state("s0", b"\x00seen")
+    stream.restart()
+    assert len(stream.rows()) == 2
+    assert sessions.get_state("s0") == b"\x00seen"
+    sessions.set_state("s0", None)
+    assert sessions.get_state("s0") is None
+    stream.reader.stop()
+
+
+def test_a_session_that_the_application_dead_letters_does_not_stop_the_others(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 3, 2)
+    sessions = HeldSessions({"connectionString": HERE, "queue": "orders"})
+    for is_replayed in (False, True):
+        stream = Stream(clients, mode="receive")
+        assert stream.plan()
+        if is_replayed:
+            stream.restart()
+        assert len(stream.rows()) == 6
+        assert sessions.dead_letter("s1", "Spoilt", "it smells") == 2
+        assert by_session([row["body"].decode() for row in stream.rows()]) == {"s0": [0, 1], "s2": [0, 1]}
+        stream.commit()
+        assert stream.all() == []
+        stream.reader.stop()
+        assert left(clients) == 2 * (1 + is_replayed)  # the dead letters
+        fill(clients, 3, 0 if is_replayed else 2)
+
+    async def dead(client: ServiceBusClient) -> set[tuple[str | None, str | None]]:
+        receiver = client.get_queue_receiver("orders", sub_queue="deadletter")
+        return {(one.session_id, one.dead_letter_reason) for one in await receiver.peek_messages(10)}
+
+    assert run(clients, dead) == {("s1", "Spoilt")}
+
+
+def test_a_socket_that_other_users_can_open_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"sbclient-{os.getuid()}").mkdir(mode=0o755)
+    with pytest.raises(InvalidOperationError, match="other users"):
+        HeldSessions({"connectionString": HERE, "queue": "orders"}).get_state("s0")
+
+
+def test_a_socket_that_a_killed_planner_left_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / f"sbclient-{os.getuid()}"
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as abandoned:
+        abandoned.bind(str(folder / "1-1.sock"))
+    with pytest.raises(SessionLockLostError):
+        HeldSessions({"connectionString": HERE, "queue": "orders"}).get_state("s0")
+    assert list(folder.iterdir()) == []
