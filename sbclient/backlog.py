@@ -388,10 +388,14 @@ class Backlog:
 
 
 async def _gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines concurrently; the first error cancels the others and is raised."""
+    """Run coroutines concurrently; the first error cancels the others and is raised.
+
+    A TaskGroup would drop a cancellation of the caller if a task fails at that time.
+    """
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(coroutine) for coroutine in coroutines]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from errors
-    return [task.result() for task in tasks]
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

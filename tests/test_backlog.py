@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 
 from sbclient import clock
-from sbclient.backlog import Backlog
+from sbclient.backlog import Backlog, _gather
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import ServiceBusSubQueue
-from sbclient.errors import InvalidOperationError, OperationTimeoutError
+from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
@@ -228,3 +228,17 @@ async def _renew(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessag
     while True:
         await clock.sleep(20)
         await receiver.renew_message_lock(message)
+
+
+async def test_cancelling_a_survey_that_fails_at_that_time_ends_it() -> None:
+    async def fails_when_cancelled() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ServiceBusConnectionError("the client was closed") from None
+
+    survey = asyncio.ensure_future(_gather([fails_when_cancelled()]))
+    await asyncio.sleep(0)
+    survey.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await survey
