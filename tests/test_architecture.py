@@ -26,7 +26,8 @@ FLOORS: Final = (
     "description_tables emulator.events iso8601 message options",
     "amqp",
     "rules settings telemetry transport.base",
-    "broker deadlines emulator.faults emulator.sas message_json prometheus rate_limit retry tasks",
+    "broker deadlines emulator.faults emulator.sas message_json prometheus rate_limit retry tasks "
+    "transport.credential_file",
     "emulator.data entity_settings hosting pairing transport.amqp transport.sdk",
     "backlog emulator.context syphon transport.memory",
     "emulator.net transport.choice",

@@ -59,7 +59,7 @@ def syphon(
     to stderr as JSON, one per line.
 
     SIGTERM and SIGINT finish the transfers in flight and release the other messages; a second signal ends the process
-    immediately. SIGUSR1 pauses and SIGUSR2 resumes.
+    immediately. SIGUSR1 pauses, SIGUSR2 resumes, SIGHUP reads the credentials again.
 
     Exit status: 0 ended by a signal, or the backlog is empty; 1 messages remain, would remain (--dry-run), or were not
     released in time; 2 invalid settings; 3 the secondary is unreachable; 4 a credential lacks a right; 5 backlog queues
@@ -181,6 +181,7 @@ def _handle_signals(worker: SyphonWorker, settings: WorkerSettings) -> None:
     with suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number)
+        loop.add_signal_handler(signal.SIGHUP, worker.renew_credentials)
         loop.add_signal_handler(signal.SIGUSR1, worker.pause)
         loop.add_signal_handler(signal.SIGUSR2, worker.resume)
     startup_signals.release()

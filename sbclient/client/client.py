@@ -253,6 +253,16 @@ class ServiceBusClient:
             if self._lender is None:
                 await pair.secondary.close()
 
+    async def renew_credentials(self) -> None:
+        """Authenticate again at both namespaces with the credentials as they are now, for example after SIGHUP.
+
+        Not needed for a rotation: a credential in a file, and one of azure.core that was updated, is used for each new
+        token. A rejection is logged and ends no link before its token expires.
+        """
+        pair = self._core.pair
+        for transport in [self._core.primary, *([pair.secondary] if pair is not None else [])]:
+            await transport.renew_credential()
+
     def _fault_partner(self) -> None:
         """With a syphon in this process, make the client of the other namespace unusable after a grace period."""
         for partner in (self._lender, self._borrower):

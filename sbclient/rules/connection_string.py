@@ -1,18 +1,20 @@
 """Parses connection strings of Service Bus, and our own `memory://name` for a broker in this process.
 
 The format of the service is `Endpoint=sb://…;SharedAccessKeyName=…;SharedAccessKey=…[;EntityPath=…]`. The key may be
-replaced by `SharedAccessSignature=…`; `UseDevelopmentEmulator=true` selects an emulator without TLS. No error and no
-repr shows a key or a signature.
+replaced by `SharedAccessSignature=…`; `UseDevelopmentEmulator=true` selects an emulator without TLS. Ours:
+`CredentialFile=/run/secrets/contoso` names a file with a key or a connection string, which is read for each token. No
+error and no repr shows a key or a signature.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
 from sbclient.errors import InvalidOperationError
+from sbclient.rules.shared_access_signature import SCHEME
 
 MEMORY_SCHEME: Final = "memory://"
 
@@ -28,6 +30,7 @@ _FIELDS: Final = {
         "SharedAccessSignature",
         "EntityPath",
         "UseDevelopmentEmulator",
+        "CredentialFile",
     )
 }
 
@@ -43,6 +46,7 @@ class ConnectionString:
         use_development_emulator: whether the connection is made without TLS.
         key_name, key, signature: the credential; None for the parts that are not given.
         entity_path: the only entity that the credential is valid for, or None.
+        credential_file: path of a file that has the credential, or None; see `with_credential`.
     """
 
     host: str
@@ -53,6 +57,7 @@ class ConnectionString:
     key: str | None = field(default=None, repr=False)
     signature: str | None = field(default=None, repr=False)
     entity_path: str | None = None
+    credential_file: str | None = None
 
     @property
     def fully_qualified_namespace(self) -> str:
@@ -86,6 +91,50 @@ class ConnectionString:
             return f"{MEMORY_SCHEME}{self.host}"
         return self.host if self.port is None else f"{self.host}:{self.port}"
 
+    def with_credential(self, content: str) -> ConnectionString:
+        """Return this connection string with the credential that its file contains.
+
+        Args:
+            content: of the file: a connection string of the same namespace, a signature, or a key of `key_name`.
+
+        Raises:
+            InvalidOperationError: it is none of these. The text shows no content.
+        """
+        text, what = content.strip(), f"the credential file {self.credential_file!r}"
+        if not text or "\n" in text:
+            raise InvalidOperationError(f"{what} must contain one line: a key, or a connection string")
+        if text.startswith(SCHEME):
+            return replace(self, key_name=None, key=None, signature=text)
+        if ";" not in text:
+            if not self.key_name:
+                raise InvalidOperationError(
+                    f"{what} contains a key: add its name, SharedAccessKeyName=…, to the connection string"
+                )
+            return replace(self, key=text, signature=None)
+        found = parse_connection_string(text)
+        if found.namespace != self.namespace or found.credential_file is not None:
+            raise InvalidOperationError(
+                f"{what} must contain the connection string of {self.namespace}, but it is for {found.namespace}"
+            )
+        return replace(self, key_name=found.key_name, key=found.key, signature=found.signature)
+
+    def without_credential(self, credential_file: str) -> str:
+        """Return the text of a connection string that names a file instead of its credential.
+
+        Raises:
+            InvalidOperationError: the path contains a semicolon.
+        """
+        if ";" in credential_file:
+            raise InvalidOperationError(f"the path {credential_file!r} contains a semicolon: rename the file")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        fields = {
+            "Endpoint": f"sb://{host}{'' if self.port is None else f':{self.port}'}/",
+            "EntityPath": self.entity_path,
+            "UseDevelopmentEmulator": "true" if self.use_development_emulator else None,
+            "CredentialFile": credential_file,
+        }
+        return ";".join(f"{name}={value}" for name, value in fields.items() if value)
+
 
 ServiceBusConnectionStringProperties = ConnectionString
 """The name of the class in azure-servicebus."""
@@ -115,7 +164,12 @@ def parse_connection_string(conn_str: str) -> ConnectionString:
             f"the SharedAccessKeyName for {host!r} is malformed: use letters, digits, '.', '-' and '_', and check "
             "that no semicolon is missing"
         )
-    if signature is None and (not key_name or not key):
+    file = fields.get("CredentialFile") or None
+    if file is not None and (key is not None or signature is not None):
+        raise InvalidOperationError(
+            f"the connection string of {host!r} has a credential and a CredentialFile: give one of them"
+        )
+    if file is None and signature is None and (not key_name or not key):
         missing = "SharedAccessKeyName" if not key_name else "SharedAccessKey"
         raise InvalidOperationError(
             f"the connection string of {host!r} has no {missing} and no SharedAccessSignature: add one of them"
@@ -132,6 +186,7 @@ def parse_connection_string(conn_str: str) -> ConnectionString:
         key=key,
         signature=signature,
         entity_path=fields.get("EntityPath") or None,
+        credential_file=file,
     )
 
 

@@ -186,6 +186,13 @@ QUARANTINED: Final = Instrument(
     "Number of clients of this process that have the backlog queue in quarantine: 1 or 0 if there is one client.",
     _ENTITY,
 )
+CREDENTIAL_REJECTIONS: Final = Instrument(
+    "sbclient.credential.rejections",
+    Kind.COUNTER,
+    "{rejection}",
+    "Number of times that a namespace rejected the credential of this process.",
+    (SERVER, PORT),
+)
 
 INSTRUMENTS: Final = (
     OPERATION_DURATION,
@@ -205,6 +212,7 @@ INSTRUMENTS: Final = (
     UNPROVISIONED,
     QUARANTINES,
     QUARANTINED,
+    CREDENTIAL_REJECTIONS,
 )
 
 BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0)

@@ -276,5 +276,8 @@ class Transport(Protocol):
     ) -> Sequence[str]:
         """Return the sessions with messages or a state, or those whose state was set after a given time."""
 
+    async def renew_credential(self) -> None:
+        """Authenticate again with the credential as it is now. A failure is logged and ends no link."""
+
     async def close(self) -> None:
         """Close every link and the connection. Safe to call twice."""

@@ -127,9 +127,10 @@ def _connection_string(side: str, given: Mapping[str, _Given]) -> tuple[str, str
             f"both {direct.origin} and {named.origin} set the {side} namespace: set only one of them"
         )
     if direct is not None and (named is None or direct.rank < named.rank):
-        text, origin = direct.text, direct.origin
+        text, origin, file = direct.text, direct.origin, None
     elif named is not None:
         text, origin = read_secret(of_file.name, named.text, named.base), f"{of_file.name}, {named.origin}"
+        file = named.base / named.text
     else:
         what = "which receives the messages" if side == "primary" else "which has the backlog"
         raise InvalidOperationError(
@@ -137,7 +138,9 @@ def _connection_string(side: str, given: Mapping[str, _Given]) -> tuple[str, str
             "file that contains its connection string"
         )
     try:
-        parse_connection_string(text)
+        connection = parse_connection_string(text)
+        if file is not None and not connection.is_memory and connection.credential_file is None:
+            text = connection.without_credential(str(file.resolve()))  # the worker reads it again
     except InvalidOperationError as error:
         raise InvalidOperationError(f"{error.message} ({side}, {origin})") from None
     return text, origin

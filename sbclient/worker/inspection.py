@@ -58,7 +58,12 @@ def chosen_queues(pair: Pair, numbers: Collection[int] | None) -> list[str]:
 
 def is_refused(error: ServiceBusError) -> bool:
     """Return whether the credential is rejected or lacks a right."""
-    return isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError)
+    return is_refused_kind(type(error))
+
+
+def is_refused_kind(kind: type[ServiceBusError]) -> bool:
+    """Like `is_refused`, for the class of an error."""
+    return issubclass(kind, ServiceBusAuthenticationError | ServiceBusAuthorizationError)
 
 
 def is_unreachable(error: ServiceBusError) -> bool:

@@ -6,16 +6,19 @@ The responses to the syphon show that it is. If the syphon gets none for a while
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from sbclient import clock
 from sbclient.errors import ServiceBusError
 from sbclient.rules.refusal import OngoingError
 from sbclient.telemetry.log import get_logger
-from sbclient.worker.inspection import is_unreachable
+from sbclient.worker.inspection import is_refused, is_refused_kind, is_unreachable
 from sbclient.worker.readiness import NamespaceHealth
 
 log = get_logger(__name__)
+
+UNREACHABLE: Final = "the {side} {namespace} is unreachable: {error}: {reason}"
+REJECTS: Final = "the {side} {namespace} rejects the credential: {error}: {reason}"
 
 UNREACHABLE_PROBE_INTERVAL_S: Final = 10.0
 """Longest pause between two probes of an unreachable namespace."""
@@ -73,26 +76,26 @@ class Reachability:
 
     def _end_error(self, reached_at: float) -> None:
         if self._error is not None:
-            log.info(
-                "worker.reachable",
-                "the {side} is reachable again after {seconds} s",
-                side=self._side,
-                seconds=round(reached_at - self._error.since_at, 1),
-            )
+            where: dict[str, Any] = {"side": self._side, "namespace": self._namespace}
+            where["seconds"] = round(reached_at - self._error.since_at, 1)
+            if is_refused_kind(self._error.kind):
+                log.info(
+                    "worker.accepted", "the {side} {namespace} accepts the credential again after {seconds} s", **where
+                )
+            else:
+                log.info("worker.reachable", "the {side} {namespace} is reachable again after {seconds} s", **where)
             self._error = None
 
     def failed(self, error: ServiceBusError) -> None:
         """Record that the namespace is unreachable."""
         self._end_past_error()
         self._probed_at = clock.monotonic()
-        if self._error is None:
-            log.warning(
-                "worker.unreachable",
-                "the {side} is unreachable: {error}: {reason}",
-                side=self._side,
-                error=error,
-                reason=error.message,
-            )
+        if self._error is None or is_refused_kind(self._error.kind) != is_refused(error):
+            where: dict[str, Any] = {"side": self._side, "namespace": self._namespace, "reason": error.message}
+            if is_refused(error):
+                log.warning("worker.rejected", REJECTS, error=error, **where)
+            else:
+                log.warning("worker.unreachable", UNREACHABLE, error=error, **where)
         self._error = OngoingError.of(error, self._probed_at, self._error)
 
     def _next_probe_at(self) -> float:

@@ -13,6 +13,7 @@ from typing import Final
 
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus, SyphonStatus
+from sbclient.worker.inspection import is_refused_kind
 
 GRACE_S: Final = 60.0
 """The tolerated delay of the answer of a backlog queue."""
@@ -67,9 +68,8 @@ def reasons_against(
     for side, health in (("primary", primary), ("secondary", secondary)):
         if health.error is not None:
             unreachable_s = now - health.error.since_at
-            reasons.append(
-                f"the {side} {health.namespace} has been unreachable for {unreachable_s:.0f} s: {health.error.text}"
-            )
+            what = "has rejected the credential" if is_refused_kind(health.error.kind) else "has been unreachable"
+            reasons.append(f"the {side} {health.namespace} {what} for {unreachable_s:.0f} s: {health.error.text}")
         elif health.reached_at is None and state is not WorkerState.STARTING:
             reasons.append(f"the {side} {health.namespace} has not answered yet")
     if syphon is not None and state is WorkerState.RUNNING:

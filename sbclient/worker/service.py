@@ -136,6 +136,10 @@ class SyphonWorker:
             log.info("worker.resumed", "the worker resumed")
         return not self._stop_requested.is_set()
 
+    def renew_credentials(self) -> None:
+        """Read the credentials again and authenticate with them."""
+        self._background.start(self._client.renew_credentials(), name="renew credentials")
+
     # -- status --------------------------------------------------------------------------------------------------
 
     @property

@@ -109,7 +109,7 @@ async def test_log_reports_the_time_until_the_syphon_got_an_answer(
         assert reachability.health().error is None
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         await clock.sleep(30.0)
-    assert caplog.records[-1].getMessage() == "the primary is reachable again after 0.5 s"
+    assert caplog.records[-1].getMessage() == "the primary contoso is reachable again after 0.5 s"
     assert namespace.asked_at == [0.0, 60.0]
 
 
@@ -141,7 +141,16 @@ def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
             made.record_result(ServiceBusConnectionError("it is down"))
         for _ in range(3):
             made.record_result()
+        for _ in range(3):
+            made.record_result(ServiceBusAuthorizationError("no"))
+        made.record_result()
 
     with caplog.at_level("INFO", logger="sbclient"):
         asyncio.run(talk())
-    assert [vars(record)["event_name"] for record in caplog.records] == ["worker.unreachable", "worker.reachable"]
+    assert [vars(record)["event_name"] for record in caplog.records] == [
+        "worker.unreachable",
+        "worker.reachable",
+        "worker.rejected",
+        "worker.accepted",
+    ]
+    assert not any("reachable" in record.getMessage() for record in caplog.records[2:])

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from sbclient.errors import ServiceBusConnectionError
+from sbclient.errors import ServiceBusAuthenticationError, ServiceBusConnectionError
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus, SyphonStatus
 from sbclient.worker.readiness import GRACE_S, NamespaceHealth, WorkerState, reasons_against
@@ -47,6 +49,8 @@ def test_a_namespace_that_cannot_be_reached_is_named_with_its_error_and_for_how_
     expected = "has been unreachable for 60 s: ServiceBusConnectionError: it is down"
     assert reasons(primary=NamespaceHealth("contoso", 30.0, DOWN)) == [f"the primary contoso {expected}"]
     assert reasons(secondary=NamespaceHealth("b", None, DOWN)) == [f"the secondary b {expected}"]
+    rejected = NamespaceHealth("b", None, replace(DOWN, kind=ServiceBusAuthenticationError, text="wrong key"))
+    assert reasons(secondary=rejected) == ["the secondary b has rejected the credential for 60 s: wrong key"]
 
 
 def test_namespace_without_any_response_is_unreachable() -> None:

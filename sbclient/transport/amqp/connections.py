@@ -10,6 +10,7 @@ Source: Service Bus quotas; the behaviour of Microsoft's clients for transaction
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,7 @@ from sbclient.transport.amqp.requests import Requests
 from sbclient.transport.amqp.shared import Shared
 from sbclient.transport.amqp.tokens import Tokens
 from sbclient.transport.amqp.transactions import Control
+from sbclient.transport.credential_file import Rejections
 
 MANAGEMENT: Final = "$management"
 
@@ -43,6 +45,7 @@ class Held:
         source: TokenSource,
         host: str,
         *,
+        rejections: Rejections,
         is_cross_entity: bool,
         tasks: OwnedTasks,
         deadlines: Deadlines,
@@ -53,7 +56,9 @@ class Held:
         self._nodes: dict[str, Requests] = {}
         self._session: Session | None = None
         self.via: str | None = None
-        self.tokens = Tokens(connection, source, host, tasks=tasks, deadlines=deadlines)
+        self.tokens = Tokens(
+            connection, source, host, rejections=rejections, tasks=tasks, deadlines=deadlines
+        )
         begin = self.session if is_cross_entity else connection.begin
         self.control = Control(connection, begin, owns_session=not is_cross_entity, tasks=tasks, deadlines=deadlines)
 
@@ -103,6 +108,7 @@ class Connections:
         new_connection: makes a connection, not opened yet.
         source: gives out tokens.
         host: of the audiences.
+        rejections: of the credential.
         is_cross_entity: whether transactions may include several entities.
         tasks: owns the tasks that outlive a call.
         deadlines: expires calls.
@@ -114,10 +120,12 @@ class Connections:
         source: TokenSource,
         host: str,
         *,
+        rejections: Rejections,
         is_cross_entity: bool,
         tasks: OwnedTasks,
         deadlines: Deadlines,
     ) -> None:
+        self._rejections = rejections
         self._new_connection = new_connection
         self._source = source
         self._host = host
@@ -165,6 +173,10 @@ class Connections:
                 return held
         raise InvalidOperationError(f"the connection to {self._host} is lost: begin anew")
 
+    async def renew_tokens(self) -> None:
+        """Replace every token now, because the credential may have changed."""
+        await asyncio.gather(*(held.tokens.renew() for held in self._held if held.connection.is_open))
+
     async def close(self) -> None:
         """Close every connection."""
         self._is_closed = True
@@ -178,6 +190,7 @@ class Connections:
             connection,
             self._source,
             self._host,
+            rejections=self._rejections,
             is_cross_entity=self._is_cross_entity,
             tasks=self._tasks,
             deadlines=self._deadlines,

@@ -7,6 +7,7 @@ asynchronous token credential of azure-identity, or an object with the same `get
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
@@ -15,6 +16,7 @@ from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.conditions import plain_text
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.rules.shared_access_signature import LATEST_EXPIRY, SCHEME, sign
+from sbclient.transport.credential_file import CredentialFile
 
 SCOPE: Final = "https://servicebus.azure.net//.default"
 SAS_TOKEN: Final = "servicebus.windows.net:sastoken"
@@ -127,6 +129,16 @@ class _SasCredential(TokenSource):
         return await Signature(self._credential.signature).token(audience)
 
 
+class _FileSource(TokenSource):
+    """Uses the credential that a file has at the time."""
+
+    def __init__(self, file: CredentialFile) -> None:
+        self._file = file
+
+    async def token(self, audience: str) -> Token:
+        return await token_source(replace(self._file.read(), credential_file=None), None).token(audience)
+
+
 def token_source(connection: ConnectionString | None, credential: Any) -> TokenSource:
     """Return the source of tokens for a connection string or a credential.
 
@@ -134,6 +146,8 @@ def token_source(connection: ConnectionString | None, credential: Any) -> TokenS
         InvalidOperationError: the credential has no known form.
     """
     if connection is not None:
+        if connection.credential_file is not None:
+            return _FileSource(CredentialFile(connection))
         if connection.signature is not None:
             return Signature(connection.signature)
         return SharedKey(connection.key_name or "", connection.key or "")

@@ -15,13 +15,14 @@ from typing import Final
 
 from sbclient import clock
 from sbclient.deadlines import Deadlines
-from sbclient.errors import ServiceBusError
+from sbclient.errors import ServiceBusAuthenticationError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import Token, TokenSource
 from sbclient.transport.amqp.requests import Requests
 from sbclient.transport.amqp.shared import Shared
+from sbclient.transport.credential_file import Rejections
 
 log = get_logger(__name__)
 
@@ -42,16 +43,25 @@ class Tokens:
         connection: an open one.
         source: gives out tokens.
         host: of the audiences.
+        rejections: of the credential, shared by the connections of a namespace.
         tasks: owns the tasks that outlive a call.
         deadlines: expires requests.
     """
 
     def __init__(
-        self, connection: AmqpConnection, source: TokenSource, host: str, *, tasks: OwnedTasks, deadlines: Deadlines
+        self,
+        connection: AmqpConnection,
+        source: TokenSource,
+        host: str,
+        *,
+        rejections: Rejections,
+        tasks: OwnedTasks,
+        deadlines: Deadlines,
     ) -> None:
         self._connection = connection
         self._source = source
         self._host = host
+        self._rejections = rejections
         self._tasks = tasks
         self._renew_at: dict[str, float] = {}
         self._expires_at: dict[str, float] = {}
@@ -77,6 +87,10 @@ class Tokens:
         """Whether the connection has a valid token for an entity."""
         return self._expires_at.get(path, 0.0) > clock.now()
 
+    async def renew(self) -> None:
+        """Replace every token now, because the credential may have changed."""
+        await asyncio.gather(*map(self._renew, list(self._renew_at)))
+
     def close(self, error: ServiceBusError) -> None:
         """Renew nothing any more."""
         if self._timer is not None:
@@ -95,7 +109,13 @@ class Tokens:
             "name": audience,
             "expiration": datetime.fromtimestamp(min(token.expires_at, _LATEST), tz=UTC),
         }
-        await self._requests.ask("put-token", token.text, doing=f"open {path!r}", timeout_s=PUT_S, arguments=arguments)
+        doing = f"open {path!r}"
+        try:
+            await self._requests.ask("put-token", token.text, doing=doing, timeout_s=PUT_S, arguments=arguments)
+        except ServiceBusAuthenticationError as error:
+            self._rejections.rejected(error)
+            raise
+        self._rejections.accepted()
         self._note(path, token)
 
     def _note(self, path: str, token: Token) -> None:

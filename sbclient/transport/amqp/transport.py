@@ -49,6 +49,7 @@ from sbclient.transport.amqp.socket import (
 )
 from sbclient.transport.amqp.transactions import AmqpTransaction, Control
 from sbclient.transport.base import Administration, Transport, TransportType
+from sbclient.transport.credential_file import Rejections
 from sbclient.version import VERSION
 
 SESSIONS_PER_PAGE: Final = 100
@@ -186,6 +187,7 @@ class AmqpTransport(Transport):
             self._new_connection,
             source,
             host,
+            rejections=Rejections(namespace),
             is_cross_entity=is_cross_entity,
             tasks=self.tasks,
             deadlines=self.deadlines,
@@ -251,6 +253,9 @@ class AmqpTransport(Transport):
             if len(page) < SESSIONS_PER_PAGE:
                 return list(sessions)
             skip += SESSIONS_PER_PAGE - SESSIONS_REPEATED
+
+    async def renew_credential(self) -> None:
+        await self._connections.renew_tokens()
 
     async def close(self) -> None:
         """Close every link and the connection. A second call finishes what a first one, that was cancelled, did not."""

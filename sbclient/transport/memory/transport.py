@@ -111,3 +111,6 @@ class MemoryTransport(MemoryConnection, Transport):
             return self._host.namespace.list_sessions(call, entity_path, state_updated_after=state_updated_after)
 
         return await self.ask(Operation.SESSION, entity_path, work, timeout_s)
+
+    async def renew_credential(self) -> None:
+        """A namespace in this process has no credential."""

@@ -20,7 +20,12 @@ from sbclient.entities import (
     RuntimeProperties,
     TrueRuleFilter,
 )
-from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, OperationTimeoutError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
+)
 from sbclient.rules.entity_path import canonical
 from sbclient.transport.base import Administration
 from sbclient.transport.sdk.entities import (
@@ -156,7 +161,11 @@ class SdkAdministration(Administration):
         if late:
             task.cancel()
             raise OperationTimeoutError(f"{doing}: no answer within {TIMEOUT_S:g} s, the result is unknown")
-        return task.result()
+        try:
+            return task.result()
+        except ServiceBusAuthenticationError:
+            await self.disconnect()  # the next call reads the credential again
+            raise
 
 
 def in_service_order(document: bytes) -> bytes:

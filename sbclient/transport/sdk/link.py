@@ -27,10 +27,12 @@ from sbclient.errors import (
     MessageNotFoundError,
     MessageSizeExceededError,
     OperationTimeoutError,
+    ServiceBusAuthenticationError,
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
 from sbclient.tasks import OwnedTasks
+from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.sdk.errors import Place, translated
 
@@ -226,6 +228,8 @@ class SdkLink(Generic[S]):
             return await work(self._sdk)
         except Exception as error:
             own = translated(error, f"{doing} {self._subject}", self._place)
+            if isinstance(own, ServiceBusAuthenticationError) and self._place is not None:
+                metrics.add(metrics.CREDENTIAL_REJECTIONS, 1, metrics.server(self._place.namespace))
             if not isinstance(own, _HARMLESS):
                 self.discard()
             if own is error:

@@ -22,6 +22,7 @@ from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Transport
+from sbclient.transport.credential_file import CredentialFile
 from sbclient.transport.sdk.administration import SdkAdministration, order_policy
 from sbclient.transport.sdk.errors import Place, translated
 from sbclient.transport.sdk.link import CANCEL_TIMEOUT_S
@@ -97,6 +98,9 @@ class SdkTransport(Transport):
         self._credential = credential
         self._sdk_options = sdk_options
         self._client: Any = None
+        has_file = connection is not None and connection.credential_file is not None
+        self._file = CredentialFile(connection) if connection is not None and has_file else None
+        self._used: ConnectionString | None = None
         self._links: dict[SdkSender | SdkReceiver, None] = {}
         self._is_closed = False
         self._administration = SdkAdministration(self)
@@ -160,6 +164,9 @@ class SdkTransport(Transport):
                 raise
             raise own from error
 
+    async def renew_credential(self) -> None:
+        """The credential is read for each object of the SDK."""
+
     async def close(self) -> None:
         """Close every link. After a cancellation a second call closes the rest."""
         self._is_closed = True
@@ -210,7 +217,8 @@ class SdkTransport(Transport):
         if "http_proxy" in self._sdk_options:
             options.setdefault("proxies", _proxies(self._sdk_options["http_proxy"]))
         if self._connection is not None:
-            return ServiceBusAdministrationClient.from_connection_string(_text_of(self._connection), **options)
+            current = self._current_connection(self._connection)
+            return ServiceBusAdministrationClient.from_connection_string(_text_of(current), **options)
         if (text := _text_for_keys(self.namespace, self._credential)) is not None:
             return ServiceBusAdministrationClient.from_connection_string(text, **options)
         return ServiceBusAdministrationClient(self.namespace, self._credential, **options)
@@ -225,14 +233,19 @@ class SdkTransport(Transport):
         from azure.servicebus.aio import ServiceBusClient
 
         self._check_open()
-        if self._client is None:
+        connection = self._connection and self._current_connection(self._connection)
+        if self._client is None or connection != self._used:
             options = {**self._sdk_options, **NO_RETRIES}
             options.pop("socket_timeout", None)  # an option of each link
-            if self._connection is not None:
-                self._client = ServiceBusClient.from_connection_string(_text_of(self._connection), **options)
+            self._used = connection
+            if connection is not None:
+                self._client = ServiceBusClient.from_connection_string(_text_of(connection), **options)
             else:
                 self._client = ServiceBusClient(self.namespace, self._credential, **options)
         return self._client
+
+    def _current_connection(self, connection: ConnectionString) -> ConnectionString:
+        return connection if self._file is None else self._file.read()
 
     def _link_options(self) -> dict[str, Any]:
         return {name: self._sdk_options[name] for name in ("socket_timeout",) if name in self._sdk_options}
