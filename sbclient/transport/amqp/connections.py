@@ -56,9 +56,7 @@ class Held:
         self._nodes: dict[str, Requests] = {}
         self._session: Session | None = None
         self.via: str | None = None
-        self.tokens = Tokens(
-            connection, source, host, rejections=rejections, tasks=tasks, deadlines=deadlines
-        )
+        self.tokens = Tokens(connection, source, host, rejections=rejections, tasks=tasks, deadlines=deadlines)
         begin = self.session if is_cross_entity else connection.begin
         self.control = Control(connection, begin, owns_session=not is_cross_entity, tasks=tasks, deadlines=deadlines)
 
