@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         ServiceBusMessageState,
         ServiceBusReceivedMessage,
     )
-    from sbclient.options import PairedNamespaceOptions, RetryOptions, SyphonLimits
+    from sbclient.options import ORIGINAL_OUTAGE_ERRORS, PairedNamespaceOptions, RetryOptions, SyphonLimits
     from sbclient.pairing.pair import Pair
     from sbclient.pairing.status import PairEvent, PairStatus
     from sbclient.rules.connection_string import ServiceBusConnectionStringProperties, parse_connection_string
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NEXT_AVAILABLE_SESSION",
+    "ORIGINAL_OUTAGE_ERRORS",
     "AmqpMessageBodyType",
     "AutoLockRenewFailed",
     "AutoLockRenewTimeout",

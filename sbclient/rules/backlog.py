@@ -19,6 +19,7 @@ from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
     ServiceBusError,
+    ServiceBusServerBusyError,
 )
 
 BACKLOG_SEGMENT: Final = "x-servicebus-transfer"
@@ -93,7 +94,9 @@ def is_backlog_path(path: str) -> bool:
 
 def is_queue_fault(error: ServiceBusError) -> bool:
     """Return whether an error is the fault of the backlog queue and not of the message that was sent to it."""
-    return error.is_outage or isinstance(error, MessagingEntityNotFoundError)
+    return (error.is_outage and not isinstance(error, ServiceBusServerBusyError)) or isinstance(
+        error, MessagingEntityNotFoundError
+    )
 
 
 def may_recover(error: BaseException | None) -> bool:

@@ -93,15 +93,18 @@ def is_outage(
     error: ServiceBusError,
     *,
     has_sent_before: bool,
-    override: Callable[[ServiceBusError], bool] | None = None,
+    override: Callable[[ServiceBusError], bool] | tuple[type[ServiceBusError], ...] | None = None,
 ) -> bool:
     """Return whether an error that remains after the retries counts towards failover.
 
     Args:
         has_sent_before: whether the entity ever accepted a message of this client. A missing entity is an outage if it
             existed before; otherwise its name is probably misspelled.
-        override: a function of the application that decides instead.
+        override: a function of the application that decides instead, or the classes of errors that count. A subclass
+            with another `is_outage` does not count: time spent in the queue of the client is no timeout of the service.
     """
+    if isinstance(override, tuple):
+        return any(isinstance(error, kind) and error.is_outage is kind.is_outage for kind in override)
     if override is not None:
         return override(error)
     if isinstance(error, MessagingEntityNotFoundError):

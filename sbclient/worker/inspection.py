@@ -13,6 +13,7 @@ from sbclient.errors import (
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusError,
+    ServiceBusServerBusyError,
 )
 from sbclient.pairing.pair import Pair
 from sbclient.rules.backlog import is_backlog_path
@@ -68,7 +69,8 @@ def is_refused_kind(kind: type[ServiceBusError]) -> bool:
 
 def is_unreachable(error: ServiceBusError) -> bool:
     """Return whether the namespace does not answer or rejects the credential; other errors prove it reachable."""
-    return is_refused(error) or (error.is_outage and error.is_transient)
+    is_answer = isinstance(error, ServiceBusServerBusyError)
+    return is_refused(error) or (error.is_outage and error.is_transient and not is_answer)
 
 
 async def probe_primary(pair: Pair, path: str | None) -> None:

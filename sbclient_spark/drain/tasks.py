@@ -20,6 +20,7 @@ from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
     ServiceBusError,
+    ServiceBusServerBusyError,
 )
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
@@ -182,7 +183,7 @@ async def _answers(pair: Pair, path: str) -> bool:
     try:
         await link.open(timeout_s=PROBE_S)
     except ServiceBusError as error:
-        return not error.is_outage
+        return not error.is_outage or isinstance(error, ServiceBusServerBusyError)
     else:
         return True
     finally:

@@ -205,9 +205,7 @@ def test_a_fault_of_other_operations_does_not_delay_this_one(broker: Driver) -> 
     assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == 2.0
 
 
-def test_server_busy_is_transient_and_not_an_outage() -> None:
-    assert ServiceBusServerBusyError.is_transient
-    assert not ServiceBusServerBusyError.is_outage
+def test_a_busy_namespace_says_how_long_to_wait() -> None:
     assert "10 seconds" in str(Fault(FaultKind.BUSY).error_at("q", Call(Operation.SEND, 0.0)))
 
 

@@ -371,14 +371,32 @@ async def test_transient_errors_are_retried(pair: MemoryPair, client: ServiceBus
     assert client.pair.events() == []
 
 
-async def test_lasting_server_busy_raises_and_never_fails_over(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_lasting_server_busy_raises_until_the_entity_fails_over(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    """The default interval of 1 min begins with the first error, when the retries have used up the timeout."""
     pair.primary.inject(Fault(FaultKind.BUSY))
     async with client.get_queue_sender(QUEUE) as sender:
+        for text in "ab":
+            with pytest.raises(ServiceBusServerBusyError):
+                await sender.send_messages(ServiceBusMessage(text))
+        await sender.send_messages(ServiceBusMessage("c"))
+    assert 100.0 <= clock.monotonic() <= 120.0
+    assert [event.name for event in client.pair.events()] == ["failover.suspected", "failover.engaged"]
+    assert texts(await diverted(pair)) == ["c"]
+
+
+async def test_one_success_ends_the_interval_that_a_busy_server_began(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
         for _ in range(3):
+            pair.primary.inject(Fault(FaultKind.BUSY))
             with pytest.raises(ServiceBusServerBusyError):
                 await sender.send_messages(ServiceBusMessage("a"))
-    assert clock.monotonic() <= 180.0
-    assert client.pair.events() == []
+            pair.primary.heal()
+            await sender.send_messages(ServiceBusMessage("b"))
+    assert [event.name for event in client.pair.events()] == ["failover.suspected", "failover.cleared"] * 3
     assert await diverted(pair) == []
 
 

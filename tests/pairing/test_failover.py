@@ -285,6 +285,7 @@ async def test_divert_while_suspect_diverts_failed_sends(pair: MemoryPair) -> No
         ServiceBusInternalError,
         MessagingEntityDisabledError,
         ServiceBusQuotaExceededError,
+        ServiceBusServerBusyError,
     ],
 )
 async def test_outage_errors_start_the_failover_deadline(
@@ -302,7 +303,6 @@ async def test_outage_errors_start_the_failover_deadline(
     [
         ServiceBusAuthorizationError,
         ServiceBusAuthenticationError,
-        ServiceBusServerBusyError,
         MessageSizeExceededError,
         InvalidOperationError,
         MessageLockLostError,

@@ -9,10 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sbclient.errors import (
     InvalidOperationError,
+    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
+    ServiceBusError,
+    ServiceBusInternalError,
+    ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
+from sbclient.options import ORIGINAL_OUTAGE_ERRORS
+from sbclient.retry import NotTriedError
 from sbclient.rules.failover import (
     TRANSITIONS,
     EntityFailover,
@@ -280,9 +286,9 @@ def test_a_second_failover_needs_as_many_pings_as_the_first() -> None:
 
 
 def test_the_error_class_says_whether_it_is_an_outage() -> None:
-    assert is_outage(OperationTimeoutError("late"), has_sent_before=False)
-    for innocent in (ServiceBusServerBusyError("busy"), InvalidOperationError("typing error")):
-        assert not is_outage(innocent, has_sent_before=True)
+    for outage in (OperationTimeoutError("late"), ServiceBusServerBusyError("busy")):
+        assert is_outage(outage, has_sent_before=False)
+    assert not is_outage(InvalidOperationError("typing error"), has_sent_before=True)
 
 
 def test_a_missing_entity_is_an_outage_only_if_it_was_there() -> None:
@@ -295,6 +301,19 @@ def test_a_missing_entity_is_an_outage_only_if_it_was_there() -> None:
 def test_the_applications_judgement_is_the_only_one(verdict: bool) -> None:
     for error in (OperationTimeoutError("late"), InvalidOperationError("x"), MessagingEntityNotFoundError("gone")):
         assert is_outage(error, has_sent_before=True, override=lambda _: verdict) is verdict
+
+
+def test_the_original_client_fails_over_for_five_kinds_of_errors() -> None:
+    def counts(error: ServiceBusError) -> bool:
+        return is_outage(error, has_sent_before=True, override=ORIGINAL_OUTAGE_ERRORS)
+
+    assert counts(OperationTimeoutError("late"))
+    assert counts(ServiceBusInternalError("?"))
+    assert counts(ServiceBusServerBusyError("busy"))
+    for ours in (MessagingEntityDisabledError, ServiceBusQuotaExceededError, MessagingEntityNotFoundError):
+        assert is_outage(ours("x"), has_sent_before=True)
+        assert not counts(ours("x"))
+    assert not counts(NotTriedError("queued"))
 
 
 class Model:

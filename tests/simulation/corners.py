@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
-    """The same plan, with a silent secondary, short locks, crowded doubt or refusals after doubt where they are drawn.
+    """The same plan, with the corners that are drawn and fit: see the functions below.
 
     Args:
         random: its own, so that all else of a seed stays as it was drawn.
@@ -26,6 +27,8 @@ def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
     is_silent, has_short_locks, is_crowded = random.random() < 0.4, random.random() < 0.5, random.random() < 0.15
     silent_s, busy_s = random.uniform(15.0, 90.0), random.uniform(6.0, 30.0)
     has_refusals, is_slow = random.random() < 0.06, random.random() < 0.4
+    is_throttled, stays = random.random() < 0.08, random.random() < 0.4
+    pauses_s = [random.uniform(2.0, 40.0) for _ in range(6)]
     has_sessions = plan.is_ordered and any(lane.requires_session for lane in plan.lanes)
     if is_silent and has_sessions:
         plan = _with_silent_secondary(plan, silent_s)
@@ -35,6 +38,8 @@ def with_corners(plan: Plan, random: Random, *, small: Profile) -> Plan:
         plan = _with_crowded_doubt(plan, small)
     if has_refusals:
         plan = _with_refusals_after_doubt(plan)
+    if is_throttled:
+        plan = _with_throttling(plan, [plan.traffic_s] if stays else pauses_s)
     return plan
 
 
@@ -98,6 +103,21 @@ def _with_refusals_after_doubt(plan: Plan) -> Plan:
     )
     options = replace(plan.options, failover_interval=timedelta())
     return replace(plan, options=options, incidents=_in_order(*plan.incidents, breaks, missing))
+
+
+def _with_throttling(plan: Plan, spans_s: Sequence[float]) -> Plan:
+    """A primary that is busy for each second of these spans, and works in the others; nothing else is wrong with it.
+
+    A span that lasts longer than the failover interval fails entities over, and others do not.
+    """
+    incidents = [incident for incident in plan.incidents if incident.side != "primary"]
+    at_s = 1.0
+    for place, span_s in enumerate(spans_s):
+        if place % 2 == 0:
+            incidents.append(Incident(kind="server_busy", at_s=at_s, span_s=span_s, what=FaultKind.BUSY))
+        at_s += span_s
+    options = replace(plan.options, failover_interval=min(plan.options.failover_interval, timedelta(seconds=20)))
+    return replace(plan, options=options, timeout_s=25.0, incidents=_in_order(*incidents))
 
 
 def _in_order(*incidents: Incident) -> tuple[Incident, ...]:

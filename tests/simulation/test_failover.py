@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sbclient.errors import OperationTimeoutError, ServiceBusServerBusyError
+from sbclient.errors import OperationTimeoutError, ServiceBusAuthorizationError, ServiceBusServerBusyError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.pairing.status import PairEvent
 from tests.simulation.checkers.failover import check_failovers
@@ -54,8 +54,9 @@ def found(one: Attempt) -> list[str]:
         attempt("send", took_s=30.0, error=OperationTimeoutError),
         attempt("limits", took_s=30.0, error=OperationTimeoutError),
         attempt("limits", took_s=30.003),
+        attempt("send", took_s=1.0, error=ServiceBusServerBusyError),
     ],
-    ids=["send times out", "opening times out", "opening takes all the time of the send"],
+    ids=["send times out", "opening times out", "opening takes all the time of the send", "busy"],
 )
 def test_an_outage_allows_a_failover(one: Attempt) -> None:
     assert found(one) == []
@@ -64,11 +65,11 @@ def test_an_outage_allows_a_failover(one: Attempt) -> None:
 @pytest.mark.parametrize(
     "one",
     [
-        attempt("send", took_s=1.0, error=ServiceBusServerBusyError),
+        attempt("send", took_s=1.0, error=ServiceBusAuthorizationError),
         attempt("send", took_s=30.003),
         attempt("limits", took_s=29.0),
     ],
-    ids=["busy", "accepted late", "opened in time"],
+    ids=["not allowed", "accepted late", "opened in time"],
 )
 def test_failover_without_an_outage_is_a_violation(one: Attempt) -> None:
     assert found(one) == ["I16"]

@@ -12,6 +12,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusInternalError,
     ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
 )
 from sbclient.pairing.status import PairEvent
 from tests.simulation.history import GAVE_UP, Attempt, Outcome, Violation
@@ -28,6 +29,7 @@ OUTAGES = (
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     ServiceBusQuotaExceededError,
+    ServiceBusServerBusyError,
 )
 """Said here once more, and not asked of the errors themselves: they may be wrong."""
 
@@ -133,6 +135,7 @@ _TOLD_ONLY_WITHOUT_BACKLOG = (
     "ServiceBusInternalError",
     "MessagingEntityDisabledError",
     "ServiceBusQuotaExceededError",
+    "ServiceBusServerBusyError",
 )
 
 _NOT_FOR_THE_BACKLOG = (

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
+from sbclient.errors import ServiceBusServerBusyError
 from tests.simulation.checkers.failover import GRAIN_S, is_outage
 from tests.simulation.history import Attempt, Outcome, Violation
 from tests.simulation.world import World
@@ -76,4 +77,4 @@ def _has_refused(attempts: list[Attempt], one: Attempt, timeout_s: float) -> boo
 
 
 def _is_fault(one: Attempt) -> bool:
-    return one.error is not None and is_outage(one.error)
+    return one.error is not None and is_outage(one.error) and not issubclass(one.error, ServiceBusServerBusyError)

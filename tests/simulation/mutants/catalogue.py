@@ -403,15 +403,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     # -- failing over ---------------------------------------------------------------------------------------------
     _mutant(
         _FAILOVER,
-        "a busy server is an outage",
-        Change(
-            "errors:ServiceBusServerBusyError",
-            "is_transient = True",
-            """
-                is_transient = True
-                is_outage = True
-            """,
-        ),
+        "a busy server is no outage",
+        Change("errors:ServiceBusServerBusyError", "is_outage = True", "is_outage = False"),
     ),
     _mutant(
         _FAILOVER,
