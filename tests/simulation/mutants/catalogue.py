@@ -95,10 +95,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon completes before the primary has accepted",
         Change(
             "syphon.destination:Destination._transfer",
-            "await tracing.carrying(..., ..., ..., ..., sending)",
+            "await tracing.carrying(..., ..., ..., sending)",
             """
                 await complete(group)
-                await tracing.carrying(..., ..., ..., ..., sending)
+                await tracing.carrying(..., ..., ..., sending)
             """,
         ),
     ),
@@ -355,9 +355,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the aliases are left in forwarded messages",
         Change(
             "rules.envelope:unseal",
-            "aliases[name] = decode_at(entry, skip_value(entry, 0))[0]",
+            "aliases[name] = decode_at(entry, skip_value(entry, 0), **...)[0]",
             """
-                aliases[name] = decode_at(entry, skip_value(entry, 0))[0]
+                aliases[name] = decode_at(entry, skip_value(entry, 0), typed=name == TIME_TO_LIVE)[0]
                 restored.append(entry)
             """,
         ),
