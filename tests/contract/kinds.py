@@ -184,6 +184,7 @@ class Memory(NamespaceKind):
 
 class Amqp(NamespaceKind):
     name = "amqp"
+    moment_s = 0.3
     capabilities = ON_NETWORK | {"all property types", "full transactions", "long lives"}
 
     def __init__(self, thread: EmulatorThread) -> None:
