@@ -18,8 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from sbclient.cli.app import make_app
+from sbclient.cli.emulator import _connection_strings
+from sbclient.emulator import Emulator
 from sbclient.rules.shared_access_signature import sign
+from tests.fresh_process import output_of
 
 pytestmark = pytest.mark.slow  # starts many processes
 
@@ -59,11 +64,11 @@ def printed(process: subprocess.Popen[str]) -> Any:
 
 
 def health(port: int) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as answer:
         return json.load(answer)
 
 
-def test_prints_where_to_connect_and_is_ready_then(start: Start) -> None:
+def test_prints_where_to_connect_is_ready_then_and_needs_little_memory(start: Start) -> None:
     process = start("--namespace", "contoso:0", "--namespace", "contoso-backup:0", "--http-port", "0", "--json")
     said = printed(process)
     for name, port in said["ports"].items():
@@ -77,12 +82,10 @@ def test_prints_where_to_connect_and_is_ready_then(start: Start) -> None:
         r"^```json\n(\{\n  \"connection_strings\".*?)^```", COMMANDS.read_text(encoding="utf-8"), re.M | re.S
     )
     assert list(said) == list(json.loads(shown))
-
-
-def test_an_error_is_json_with_the_option_json(start: Start) -> None:
-    out, err = start("--profile", "none", "--json").communicate()
-    error = json.loads(err)["error"]
-    assert (out, error["command"], error["exit_status"]) == ("", "emulator", 2)
+    status = Path(f"/proc/{process.pid}/status")
+    if status.exists():
+        resident_kb = next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+        assert int(resident_kb) < 60 * 1024
 
 
 def test_prints_for_people_too(start: Start) -> None:
@@ -97,20 +100,14 @@ def test_prints_for_people_too(start: Start) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_ends_it_with_status_0(start: Start, number: int) -> None:
+def test_makes_the_certificate_it_names_and_a_signal_ends_it(start: Start, tmp_path: Path, number: int) -> None:
     process = start("--namespace", "contoso:0", "--http-port", "0", "--json")
     said = printed(process)
     with socket.create_connection(("127.0.0.1", said["ports"]["contoso"])):
         process.send_signal(number)
-        assert process.wait(10) == 0
+        assert process.wait() == 0
     assert process.communicate()[1] == ""
-
-
-def test_makes_the_certificate_it_names(start: Start, tmp_path: Path) -> None:
-    process = start("--namespace", "contoso:0", "--http-port", "0", "--json")
-    certificate = Path(printed(process)["certificate"])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    certificate = Path(said["certificate"])
     assert certificate.is_relative_to(tmp_path)
     assert certificate.read_text().startswith("-----BEGIN CERTIFICATE-----")
 
@@ -122,13 +119,14 @@ def test_key_that_was_given_is_not_printed(start: Start) -> None:
     assert "SharedAccessKey=<your key>;" in said["connection_strings"]["contoso"]
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("key", ["S", "RootManageSharedAccessKey", "localhost"])
-def test_a_key_is_hidden_and_nothing_else(start: Start, key: str) -> None:
-    said = printed(start("--namespace", "contoso:0", "--http-port", "0", "--json", "--key", key))
-    assert said["connection_strings"]["contoso"] == (
-        f"Endpoint=sb://localhost:{said['ports']['contoso']};SharedAccessKeyName=RootManageSharedAccessKey;"
-        "SharedAccessKey=<your key>;UseDevelopmentEmulator=true;"
-    )
+async def test_a_key_is_hidden_and_nothing_else(key: str) -> None:
+    async with Emulator("contoso:0", key=key) as emulator:
+        assert _connection_strings(emulator)["contoso"] == (
+            f"Endpoint=sb://localhost:{emulator.ports['contoso']};SharedAccessKeyName=RootManageSharedAccessKey;"
+            "SharedAccessKey=<your key>;UseDevelopmentEmulator=true;"
+        )
 
 
 OWN_KEY: Any = {
@@ -165,26 +163,24 @@ def status_with(port: int, key: str) -> int:
     token = sign("sb://localhost/", "RootManageSharedAccessKey", key, time.time() + 60)
     request = urllib.request.Request(f"http://127.0.0.1:{port}/$control/state", headers={"Authorization": token})
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
 
 
-def test_public_key_is_rejected_on_an_address_that_other_machines_can_reach(start: Start) -> None:
-    out, err = start("--host", "0.0.0.0", "--namespace", "contoso:0", "--http-port", "0", "--json").communicate()
-
-    assert out == ""
-    assert "--allow-public-key" in json.loads(err)["error"]["message"]
+def test_public_key_is_rejected_on_an_address_that_other_machines_can_reach() -> None:
+    assert "--allow-public-key" in refused("--host", "0.0.0.0", "--namespace", "contoso:0")
 
 
-@pytest.mark.parametrize("arguments", [["--allow-public-key"], ["--key", "own"], ["--auth", "none"]])
-def test_other_address_than_loopback_is_reported(start: Start, arguments: list[str]) -> None:
-    process = start("--host", "0.0.0.0", "--namespace", "contoso:0", "--http-port", "0", "--json", *arguments)
+def test_other_address_than_loopback_is_reported(start: Start) -> None:
+    everywhere = ("--host", "0.0.0.0", "--namespace", "contoso:0", "--http-port", "0")
+    process = start(*everywhere, "--json", "--allow-public-key")
     printed(process)
     process.send_signal(signal.SIGTERM)
-
     assert process.communicate()[1].startswith("warning: other machines can reach")
+    for options in ({"allow_public_key": True}, {"key": "own"}, {"auth": "none"}):
+        assert Emulator("contoso:0", host="0.0.0.0", **options).is_exposed
 
 
 def test_without_a_certificate_directory_it_serves_and_prints_advice(start: Start, tmp_path: Path) -> None:
@@ -195,7 +191,7 @@ def test_without_a_certificate_directory_it_serves_and_prints_advice(start: Star
     assert said["certificate"] is None
     assert health(said["http_port"])["status"] == "healthy"
     process.send_signal(signal.SIGTERM)
-    error = json.loads(process.communicate(timeout=30)[1])["error"]
+    error = json.loads(process.communicate()[1])["error"]
     assert "XDG_CACHE_HOME" in error["message"]
     assert (error["exit_status"], process.returncode) == (0, 0)
     process = start(*arguments, XDG_CACHE_HOME=str(tmp_path / "file"))
@@ -209,81 +205,80 @@ def test_serves_configured_namespaces(start: Start, tmp_path: Path) -> None:
     (tmp_path / "Config.json").write_text(json.dumps(config))
     process = start("--config", "Config.json", "--http-port", "0", "--auth", "none", "--json")
     (port,) = printed(process)["ports"].values()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/$control/state", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/$control/state") as answer:
         assert [entity["path"] for entity in json.load(answer)["entities"]] == ["orders"]
 
 
-def test_needs_little_memory_and_loads_nothing_that_it_does_not_need(start: Start) -> None:
-    process = start("--namespace", "contoso:0", "--namespace", "contoso-backup:0", "--http-port", "0", "--json")
-    for port in printed(process)["ports"].values():
-        health(port)
-    status = Path(f"/proc/{process.pid}/status")
-    if status.exists():
-        resident_kb = next(line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmRSS"))
-        assert int(resident_kb) < 60 * 1024
+def test_loads_nothing_that_it_does_not_need() -> None:
     wanted = "azure.servicebus aiohttp requests cryptography trustme lark structlog tenacity rich h11 wsproto"
     loads = (
         "import sys; from sbclient.cli.app import make_app; make_app(['emulator']); "
         f"print([name for name in '{wanted}'.split() if name in sys.modules])"
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    loaded = subprocess.run([sys.executable, "-c", loads], env=environment, capture_output=True, text=True, check=True)
-    assert loaded.stdout.strip() == "[]"
+    assert output_of(loads) == "[]"
 
 
-class TestMistakes:
-    def refused(self, process: subprocess.Popen[str]) -> str:
-        out, text = process.communicate(timeout=30)
-        assert (process.returncode, out) == (2, "")
-        return text
+def refused(*arguments: str) -> str:
+    """What it prints, and nothing else, when it ends with status 2 before it serves."""
+    result = CliRunner().invoke(make_app(["emulator"]), ["emulator", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Traceback" not in result.stderr
+    return result.stderr
 
-    def test_port_in_use(self, start: Start) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            text = self.refused(start("--namespace", f"contoso:{port}", "--http-port", "0"))
-            assert f"port {port} of namespace contoso is in use" in text
-            assert "--namespace contoso:<port>" in text
-            text = self.refused(start("--namespace", "contoso:0", "--http-port", str(port)))
-            assert f"port {port} of HTTP is in use" in text
 
-    def test_bad_configuration(self, start: Start, tmp_path: Path) -> None:
-        (tmp_path / "Config.json").write_text(
-            '{"UserConfig": {"Namespaces": [\n{"Name": "a", "Queues": [\n'
-            '{"Name": "q", "Properties": {"LockDuration": "PT9M"}}]}]}}'
-        )
-        text = self.refused(start("--config", "Config.json", "--http-port", "0"))
-        assert "Config.json, line 3: $.UserConfig.Namespaces[0].Queues[0].Properties.LockDuration" in text
-        assert "Traceback" not in text
+def test_port_in_use_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        text = refused("--namespace", f"contoso:{port}", "--http-port", "0")
+        assert f"port {port} of namespace contoso is in use" in text
+        assert "--namespace contoso:<port>" in text
+        assert f"port {port} of HTTP is in use" in refused("--namespace", "contoso:0", "--http-port", str(port))
 
-    def test_a_configuration_that_is_not_utf_8(self, start: Start, tmp_path: Path) -> None:
-        (tmp_path / "Config.json").write_bytes(b'{"UserConfig": "\xe9"}')
-        text = self.refused(start("--config", "Config.json", "--http-port", "0"))
-        assert "Config.json is not UTF-8, byte 0xe9 is not valid there: save it as UTF-8" in text
 
-    @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
-    def test_an_address_of_no_use_is_not_blamed_on_the_port(self, start: Start, host: str) -> None:
-        text = self.refused(start("--host", host, "--key", "own", "--http-port", "0", "--namespace", "contoso:0"))
-        assert f"namespace contoso cannot listen on {host}" in text
-        assert "--host" in text
-        assert "port" not in text
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (
+            b'{"UserConfig": {"Namespaces": [\n{"Name": "a", "Queues": [\n'
+            b'{"Name": "q", "Properties": {"LockDuration": "PT9M"}}]}]}}',
+            "Config.json, line 3: $.UserConfig.Namespaces[0].Queues[0].Properties.LockDuration",
+        ),
+        (b'{"UserConfig": "\xe9"}', "Config.json is not UTF-8, byte 0xe9 is not valid there: save it as UTF-8"),
+    ],
+)
+def test_bad_configuration_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+    config = tmp_path / "Config.json"
+    config.write_bytes(content)
+    assert text in refused("--config", str(config), "--http-port", "0")
 
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            ("--key", ""),
-            ("--key", "a;b=c"),
-            ("--config", "missing.json"),
-            ("--namespace", "a b"),
-            ("--profile", "none"),
-            ("--first-port", "0", "--namespace", "a", "--namespace", "a"),
-            ("--auth", "maybe"),
-            ("--host", "192.0.2.1", "--namespace", "a:0"),
-        ],
-    )
-    def test_options_that_cannot_be_used(self, start: Start, arguments: tuple[str, ...]) -> None:
-        text = self.refused(start(*arguments, "--http-port", "0"))
-        assert text.startswith("sbclient emulator: ")
-        assert "Traceback" not in text
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_an_address_of_no_use_is_not_blamed_on_the_port(host: str) -> None:
+    text = refused("--host", host, "--key", "own", "--http-port", "0", "--namespace", "contoso:0")
+    assert f"namespace contoso cannot listen on {host}" in text
+    assert "--host" in text
+    assert "port" not in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--key", ""),
+        ("--key", "a;b=c"),
+        ("--config", "missing.json"),
+        ("--namespace", "a b"),
+        ("--profile", "none"),
+        ("--first-port", "0", "--namespace", "a", "--namespace", "a"),
+        ("--auth", "maybe"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(arguments: tuple[str, ...]) -> None:
+    assert refused(*arguments, "--http-port", "0").startswith("sbclient emulator: ")
+
+
+def test_an_error_is_json_with_the_option_json() -> None:
+    error = json.loads(refused("--profile", "none", "--json"))["error"]
+    assert (error["command"], error["exit_status"]) == ("emulator", 2)
 
 
 def test_prints_lines_for_the_shell_although_the_default_http_port_is_in_use(start: Start) -> None:
