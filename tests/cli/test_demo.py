@@ -1,15 +1,10 @@
-"""`sbclient demo` from outside: what it prints, and how it ends."""
+"""`sbclient demo`: what it prints. How it ends by a signal: see test_startup_signals.py."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -17,24 +12,23 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner, Result
 
+from sbclient.cli.app import make_app
 from sbclient.cli.common import WIDE
 from sbclient.cli.demo import MESSAGES, show
 from sbclient.cli.outage import OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Record
 from sbclient.testing import run_virtual
 
-pytestmark = pytest.mark.slow  # starts many processes
-
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 SECTION = PAGE.read_text(encoding="utf-8").partition("## sbclient demo\n")[2]
-COMMAND = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()", "demo"]
 
 
-def demo(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, encoding="utf-8", check=check, timeout=60, stdin=subprocess.DEVNULL
-    )
+def demo(*arguments: str, status: int = 0) -> Result:
+    result = CliRunner().invoke(make_app(["demo"]), ["demo", *arguments])
+    assert result.exit_code == status, result.output
+    return result
 
 
 def account_of(*arguments: str) -> dict[str, Any]:
@@ -131,34 +125,12 @@ def test_messages_wait_in_the_backlog_during_the_outage() -> None:
         ("--input", "empty.txt"),
     ],
 )
-def test_invalid_input_is_one_line_and_status_2(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_invalid_input_is_reported_with_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "one.txt").write_text("one\n")
-    run = subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
-        check=False,
-    )
-    assert run.returncode == 2
+    monkeypatch.chdir(tmp_path)
+    run = demo(*arguments, status=2)
     assert run.stdout == ""
-    assert "Traceback" not in run.stderr
-    assert run.stderr.strip()
-
-
-def test_ctrl_c_ends_the_demo_without_a_traceback() -> None:
-    command = [*COMMAND, "--json", "--messages", "200000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as run:
-        try:
-            time.sleep(3)
-            run.send_signal(signal.SIGINT)
-            out, err = run.communicate(timeout=30)
-        finally:
-            run.kill()
-    assert run.returncode == 130
-    assert "Traceback" not in err
-    assert "interrupted" in err
-    assert out == ""
+    assert run.stderr.splitlines()[-1].startswith(("Error: ", "sbclient demo: "))

@@ -23,7 +23,6 @@ VARIABLES: Final = {
     "SERVICEBUS_CONNECTION_STRING": "memory://startup",
     "SERVICEBUS_SECONDARY_CONNECTION_STRING": "memory://startup-backup",
 }
-PATIENCE_S: Final = 60.0
 WORKER: Final = ("syphon", "--provision")
 OTHER: Final = ("send", "--queue", "orders", "--divert-anyway")
 """Reads stdin for as long as it is open."""
@@ -50,11 +49,9 @@ def started(*arguments: str, before: Callable[[], None] | None = None) -> subpro
 
 def wait_until_held(process: subprocess.Popen[str]) -> None:
     """Wait until the process blocks or handles SIGTERM. Python itself does neither."""
-    ends_at = time.monotonic() + PATIENCE_S
     masks = [0]
     while not any(mask & 1 << (signal.SIGTERM - 1) for mask in masks):
         assert process.poll() is None
-        assert time.monotonic() < ends_at
         status = Path(f"/proc/{process.pid}/status").read_text()
         masks = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigBlk:", "SigCgt:"))]
 
@@ -64,15 +61,16 @@ def end_of(process: subprocess.Popen[str], number: int, delay_s: float) -> tuple
     wait_until_held(process)
     time.sleep(delay_s)
     process.send_signal(number)
-    process.wait(PATIENCE_S)  # stdin stays open: closing it would be another reason to end
+    process.wait()  # stdin stays open: closing it would be another reason to end
     out, err = process.communicate()
     assert "Traceback" not in err, err
     assert "Exception" not in err, err
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("delay_s", [0.0, 0.2, 0.8])
+@pytest.mark.parametrize(
+    ("number", "delay_s"), [(signal.SIGTERM, 0.0), (signal.SIGINT, 0.0), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.8)]
+)
 def test_worker_ends_normally_when_signalled_during_startup(number: signal.Signals, delay_s: float) -> None:
     status, out, err = end_of(started(*WORKER, "--json"), number, delay_s)
     assert (status, json.loads(out)) == (0, REPORT)
@@ -83,23 +81,22 @@ def test_worker_reports_as_text_without_json() -> None:
     assert end_of(started(*WORKER), signal.SIGTERM, 0.0)[:2] == (0, "drained 0   dead-lettered none   parked 0\n")
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.05, 0.5])
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.5])
 def test_sigterm_has_no_other_effect_at_any_time(delay_s: float) -> None:
     """Counted from the start of the process: the system ends it silently until it holds signals."""
     process = started(*WORKER)
     time.sleep(delay_s)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=PATIENCE_S)
+    out, err = process.communicate()
     assert "Traceback" not in err
     assert (process.returncode, out, err) == (-signal.SIGTERM, "", "") or (process.returncode, bool(out)) == (0, True)
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "kind"),
-    [(signal.SIGINT, Exit.INTERRUPTED, "Interrupted"), (signal.SIGTERM, Exit.TERMINATED, "Terminated")],
+    ("number", "delay_s", "status", "kind"),
+    [(signal.SIGINT, 0.0, Exit.INTERRUPTED, "Interrupted"), (signal.SIGTERM, 1.5, Exit.TERMINATED, "Terminated")],
 )
-@pytest.mark.parametrize("delay_s", [0.0, 1.5])
-def test_other_commands_report_the_signal_in_one_line(number: int, status: Exit, kind: str, delay_s: float) -> None:
+def test_other_commands_report_the_signal_in_one_line(number: int, delay_s: float, status: Exit, kind: str) -> None:
     code, _, err = end_of(started(*OTHER, "--json"), number, delay_s)
     assert code == status
     error = {"command": "send", "type": kind, "message": kind.lower(), "exit_status": status}
@@ -123,7 +120,7 @@ def test_sigterm_at_a_question_ends_the_command() -> None:
     wait_until_held(process)
     time.sleep(1.5)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=PATIENCE_S)
+    _, err = process.communicate()
     os.close(parent)
     os.close(child)
     assert process.returncode == Exit.TERMINATED
@@ -142,7 +139,7 @@ def test_a_pause_during_startup_takes_effect_when_the_worker_runs() -> None:
     assert process.stderr is not None
     assert any('"worker.paused"' in line for line in iter(process.stderr.readline, ""))
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=PATIENCE_S)[0]
+    assert process.communicate()[0]
     assert process.returncode == 0
 
 
@@ -157,8 +154,12 @@ def test_an_ignored_signal_stays_ignored() -> None:
     assert end_of(process, signal.SIGTERM, 0.3)[0] == Exit.TERMINATED
 
 
-def test_sigterm_ends_a_running_demo_with_one_line() -> None:
+@pytest.mark.parametrize(
+    ("number", "status", "kind"),
+    [(signal.SIGINT, Exit.INTERRUPTED, "Interrupted"), (signal.SIGTERM, Exit.TERMINATED, "Terminated")],
+)
+def test_a_signal_ends_a_running_demo_with_one_line(number: int, status: Exit, kind: str) -> None:
     """The demo runs on virtual time, on a loop without signal handlers."""
     process = started("demo", "--json", "--messages", "200000")
-    code, out, err = end_of(process, signal.SIGTERM, 4.0)
-    assert (code, out, json.loads(err)["error"]["type"]) == (Exit.TERMINATED, "", "Terminated")
+    code, out, err = end_of(process, number, 2.0)
+    assert (code, out, json.loads(err)["error"]["type"]) == (status, "", kind)
