@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,6 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(folder_of(item.path), len(ranks)))
 
 
+@cache
 def folder_of(path: Path) -> str:
     """The folder of tests/ that a path is in; its own name if it is in none."""
     return next(iter(path.relative_to(HERE).parts), "")
@@ -87,10 +89,10 @@ def folder_of(path: Path) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One worker more than processors, because many tests wait. None for named files, which end sooner without."""
+    """Two workers more than processors, because many tests wait. None for named files, which end sooner without."""
     if any(".py" in argument for argument in config.args):
         return 0
-    return (os.cpu_count() or 1) + 1
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from typer.testing import CliRunner
@@ -70,7 +70,6 @@ def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
         capture_output=True,
         encoding="utf-8",
         check=False,
-        timeout=60,
         stdin=subprocess.DEVNULL,
         env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
     )
@@ -104,17 +103,14 @@ def test_help_of_a_group_describes_each_command(group: tuple[str, ...]) -> None:
     assert [line for line in described.values() if line.endswith("...")] == []
 
 
-def runnable() -> Iterator[Any]:
-    for command in ALL:
-        if command[0] not in STAYS and command != ("admin", "purge"):
-            for example in examples(*command):
-                yield pytest.param(example, id=example)
+RUNNABLE: Final = [command for command in ALL if command[0] not in STAYS and command != ("admin", "purge")]
 
 
-@pytest.mark.parametrize("example", list(runnable()))
+@pytest.mark.parametrize("command", RUNNABLE, ids=" ".join)
 @pytest.mark.usefixtures("_what_readers_have")
-def test_each_example_of_the_help_runs(example: str) -> None:
-    run_line(example)
+def test_each_example_of_the_help_runs(command: tuple[str, ...]) -> None:
+    for example in examples(*command):
+        run_line(example)
 
 
 @pytest.mark.parametrize("command", [(), ("backlog",), ("backlog", "show"), ("send",)], ids=" ".join)
@@ -338,7 +334,6 @@ def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
         capture_output=True,
         encoding="utf-8",
         check=True,
-        timeout=60,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert run.stdout.splitlines() == ["complete -o default -F _sbclient_completion sbclient", "backlog"]

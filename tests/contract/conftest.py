@@ -3,7 +3,7 @@
     memory    the broker in this process, in virtual time
     sdk       azure-servicebus over sockets to the broker's server, in real time
     amqp      our own AMQP engine over sockets to the broker's server, in real time
-    uvloop    the same, with client and server on uvloop's event loop; for test_conformance.py, which does everything once
+    uvloop    the same, with client and server on uvloop's event loop, for the checks of test_conformance.py
     service   a real namespace, named by SERVICEBUS_CONNECTION_STRING; SERVICEBUS_SECONDARY_CONNECTION_STRING names
               its partner
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from string import Formatter
 from typing import Final, NamedTuple
 
 import pytest
-from _pytest.mark import ParameterSet
 
 ROOT: Final = Path(__file__).parents[2]
 EVENT: Final = re.compile(r"[a-z]+\.[a-z_]+")
@@ -41,31 +39,47 @@ def plain(message: str) -> str:
     return re.sub(r"\{(\w+)(?:![rs])?(?::[^}]*)?\}", r"{\1}", message)
 
 
-def calls() -> Iterator[ParameterSet]:
+class Call(NamedTuple):
+    path: Path
+    node: ast.Call
+    name: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.node.lineno}"
+
+
+@pytest.fixture(scope="module")
+def calls() -> list[Call]:
+    """The log calls of the package."""
+    found = []
     for path in sorted((ROOT / "sbclient").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                 name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
                 if node.func.attr in (*LEVELS, "record") and isinstance(name, str) and EVENT.fullmatch(name):
-                    yield pytest.param(path, node, name, id=f"{path.name}:{node.lineno} {name}")
+                    found.append(Call(path, node, name))
+    return found
 
 
-@pytest.mark.parametrize(("path", "call", "name"), list(calls()))
-def test_the_page_shows_the_call(path: Path, call: ast.Call, name: str) -> None:
-    assert isinstance(call.func, ast.Attribute)
-    module = import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
-    message = eval(ast.unparse(call.args[1]), vars(module))
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    level = call.func.attr
-    facts = {fact for fact in given if fact is not None} - {"exc_info", "level"}
-    if level == "record":
-        level = f"{ast.unparse(given['level']).removeprefix('logging.').lower() if 'level' in given else 'info'}, pair"
-        facts |= {"path"}
-    row = rows()[name]
-    assert (row.level, row.message) == (level, plain(message))
-    assert facts <= row.facts
-    assert fields_of(message) <= (row.facts if None in given else facts)
+def test_the_page_shows_each_call(calls: list[Call]) -> None:
+    shown = rows()
+    for each in calls:
+        assert isinstance(each.node.func, ast.Attribute)
+        module = import_module(".".join(each.path.relative_to(ROOT).with_suffix("").parts))
+        message = eval(ast.unparse(each.node.args[1]), vars(module))
+        given = {keyword.arg: keyword.value for keyword in each.node.keywords}
+        level = each.node.func.attr
+        facts = {fact for fact in given if fact is not None} - {"exc_info", "level"}
+        if level == "record":
+            named = ast.unparse(given["level"]).removeprefix("logging.").lower() if "level" in given else "info"
+            level = f"{named}, pair"
+            facts |= {"path"}
+        row = shown[each.name]
+        assert (row.level, row.message) == (level, plain(message)), each.place
+        assert facts <= row.facts, each.place
+        assert fields_of(message) <= (row.facts if None in given else facts), each.place
 
 
-def test_the_page_lists_no_other_event() -> None:
-    assert set(rows()) == {parameter.values[2] for parameter in calls()}
+def test_the_page_lists_no_other_event(calls: list[Call]) -> None:
+    assert set(rows()) == {each.name for each in calls}
