@@ -52,9 +52,9 @@ def test_the_list_lies_beside_its_module_so_that_a_wheel_has_it() -> None:
 
 
 def test_the_emulator_lists_deviations() -> None:
-    result = CliRunner().invoke(make_app(), ["emulator", "--deviations", "--json"])
+    result = CliRunner().invoke(make_app(["emulator"]), ["emulator", "--deviations", "--json"])
     assert result.exit_code == 0
     shipped = Path(module.__file__).with_suffix(".json")
     assert json.loads(result.stdout) == json.loads(shipped.read_text(encoding="utf-8"))
-    words = CliRunner().invoke(make_app(), ["emulator", "--deviations"]).stdout
+    words = CliRunner().invoke(make_app(["emulator"]), ["emulator", "--deviations"]).stdout
     assert all(f"{each.id}\n" in words for each in deviations())

@@ -19,7 +19,7 @@ SECONDARY = "memory://cli-test-backup"
 
 
 def call(*arguments: str, status: int = 0, stdin: str | bytes | None = None) -> Result:
-    result = CliRunner().invoke(make_app(), [*arguments, "--primary", PRIMARY], input=stdin)
+    result = CliRunner().invoke(make_app(arguments), [*arguments, "--primary", PRIMARY], input=stdin)
     assert result.exit_code == status, result.output
     return result
 
@@ -63,7 +63,7 @@ def run_line(line: str) -> None:
         assert program == "sbclient"
         if arguments[:2] == ["admin", "create"]:
             named = [word for word in arguments[2:] if not word.startswith("--") and "=" not in word]
-            CliRunner().invoke(make_app(), ["admin", "delete", *named, "--yes"])
+            CliRunner().invoke(make_app(["admin"]), ["admin", "delete", *named, "--yes"])
         arguments = [word for word in arguments if word not in ("--follow", "--watch")]
         if arguments[0] == "receive":
             arguments += ["--wait", "0.1"]

@@ -76,7 +76,7 @@ def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def help_of(*command: str) -> str:
-    result = CliRunner().invoke(make_app(), [*command, "--help"], terminal_width=100)
+    result = CliRunner().invoke(make_app(command), [*command, "--help"], terminal_width=100)
     assert result.exit_code == 0
     return result.output
 
@@ -115,7 +115,7 @@ def test_each_example_of_the_help_runs(command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("command", [(), ("backlog",), ("backlog", "show"), ("send",)], ids=" ".join)
 def test_short_option_shows_the_help(command: tuple[str, ...]) -> None:
-    short = CliRunner().invoke(make_app(), [*command, "-h"], terminal_width=100)
+    short = CliRunner().invoke(make_app(command), [*command, "-h"], terminal_width=100)
     assert (short.exit_code, short.output) == (0, help_of(*command))
 
 

@@ -60,7 +60,7 @@ def shape(value: Any) -> Any:
 
 def options_of(command: str) -> set[str]:
     """Every option of a command and of the commands below it."""
-    found = get_command(make_app()).commands[command]  # type: ignore[attr-defined]
+    found = get_command(make_app([command])).commands[command]  # type: ignore[attr-defined]
     every = [found, *getattr(found, "commands", {}).values()]
     names = {name for each in every for parameter in each.params for name in parameter.opts} | {"--help"}
     return {name for name in names if name.startswith("-")}
@@ -151,7 +151,7 @@ def syphoned() -> Any:
 
 
 def error_told() -> Any:
-    result = CliRunner().invoke(make_app(), ["peek", "--queue", "missing", "--primary", PRIMARY, "--json"])
+    result = CliRunner().invoke(make_app(["peek"]), ["peek", "--queue", "missing", "--primary", PRIMARY, "--json"])
     return json.loads(result.stderr)
 
 

@@ -35,7 +35,7 @@ def _no_faults(emulator: Emulator) -> Iterator[None]:
 
 
 def fault(emulator: Emulator, *arguments: str, status: int = 0) -> Result:
-    result = CliRunner().invoke(make_app(), ["fault", *arguments, "--primary", emulator.connection_string])
+    result = CliRunner().invoke(make_app(["fault"]), ["fault", *arguments, "--primary", emulator.connection_string])
     assert result.exit_code == status, result.output
     return result
 
@@ -115,6 +115,6 @@ def test_refused_connection_names_the_http_port(emulator: Emulator) -> None:
     ["memory://x", "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k"],
 )
 def test_only_emulators_have_faults(namespace: str) -> None:
-    result = CliRunner().invoke(make_app(), ["fault", "list", "--primary", namespace])
+    result = CliRunner().invoke(make_app(["fault"]), ["fault", "list", "--primary", namespace])
     assert result.exit_code == 2
     assert "only an emulator can do this" in result.stderr

@@ -38,7 +38,9 @@ def _messages(emulator: Emulator) -> None:
 
 
 def purge(emulator: Emulator, *arguments: str, status: int = 0) -> Result:
-    result = CliRunner().invoke(make_app(), ["admin", "purge", *arguments, "--primary", emulator.connection_string])
+    result = CliRunner().invoke(
+        make_app(["admin"]), ["admin", "purge", *arguments, "--primary", emulator.connection_string]
+    )
     assert result.exit_code == status, result.output
     return result
 
@@ -64,6 +66,8 @@ def test_all_entities_are_purged(emulator: Emulator) -> None:
     ],
 )
 def test_a_mistake_removes_nothing(emulator: Emulator, arguments: list[str], status: int, text: str) -> None:
-    result = CliRunner().invoke(make_app(), ["admin", "purge", "--primary", emulator.connection_string, *arguments])
+    result = CliRunner().invoke(
+        make_app(["admin"]), ["admin", "purge", "--primary", emulator.connection_string, *arguments]
+    )
     assert (result.exit_code, text in result.stderr) == (status, True), result.output
     assert json.loads(purge(emulator, "--all", "--yes", "--json").stdout) == {"purged": 3}

@@ -151,7 +151,7 @@ def test_port_in_use_is_one_line_and_status_2() -> None:
 
 
 def test_help_shows_each_setting_with_its_default() -> None:
-    shown = " ".join(CliRunner().invoke(make_app(), ["syphon", "--help"]).output.split())
+    shown = " ".join(CliRunner().invoke(make_app(["syphon"]), ["syphon", "--help"]).output.split())
     assert "Example: sbclient syphon" in shown
     for setting in SETTINGS.values():
         assert f" {setting.option} " in shown

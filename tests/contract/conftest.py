@@ -141,7 +141,7 @@ async def kind(request: pytest.FixtureRequest) -> AsyncIterator[NamespaceKind]:
 @pytest.fixture(autouse=True, scope="session")
 def _sdk_closes_at_once() -> Iterator[None]:
     """Do not wait up to a second for each closed link of azure-servicebus, until its keep-alive task looks again."""
-    close = AMQPClientAsync.close_async
+    close: Any = AMQPClientAsync.close_async
 
     async def close_at_once(client: Any) -> None:
         if client._keep_alive_thread is not None:
@@ -149,6 +149,6 @@ def _sdk_closes_at_once() -> Iterator[None]:
             client._keep_alive_thread = None
         await close(client)
 
-    AMQPClientAsync.close_async = close_at_once
-    yield
-    AMQPClientAsync.close_async = close
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AMQPClientAsync, "close_async", close_at_once)
+        yield

@@ -179,7 +179,8 @@ def test_other_address_than_loopback_is_reported(start: Start) -> None:
     printed(process)
     process.send_signal(signal.SIGTERM)
     assert process.communicate()[1].startswith("warning: other machines can reach")
-    for options in ({"allow_public_key": True}, {"key": "own"}, {"auth": "none"}):
+    exposed: list[dict[str, Any]] = [{"allow_public_key": True}, {"key": "own"}, {"auth": "none"}]
+    for options in exposed:
         assert Emulator("contoso:0", host="0.0.0.0", **options).is_exposed
 
 
