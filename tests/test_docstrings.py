@@ -9,8 +9,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Final
 
-import pytest
-
 import sbclient
 
 MODULES: Final = [
@@ -72,11 +70,10 @@ def is_told(value: Any) -> bool:
     return bool(text.strip()) and not made_up
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_what_is_public_has_a_docstring(name: str) -> None:
-    module = import_module(f"sbclient.{name}")
-    assert is_told(module)
-    assert [each for each, value in public(module) if not is_told(value)] == []
+def test_what_is_public_has_a_docstring() -> None:
+    for module in (import_module(f"sbclient.{name}") for name in MODULES):
+        assert is_told(module), module
+        assert [(module, each) for each, value in public(module) if not is_told(value)] == []
 
 
 def test_every_name_of_the_package_is_looked_at() -> None:

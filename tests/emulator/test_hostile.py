@@ -242,7 +242,7 @@ def _endless(head: bytes, more: bytes) -> Callable[[socket.socket], None]:
         connection.settimeout(2.0)
         with suppress(OSError):
             connection.sendall(head)
-            for _ in range(2_000):
+            for _ in range(1_000):  # 64 MB
                 connection.sendall(more)
 
     return send

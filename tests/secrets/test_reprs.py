@@ -71,6 +71,7 @@ HARMLESS_IN: Final = {
     "worker.settings.WorkerSettings": {"primary_file", "secondary_file"},  # paths
     "pairing.status.PairStatus": {"primary", "secondary"},  # names of namespaces
     "pairing.status.PairEvent": {"facts"},  # those of a log event
+    "rules.connection_string.ConnectionString": {"credential_file"},  # a path
     "sbclient_spark.options.ConnectionOptions": {"pairing"},
     "sbclient_spark.write.task.TaskResult": {"sessions"},  # digests
     "emulator.page.namespace_watcher.NamespaceSnapshot": {"facts", "rows"},  # what the page shows of an entity

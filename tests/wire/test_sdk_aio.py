@@ -30,7 +30,6 @@ from azure.servicebus.exceptions import (
 )
 
 from sbclient.entities import AccessRights, AuthorizationRule
-from tests.conftest import REAL_LOOPS
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.programs import MODES
 from tests.wire.serving import ServedNamespace, ServingThread, seconds
@@ -40,14 +39,6 @@ names = Names("aio")
 
 DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 DEAD = ServiceBusSubQueue.DEAD_LETTER
-
-
-@pytest.fixture(scope="module", params=REAL_LOOPS)
-def thread(request: pytest.FixtureRequest) -> Iterator[ServingThread]:
-    """Serves the namespaces, on each event loop."""
-    serving = ServingThread(REAL_LOOPS[request.param])
-    yield serving
-    serving.close()
 
 
 @pytest.fixture(scope="module", params=MODES)

@@ -309,5 +309,5 @@ def without_old_ids(state: dict[str, Any], now: float) -> dict[str, Any]:
 
 TestHistory = History.TestCase
 History.TestCase.settings = settings(
-    max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=6, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

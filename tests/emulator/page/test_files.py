@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-
-import pytest
 
 from sbclient.emulator.page.files import FOLDER, HEADERS, INDEX, page_file
 
-FILES = sorted(FOLDER.iterdir())
+FILES = {path: path.read_text(encoding="utf-8") for path in sorted(FOLDER.iterdir())}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_each_file_is_served_with_its_type_and_the_policy(path: Path) -> None:
-    answer = page_file(path.name)
-    assert (answer.status, answer.body) == (200, path.read_bytes())
-    assert answer.content_type.startswith(("text/html", "text/css", "text/javascript", "image/svg+xml"))
-    assert answer.headers == HEADERS
+def test_each_file_is_served_with_its_type_and_the_policy() -> None:
+    for path in FILES:
+        answer = page_file(path.name)
+        assert (answer.status, answer.body) == (200, path.read_bytes())
+        assert answer.content_type.startswith(("text/html", "text/css", "text/javascript", "image/svg+xml"))
+        assert answer.headers == HEADERS
 
 
-@pytest.mark.parametrize("name", ["", "nothing.js", "../front.py", "/etc/passwd", ".", "page_files.py", "main.js/"])
-def test_nothing_else_is_served(name: str) -> None:
-    assert page_file(name).status == 404
+def test_nothing_else_is_served() -> None:
+    for name in ("", "nothing.js", "../front.py", "/etc/passwd", ".", "page_files.py", "main.js/"):
+        assert page_file(name).status == 404
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_nothing_is_loaded_from_elsewhere_and_no_text_becomes_markup(path: Path) -> None:
-    text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-    assert not re.search(r"https?://(?!\$\{|localhost)", text)
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|DOMParser", text)
-    assert not re.search(r"<[^>]+\s(on\w+|style)=", text)
+def test_nothing_is_loaded_from_elsewhere_and_no_text_becomes_markup() -> None:
+    for path, content in FILES.items():
+        text = content.replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://(?!\$\{|localhost)", text), path
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|DOMParser", text)
+        assert not re.search(r"<[^>]+\s(on\w+|style)=", text), path
 
 
 def test_every_file_that_is_named_is_there_and_every_one_there_is_named() -> None:
     named = {INDEX}
-    for path in FILES:
-        text = path.read_text(encoding="utf-8")
+    for text in FILES.values():
         named |= set(re.findall(r'from "\./([\w.]+)"', text)) | set(re.findall(r'"/\$page/([\w.]+)"', text))
     assert named == {path.name for path in FILES}
 
@@ -54,19 +50,16 @@ def test_the_page_knows_the_key_that_every_emulator_has() -> None:
     assert '"SAS_KEY_VALUE"' in text
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".js"], ids=lambda path: path.name)
-def test_imports_of_scripts_exist_and_are_used(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    imports = re.findall(r'^import \{([^}]+)\} from "\./([\w.]+)";', text, re.M)
-    rest = re.sub(r"^import .*?;$", "", text, flags=re.M | re.S)
-    for names, source in imports:
-        exported = (FOLDER / source).read_text(encoding="utf-8")
-        for name in re.findall(r"\w+", names):
-            assert re.search(rf"^export (async )?(function|const|class) {name}\b", exported, re.M), (name, source)
-            assert re.search(rf"\b{name}\b", rest), name
+def test_imports_of_scripts_exist_and_are_used() -> None:
+    for path, text in FILES.items():
+        rest = re.sub(r"^import .*?;$", "", text, flags=re.M | re.S)
+        for names, source in re.findall(r'^import \{([^}]+)\} from "\./([\w.]+)";', text, re.M):
+            for name in re.findall(r"\w+", names):
+                exported = rf"^export (async )?(function|const|class) {name}\b"
+                assert re.search(exported, FILES[FOLDER / source], re.M), (path, name, source)
+                assert re.search(rf"\b{name}\b", rest), (path, name)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_lines_have_the_maximum_length_of_the_project(path: Path) -> None:
-    if path.suffix != ".svg":
-        assert [line for line in path.read_text(encoding="utf-8").splitlines() if len(line) > 120] == []
+def test_lines_have_the_maximum_length_of_the_project() -> None:
+    texts = (text for path, text in FILES.items() if path.suffix != ".svg")
+    assert [line for text in texts for line in text.splitlines() if len(line) > 120] == []
