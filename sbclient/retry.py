@@ -24,6 +24,7 @@ from sbclient.options import SERVER_BUSY_PAUSE, RetryOptions
 from sbclient.rules.backoff import growing
 
 T = TypeVar("T")
+Attempt = Callable[[float], Awaitable[T]]
 
 MIN_ATTEMPT_S: Final = 20.0
 
@@ -68,73 +69,91 @@ class RetryPolicy:
         self.options = options
         self._pause_s = growing(options.retry_backoff_factor, options.retry_backoff_max, random)
 
+    def attempt_s(self, left_s: float, retries: int | None = None) -> float:
+        """Return the timeout of each attempt of an operation for which `left_s` seconds are left."""
+        return min(
+            left_s, max(MIN_ATTEMPT_S, left_s / (1 + (self.options.retry_total if retries is None else retries)))
+        )
+
     def deadline(self, timeout_s: float | None) -> float:
         """Return when an operation must end, in monotonic seconds; None = the timeout of the options."""
         return clock.monotonic() + (self.options.timeout if timeout_s is None else timeout_s)
 
-    def first_attempt_s(self, deadline: float, retry_total: int | None = None) -> float:
-        """Return the timeout of the first attempt of an operation; not positive if no time is left."""
-        left_s = deadline - clock.monotonic()
-        retries = self.options.retry_total if retry_total is None else retry_total
-        return min(left_s, max(MIN_ATTEMPT_S, left_s / (1 + retries)))
-
-    async def run(
+    def run(
         self,
-        attempt: Callable[[float], Awaitable[T]],
+        attempt: Attempt[T],
         *,
         deadline: float,
         interrupt: asyncio.Event | None = None,
-        retry_total: int | None = None,
-        failed: ServiceBusError | None = None,
-    ) -> T:
+        retries: int | None = None,
+    ) -> Awaitable[T]:
         """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes.
 
         Args:
             interrupt: ends a pause with `BackOffInterrupted` when it is set.
-            retry_total: instead of that of the options.
-            failed: the error of the first attempt, if the caller has made it.
+            retries: instead of `retry_total`.
         """
-        retries = total = self.options.retry_total if retry_total is None else retry_total
-        longest_s = max(MIN_ATTEMPT_S, self.first_attempt_s(deadline, retry_total))
-        last: ServiceBusError = NotTriedError("the timeout passed before the operation began: allow more time")
+        left_s = deadline - clock.monotonic()
+        if left_s <= 0:
+            raise NotTriedError("the timeout passed before the operation began: allow more time")
+        first = attempt(self.attempt_s(left_s, retries))
+        return self.resume(first, attempt, deadline=deadline, interrupt=interrupt, retries=retries)
+
+    async def resume(
+        self,
+        first: Awaitable[T],
+        attempt: Attempt[T],
+        *,
+        deadline: float,
+        interrupt: asyncio.Event | None = None,
+        retries: int | None = None,
+    ) -> T:
+        """Do as `run` with a first attempt that has begun."""
+        try:
+            return await first
+        except ServiceBusError as error:
+            del first  # tracebacks refer to this frame, so in the end it must not refer to their errors
+            last = [error]
+        total = self.options.retry_total if retries is None else retries
+        left, longest_s = total, max(MIN_ATTEMPT_S, self.attempt_s(deadline - clock.monotonic(), total))
         result, is_busy, is_in_doubt, interrupted = list[T](), False, False, interrupt or asyncio.Event()
 
-        async def once(number: int) -> bool:
-            nonlocal retries, last, is_busy, is_in_doubt
-            left_s, error = deadline - clock.monotonic(), failed if number == 0 else None
+        async def once(failures: int) -> bool:
+            nonlocal left, is_busy, is_in_doubt
+            left_s, error = deadline - clock.monotonic(), None if failures else last[0]
             try:
-                if error is None and left_s > 0:
+                if failures and left_s > 0:
                     result.append(await attempt(min(left_s, longest_s)))
             except ServiceBusError as caught:
                 error = caught
             if isinstance(error, ServiceBusServerBusyError):
-                last, is_busy = error, True
+                last[0], is_busy = error, True
             elif error is not None:
-                retries -= 1
+                left -= 1
                 if not (is_busy and left_s < longest_s and isinstance(error, OperationTimeoutError)):
-                    last, is_busy = error, False  # else the attempt was too short for an answer, so it is busy still
+                    last[0], is_busy = error, False  # else the attempt was too short for an answer, so it is busy still
             # A later rejection does not settle what an earlier attempt left in doubt.
-            is_in_doubt = last.is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)
-            error = None  # its traceback refers to this frame
+            is_in_doubt = last[0].is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)
+            error = None
             return bool(result)
 
-        def pause(_: int) -> float:
-            return SERVER_BUSY_PAUSE.total_seconds() if is_busy else self._pause_s(total - retries)
+        def pause_s(_: int) -> float:
+            return SERVER_BUSY_PAUSE.total_seconds() if is_busy else self._pause_s(total - left)
 
         def stop(seconds: float) -> bool:
-            is_out_of_retries = retries < 0 and not is_busy
-            return is_out_of_retries or not last.is_transient or clock.monotonic() + seconds >= deadline
+            is_out_of_retries = left < 0 and not is_busy
+            return is_out_of_retries or not last[0].is_transient or clock.monotonic() + seconds >= deadline
 
         async def sleep(seconds: float) -> None:
             with suppress(TimeoutError):
                 async with clock.timeout(seconds):
                     await interrupted.wait()
-                raise BackOffInterrupted from last
+                raise BackOffInterrupted from last[0]
 
         try:
-            await repeat(once, pause, sleep, stop)
+            await repeat(once, pause_s, sleep, stop)
             if not result:
-                raise last
+                raise last[0]
             return result[0]
         finally:
-            last, failed = NotTriedError(), None  # tracebacks refer to this frame
+            last.clear()

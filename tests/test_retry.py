@@ -117,7 +117,7 @@ async def test_no_retries_where_the_options_say_none() -> None:
 async def test_the_number_of_retries_can_be_set_for_one_operation() -> None:
     service = Service([ServiceBusConnectionError("gone")], lasting=True)
     with pytest.raises(ServiceBusConnectionError):
-        await policy().run(service, deadline=60.0, retry_total=1)
+        await policy().run(service, deadline=60.0, retries=1)
     assert len(service.asked_at) == 2
 
 
@@ -258,7 +258,7 @@ async def test_operations_that_run_at_the_same_time_do_not_share_state() -> None
     lasting = Service([ServiceBusConnectionError("gone")], lasting=True)
     passing = Service([ServiceBusConnectionError("gone")] * 3)
     failed, done = await asyncio.gather(
-        retries.run(lasting, deadline=60.0, retry_total=1),
+        retries.run(lasting, deadline=60.0, retries=1),
         retries.run(passing, deadline=60.0),
         return_exceptions=True,
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from sbclient import clock
 from sbclient.client.core import ClientCore, sequence_numbers_of
@@ -97,7 +97,7 @@ async def settle_together(
     """
     await receiver._open()
     retry = receiver._core.retry
-    timeout_s = retry.first_attempt_s(retry.deadline(None))
+    timeout_s = retry.attempt_s(retry.options.timeout)
     settled = await receiver._link.settle_together(messages, settlement, timeout_s=timeout_s)
     for message in settled:
         message.is_settled = True
@@ -214,10 +214,7 @@ class ServiceBusReceiver:
             return self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
 
         while True:
-            try:  # most attempts succeed here, without the objects that retries need
-                messages = await receive()
-            except ServiceBusError as error:
-                messages = await retry.run(receive, deadline=end_at + retry.options.timeout, failed=error)
+            messages = await retry.resume(receive(), receive, deadline=end_at + retry.options.timeout)
             self._core.primary_answered()
             if any(map(is_ping, messages)):
                 await self._complete_pings(messages)
@@ -364,7 +361,7 @@ class ServiceBusReceiver:
         self._check_settleable(message, settlement.mode)
         await self._open()
         if transaction is not None:
-            settling: Coroutine[Any, Any, None] = self._settle_in(transaction, message, settlement)
+            settling: Awaitable[None] = self._settle_in(transaction, message, settlement)
         else:
             retry = self._core.retry
             settling = retry.run(

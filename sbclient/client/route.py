@@ -2,85 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+import asyncio
+from collections.abc import Collection, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any, NamedTuple
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.core import ClientCore
 from sbclient.client.encoding import ALIAS_BYTES, trace_room
-from sbclient.client.outbox import Done
-from sbclient.client.primary_link import PrimaryLink
-from sbclient.delivery import SenderLimits
+from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import (
-    BacklogUnavailableError,
     InvalidOperationError,
+    MessageSizeExceededError,
     ScheduleUnavailableError,
     ServiceBusConnectionError,
     ServiceBusError,
 )
-from sbclient.pairing.diversion import Diversion, reserve_s
+from sbclient.pairing.diversion import Attempt, Diversion, reserve_s
 from sbclient.pairing.session_order import SessionOrder
 from sbclient.pairing.state import PairState
-from sbclient.retry import BackOffInterrupted
+from sbclient.retry import BackOffInterrupted, NotTriedError
 from sbclient.rules.failover import PingKeys
+from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.operations import BACKLOG, PRIMARY
 from sbclient.telemetry.tracing import within
+
+
+class Sending(asyncio.Future[str]):
+    """One transfer on its way; the result is the route that it took. Cancelling it ends its attempts.
+
+    Attributes:
+        attempt: the current attempt, or the task that makes further ones.
+        is_in_doubt: whether an attempt before the current one may have arrived.
+    """
+
+    attempt: asyncio.Future[Any] | None = None
+    is_in_doubt = False
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if self.attempt is not None:
+            self.attempt.cancel(msg)
+        return super().cancel(msg)
 
 
 class DirectRoute:
     """The route of a sender without pairing: every transfer goes to the primary, and is retried.
 
+    The first attempt needs no task. After a failure a task makes the others; it owns the error.
+
     Attributes:
         link: the link to the primary.
+        reserved_bytes: the space to reserve in each message for a diversion to the backlog.
     """
 
-    def __init__(
-        self,
-        core: ClientCore,
-        path: str,
-        narrow: Callable[[SenderLimits], SenderLimits] = lambda limits: limits,
-        growth_bytes: int = 0,
-    ) -> None:
+    def __init__(self, core: ClientCore, path: str, reserved_bytes: int = 0) -> None:
         self._retry = core.retry
-        self.link = PrimaryLink(core.primary.open_sender(path), path, narrow, growth_bytes)
+        self._path = path
+        self.reserved_bytes = reserved_bytes
+        self._tasks = OwnedTasks(on_failure=_is_raised_to_callers)
+        self.link = core.primary.open_sender(path, self._check)
 
     @property
     def is_failed_over(self) -> bool:
         """Whether sends go to the backlog now."""
         return False
 
-    async def send(self, batch: EncodedBatch, deadline: float, failed: ServiceBusError | None = None) -> str:
-        """Send one transfer before the deadline, in monotonic seconds; return the route it took.
+    def send(self, batch: EncodedBatch, deadline: float) -> asyncio.Future[str]:
+        """Send one transfer before the deadline, in monotonic seconds; the result is the route it took."""
+        sending = Sending()
+        left_s = deadline - clock.monotonic()
+        if left_s <= 0:
+            sending.set_exception(not_sent(self._path, "the timeout has passed"))
+            return sending
+        sending.attempt = first = self.link.send(batch, timeout_s=self._retry.attempt_s(left_s))
+        first.add_done_callback(partial(self._answered, sending, batch, deadline))
+        return sending
+
+    def _answered(self, sending: Sending, batch: EncodedBatch, deadline: float, first: asyncio.Future[None]) -> None:
+        error = self._closed() if first.cancelled() else first.exception()
+        if sending.done():
+            return
+        if error is None:
+            sending.set_result(PRIMARY)
+        else:
+            self._go_on(sending, self._repeat(first, batch, deadline), error)
+
+    def _repeat(self, first: asyncio.Future[None], batch: EncodedBatch, deadline: float) -> Coroutine[Any, Any, None]:
+        return self._retry.resume(first, partial(self._attempt, batch), deadline=deadline)
+
+    def _attempt(self, batch: EncodedBatch, timeout_s: float) -> asyncio.Future[None]:
+        return self.link.send(batch, timeout_s=timeout_s)
+
+    def _go_on(
+        self, sending: Sending, work: Coroutine[Any, Any, str | None], error: BaseException | None = None
+    ) -> None:
+        """Let a task send; its result is the route, or None for the primary.
 
         Args:
-            failed: the error of the first attempt, which `start` made.
+            error: of the first attempt, for callers that wait while the route is closed.
         """
-        try:
-            await self._retry.run(partial(self.link.send, batch), deadline=deadline, failed=failed)
-        finally:
-            failed = None  # its traceback refers to this frame
-        return PRIMARY
+        if self._tasks.is_closed:
+            work.close()
+            sending.set_exception(error or self._closed())
+            return
+        sending.attempt = task = self._tasks.start(work, name=f"send to {self._path}")
+        task.add_done_callback(partial(self._ended, sending))
 
-    def start(self, batch: EncodedBatch, deadline: float, done: Done) -> bool:
-        """Make the first attempt to send a transfer if it can leave without waiting; see `outbox.Route.start`."""
-        timeout_s = self._retry.first_attempt_s(deadline)
-        return self.link.start(batch, timeout_s, lambda error: done(error or PRIMARY))
+    def _ended(self, sending: Sending, task: asyncio.Task[str | None]) -> None:
+        if sending.done():
+            return
+        error = self._closed() if task.cancelled() else task.exception()
+        if error is None:
+            sending.set_result(task.result() or PRIMARY)
+            return
+        if isinstance(error, ServiceBusError):
+            error.is_in_doubt = error.is_in_doubt or sending.is_in_doubt
+        sending.set_exception(error)
+
+    def _closed(self) -> ServiceBusConnectionError:
+        error = ServiceBusConnectionError(f"the sender of {self._path!r} was closed: whether it was sent is in doubt")
+        error.is_in_doubt = True
+        return error
 
     async def schedule(self, batch: EncodedBatch, deadline: float) -> list[int]:
         """Schedule one transfer at the primary; return its sequence numbers."""
         self.check_schedulable()
         with self.observed(batch):
-            return await self._retry.run(partial(self.link.schedule, batch), deadline=deadline)
+            return await self._retry.run(
+                lambda timeout_s: self.link.schedule(batch, timeout_s=timeout_s), deadline=deadline
+            )
 
     async def limits(self, deadline: float) -> SenderLimits:
         """Return the limits for batches."""
-        return await self._retry.run(self.link.limits, deadline=deadline)
+        return await self._retry.run(lambda timeout_s: self.link.limits(timeout_s=timeout_s), deadline=deadline)
 
     def trace_room(self, messages: list[EncodedMessage]) -> int:
         """Return the bytes that a trace context may add to each message."""
-        return trace_room(EncodedBatch(messages), self.link.known_limits, 0)
+        return trace_room(EncodedBatch(messages), self.link.known_limits or LEAST_LIMITS, 0)
 
     def check_sessions(self, messages: list[EncodedMessage]) -> None:
         """Raise InvalidOperationError if the messages of a list cannot take one route."""
@@ -97,7 +157,29 @@ class DirectRoute:
         return False
 
     async def close(self) -> None:
+        await self._tasks.close()
         await self.link.close()
+
+    def _check(self, batch: EncodedBatch, limits: SenderLimits) -> None:
+        """Check the sizes of a transfer.
+
+        Raises:
+            MessageSizeExceededError: a message or the transfer is too large.
+        """
+        largest = batch.largest_bytes
+        if largest > limits.max_message_size_bytes:
+            raise self._too_large("a message", largest, limits.max_message_size_bytes)
+        if batch.size_bytes > largest:  # it has several messages
+            size_bytes = batch.size_bytes + len(batch) * self.reserved_bytes
+            if size_bytes > limits.max_batch_size_bytes:
+                raise self._too_large(f"{len(batch)} messages", size_bytes, limits.max_batch_size_bytes)
+
+    def _too_large(self, what: str, size_bytes: int, limit_bytes: int) -> MessageSizeExceededError:
+        reserve = " with the space reserved for a diversion to the backlog" if self.reserved_bytes else ""
+        return MessageSizeExceededError(
+            f"{what} for {self._path!r} takes {size_bytes} bytes, {limit_bytes} are allowed{reserve}: "
+            "send less at once, or store the content elsewhere and send its address"
+        )
 
 
 class PairedRoute(DirectRoute):
@@ -105,51 +187,29 @@ class PairedRoute(DirectRoute):
 
     def __init__(self, core: ClientCore, pair: PairState, path: str) -> None:
         self._growth_bytes = len(path) + ALIAS_BYTES
-        reserved_bytes = self._growth_bytes if pair.options.reserve_backlog_headroom else 0
-        super().__init__(core, path, pair.common_limits, reserved_bytes)
+        super().__init__(core, path, self._growth_bytes if pair.options.reserve_backlog_headroom else 0)
         self._pair = pair
-        self._path = path
         self._entity = pair.entity(path)
         self._order = SessionOrder(pair, self._entity)
         self._diversion = Diversion(pair, self._entity)
         self._is_ordered = pair.options.ordering == "session"
-        self._narrowed_by = pair.backlog.limits
+        self._retries = None if pair.options.failover_interval else 0  # without an interval the first error diverts
 
     @property
     def is_failed_over(self) -> bool:
         return self._entity.is_failed_over
 
-    def start(self, batch: EncodedBatch, deadline: float, done: Done) -> bool:
-        if self._is_ordered:
-            return False
-        if self._entity.is_failed_over:
-            return self._diversion.start(
-                batch.messages,
-                deadline=deadline,
-                done=lambda error: done(error or BACKLOG),
-            )
-        self._apply_backlog_limits()
-        generation = self._entity.failover.generation
+    def send(self, batch: EncodedBatch, deadline: float) -> asyncio.Future[str]:
+        if self._is_ordered and (sessions := self._sessions(batch)):
+            sending = Sending()
+            self._go_on(sending, self._send_in_order(batch, sessions, deadline))
+            return sending
+        return self._to_backlog(batch, deadline) if self._entity.is_failed_over else self._to_primary(batch, deadline)
 
-        def answered(error: ServiceBusError | None) -> None:
-            if error is None:
-                self._entity.succeeded(generation)
-            done(error or PRIMARY)
-
-        retry_total = None if self._pair.options.failover_interval else 0
-        timeout_s = self._retry.first_attempt_s(self._primary_deadline(deadline), retry_total)
-        return self.link.start(batch, timeout_s, answered)
-
-    def _primary_deadline(self, deadline: float) -> float:
-        return deadline - reserve_s(deadline - clock.monotonic())
-
-    async def send(self, batch: EncodedBatch, deadline: float, failed: ServiceBusError | None = None) -> str:
-        sessions = self._sessions(batch) if self._is_ordered else ()
-        waiting = await self._order.to_divert(sessions, deadline=deadline) if sessions else set()
+    async def _send_in_order(self, batch: EncodedBatch, sessions: Collection[str], deadline: float) -> str:
+        waiting = await self._order.to_divert(sessions, deadline=deadline)
         if not waiting or len(sessions) == 1:
-            sending = self._send(batch, deadline, failed, must_wait=bool(waiting))
-            failed = None  # the traceback of the error refers to this frame
-            return await sending
+            return await self._send_part(batch, deadline, must_wait=bool(waiting))
         parts: tuple[list[EncodedMessage], list[EncodedMessage]] = ([], [])
         for message in batch:
             parts[self._entity.ordered_session(message) in waiting].append(message)
@@ -158,135 +218,146 @@ class PairedRoute(DirectRoute):
         try:
             for part, must_wait in zip(parts, (False, True), strict=True):
                 if part:
-                    route = await self._send(EncodedBatch(part), deadline, must_wait=must_wait)
+                    route = await self._send_part(EncodedBatch(part), deadline, must_wait=must_wait)
                     is_partly_accepted = True
         except ServiceBusError as error:
             error.is_in_doubt = error.is_in_doubt or is_partly_accepted
             raise
         return route
 
-    async def _send(
-        self,
-        batch: EncodedBatch,
-        deadline: float,
-        failed: ServiceBusError | None = None,
-        *,
-        must_wait: bool = False,
-    ) -> str:
+    async def _send_part(self, batch: EncodedBatch, deadline: float, *, must_wait: bool) -> str:
+        if must_wait or self._entity.is_failed_over:
+            return await self._divert(batch, deadline)
+        return await self._to_primary(batch, deadline)
+
+    # -- the primary -----------------------------------------------------------------------------------------------
+
+    def _to_primary(self, batch: EncodedBatch, deadline: float) -> Sending:
+        sending = Sending()
+        now = clock.monotonic()
+        left_s = deadline - now
+        left_s -= reserve_s(left_s)
+        if left_s <= 0:
+            sending.set_exception(not_sent(self._path, "the timeout has passed"))
+            return sending
+        timeout_s = self._retry.attempt_s(left_s, self._retries)
+        may_reopen = self._retries == 0 and self.link.is_open
+        sending.attempt = first = self.link.send(batch, timeout_s=timeout_s)
+        generation = self._entity.failover.generation
+        times = _Times(deadline, now + left_s, now + timeout_s if may_reopen else now, generation)
+        first.add_done_callback(partial(self._answered_by_primary, sending, batch, times))
+        return sending
+
+    def _answered_by_primary(
+        self, sending: Sending, batch: EncodedBatch, times: _Times, first: asyncio.Future[None]
+    ) -> None:
+        error = self._closed() if first.cancelled() else first.exception()
+        if sending.done():
+            return
+        if error is None:
+            self._entity.succeeded(times.generation)
+            sending.set_result(PRIMARY)
+            return
+        if isinstance(error, ServiceBusConnectionError) and not self._tasks.is_closed:
+            left_s = times.reopen_until - clock.monotonic()
+            if left_s > 0:  # the link may have been lost long ago
+                sending.is_in_doubt = error.is_in_doubt
+                sending.attempt = again = self.link.send(batch, timeout_s=left_s)
+                times = times._replace(reopen_until=float("-inf"))
+                again.add_done_callback(partial(self._answered_by_primary, sending, batch, times))
+                return
+        self._go_on(sending, self._conclude(first, batch, times), error)
+
+    async def _conclude(self, first: asyncio.Future[None], batch: EncodedBatch, times: _Times) -> str:
+        """Make further attempts at the primary, and divert after the last one if that may help."""
+        sending = self._retry.resume(
+            first,
+            partial(self._attempt, batch),
+            deadline=times.primary_deadline,
+            interrupt=self._entity.failed_over,
+            retries=self._retries,
+        )
+        del first  # the traceback of its error refers to this frame
         is_in_doubt = False
-        not_diverted = None
-        if isinstance(failed, BacklogUnavailableError):
-            not_diverted, failed = failed, None
-        elif failed is not None or (not must_wait and not self._entity.is_failed_over):
-            generation = self._entity.failover.generation
-            try:
-                await self._send_to_primary(batch, self._primary_deadline(deadline), failed)
-            except BackOffInterrupted as pause:
-                is_in_doubt = isinstance(pause.__cause__, ServiceBusError) and pause.__cause__.is_in_doubt
-            except ServiceBusError as error:
-                if not self._is_diverted_after(error, batch.first):
-                    raise
-                is_in_doubt = error.is_in_doubt
-            else:
-                self._entity.succeeded(generation)
-                return PRIMARY
-            finally:
-                failed = None  # its traceback refers to this frame
         try:
-            sending = self._diversion.send(batch.messages, deadline=deadline, failed=not_diverted)
-            not_diverted = None  # the traceback of its cause refers to this frame
             await sending
+        except BackOffInterrupted as pause:
+            is_in_doubt = isinstance(pause.__cause__, ServiceBusError) and pause.__cause__.is_in_doubt
+        except ServiceBusError as error:
+            if not self._is_diverted_after(error, batch.first):
+                raise
+            is_in_doubt = error.is_in_doubt
+        else:
+            self._entity.succeeded(times.generation)
+            return PRIMARY
+        try:
+            return await self._divert(batch, times.deadline)
         except ServiceBusError as error:
             error.is_in_doubt = error.is_in_doubt or is_in_doubt
             raise
-        return BACKLOG
-
-    async def _send_to_primary(self, batch: EncodedBatch, deadline: float, failed: ServiceBusError | None) -> None:
-        self._apply_backlog_limits()
-        interrupt = self._entity.failed_over
-        stale = None
-
-        async def attempt_with_reopen(timeout_s: float) -> None:
-            nonlocal stale
-            first_error, stale = stale, None
-            try:
-                await self._send_with_reopen(batch, first_error, timeout_s)
-            finally:
-                first_error = None
-
-        attempt: Callable[[float], Awaitable[None]] = partial(self.link.send, batch)
-        retry_total = None
-        if not self._pair.options.failover_interval:
-            # The first outage error diverts, so the only retry is on a link that was open before.
-            attempt, retry_total = attempt_with_reopen, 0
-            if isinstance(failed, ServiceBusConnectionError) and deadline > clock.monotonic():
-                stale, failed = failed, None
-        try:
-            await self._retry.run(
-                attempt, deadline=deadline, interrupt=interrupt, retry_total=retry_total, failed=failed
-            )
-        finally:
-            failed = stale = None  # their tracebacks refer to this frame
-
-    def _apply_backlog_limits(self) -> None:
-        """Narrow the limits of the link again if the backlog queues were provisioned after it was opened."""
-        if self._narrowed_by is not self._pair.backlog.limits:
-            self._narrowed_by = self._pair.backlog.limits
-            self.link.narrow_again()
-
-    async def _send_with_reopen(
-        self, batch: EncodedBatch, failed: ServiceBusConnectionError | None, timeout_s: float
-    ) -> None:
-        """Send; if a link that was open before has failed, reopen it and send once more.
-
-        Args:
-            failed: the error of the first attempt, if that was made.
-        """
-        was_open = failed is not None or self.link.is_open
-        end_at = clock.monotonic() + timeout_s
-        try:
-            if failed is not None:
-                raise failed
-            await self.link.send(batch, timeout_s)
-        except ServiceBusConnectionError as stale:
-            left_s = end_at - clock.monotonic()
-            if not was_open or left_s <= 0:
-                raise
-            try:
-                await self.link.send(batch, left_s)
-            except ServiceBusError as error:
-                error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt
-                raise
-        finally:
-            failed = None
 
     def _is_diverted_after(self, error: ServiceBusError, first: EncodedMessage) -> bool:
         """Record the final error of a send; return whether the same send goes to the backlog."""
-        if self.link.was_open:
+        if self.link.known_limits is not None:
             self._pair.is_primary_reached = True
         with within(first):
             is_outage = self._entity.failed(error, _ping_keys(first))
         return is_outage and (self._entity.is_failed_over or self._pair.options.divert_while_suspect)
 
+    # -- the backlog -----------------------------------------------------------------------------------------------
+
+    def _to_backlog(self, batch: EncodedBatch, deadline: float) -> Sending:
+        sending = Sending()
+        attempt = self._diversion.begin(batch.messages, deadline=deadline)
+        if attempt is None:
+            self._go_on(sending, self._divert(batch, deadline))
+        elif (answer := attempt.answer) is not None:
+            sending.attempt = answer
+            answer.add_done_callback(partial(self._answered_by_backlog, sending, batch, deadline, attempt))
+        return sending
+
+    def _answered_by_backlog(
+        self, sending: Sending, batch: EncodedBatch, deadline: float, attempt: Attempt, answer: asyncio.Future[None]
+    ) -> None:
+        error = self._closed() if answer.cancelled() else answer.exception()
+        if sending.done():
+            return
+        if error is None:
+            self._diversion.accepted(batch)
+            sending.set_result(BACKLOG)
+        else:
+            self._go_on(sending, self._divert(batch, deadline, attempt), error)
+
+    async def _divert(self, batch: EncodedBatch, deadline: float, first: Attempt | None = None) -> str:
+        await self._diversion.send(batch.messages, deadline=deadline, first=first)
+        return BACKLOG
+
+    # -- limits and sessions ---------------------------------------------------------------------------------------
+
+    def _check(self, batch: EncodedBatch, limits: SenderLimits) -> None:
+        super()._check(batch, self._pair.common_limits(limits))
+
     async def limits(self, deadline: float) -> SenderLimits:
         """Return the limits for batches. An outage does not prevent it: the limits of the backlog apply then."""
-        self._apply_backlog_limits()
         if not self._entity.is_failed_over:
             try:
-                limits = await self._retry.run(self.link.limits, deadline=deadline, interrupt=self._entity.failed_over)
+                limits = await self._retry.run(
+                    lambda timeout_s: self.link.limits(timeout_s=timeout_s),
+                    deadline=deadline,
+                    interrupt=self._entity.failed_over,
+                )
                 self._pair.is_primary_reached = True
-                return limits
+                return self._pair.common_limits(limits)
             except BackOffInterrupted:
                 pass
             except ServiceBusError as error:
                 if not self._entity.failed(error, PingKeys()):
                     raise
-        return self._pair.common_limits(self._pair.backlog.limits or self.link.known_limits)
+        return self._pair.common_limits(self._pair.backlog.limits or self.link.known_limits or LEAST_LIMITS)
 
     def trace_room(self, messages: list[EncodedMessage]) -> int:
-        return trace_room(
-            EncodedBatch(messages), self._pair.limits_with_headroom(self.link.known_limits), self._growth_bytes
-        )
+        limits = self._pair.limits_with_headroom(self.link.known_limits or LEAST_LIMITS)
+        return trace_room(EncodedBatch(messages), limits, self._growth_bytes)
 
     def check_sessions(self, messages: list[EncodedMessage]) -> None:
         if not self._is_ordered:
@@ -318,6 +389,30 @@ class PairedRoute(DirectRoute):
             return batch.sessions
         found = (self._entity.ordered_session(message) for message in batch)
         return dict.fromkeys(one for one in found if one is not None)
+
+
+class _Times(NamedTuple):
+    """The deadlines of a transfer to the primary, in monotonic seconds, and its failover generation.
+
+    Attributes:
+        deadline: of the send.
+        primary_deadline: leaves time for a diversion.
+        reopen_until: until then a link that was open before is attached again once.
+    """
+
+    deadline: float
+    primary_deadline: float
+    reopen_until: float
+    generation: int
+
+
+def not_sent(path: str, reason: str) -> NotTriedError:
+    """Return the error of a send that was not tried."""
+    return NotTriedError(f"{reason}, and nothing was sent to {path!r}: send it again later")
+
+
+def _is_raised_to_callers(error: BaseException) -> None:
+    """A failed task fails the callers that wait for its transfer."""
 
 
 def _ping_keys(first: EncodedMessage) -> PingKeys:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar
 
 from sbclient import clock
@@ -12,8 +14,7 @@ from sbclient.client.batch import ServiceBusMessageBatch
 from sbclient.client.core import ClientCore, sequence_numbers_of
 from sbclient.client.encoding import encoded_messages, is_message
 from sbclient.client.outbox import Outbox
-from sbclient.client.primary_link import left_s, not_sent
-from sbclient.client.route import DirectRoute, PairedRoute
+from sbclient.client.route import DirectRoute, PairedRoute, not_sent
 from sbclient.client.transaction import Transaction
 from sbclient.client.transaction_keys import TransactionKeys
 from sbclient.entities import EntityAddress, EntityKind
@@ -48,7 +49,7 @@ class ServiceBusSender:
         self._keys = TransactionKeys(core.primary.administration, EntityAddress(kind, (path,)), partitioned=partitioned)
         self._route = DirectRoute(core, path) if core.pair is None else PairedRoute(core, core.pair, path)
         self._link = self._route.link
-        self._outbox = Outbox(self._route, path, growth_bytes=self._link.growth_bytes)
+        self._outbox = Outbox(self._route, path, growth_bytes=self._route.reserved_bytes)
         self._telemetry = Telemetry(
             core.primary.namespace,
             path,
@@ -72,7 +73,7 @@ class ServiceBusSender:
     async def close(self) -> None:
         """Close the sender. Sends in flight end with an error. Safe to call twice."""
         self._is_closed = True
-        await self._outbox.close()
+        self._outbox.close()
         await self._route.close()
 
     async def send_messages(
@@ -105,10 +106,10 @@ class ServiceBusSender:
         if len(messages) > 1:
             self._route.check_sessions(messages)
         if transaction is not None:
-            sending: Any = self._transact(transaction, messages, deadline, self._link.send)
+            send: Any = partial(self._transact, transaction, messages, deadline, self._link.send)
         else:
-            sending = self._outbox.send(messages, deadline=deadline, may_share=is_message(message))
-        await self._telemetry.sending("send", messages, sending)
+            send = partial(self._outbox.send, messages, deadline=deadline, may_share=is_message(message))
+        await self._telemetry.sending("send", messages, send)
 
     async def send_encoded(
         self, batch: EncodedBatch, *, sessions: Collection[str] = (), timeout: float | None = None
@@ -129,15 +130,16 @@ class ServiceBusSender:
         deadline = await self._begin(timeout)
         batch.sessions = sessions
         if not is_on():
-            await self._telemetry.sending("send", len(batch), self._route.send(batch, deadline))
+            await self._telemetry.sending("send", len(batch), partial(self._route.send, batch, deadline))
             return
         messages = list(batch.messages)
-        await self._telemetry.sending("send", messages, self._send_signed(messages, sessions, deadline))
 
-    async def _send_signed(self, messages: list[EncodedMessage], sessions: Collection[str], deadline: float) -> str:
-        batch = EncodedBatch(messages)
-        batch.sessions = sessions
-        return await self._route.send(batch, deadline)
+        def send() -> asyncio.Future[str]:
+            signed = EncodedBatch(messages)
+            signed.sessions = sessions
+            return self._route.send(signed, deadline)
+
+        await self._telemetry.sending("send", messages, send)
 
     async def schedule_messages(
         self,
@@ -165,13 +167,11 @@ class ServiceBusSender:
         if not encoded:
             return []
         if transaction is not None:
-            scheduling = self._transact(transaction, encoded, deadline, self._link.schedule)
+            schedule: Any = partial(self._transact, transaction, encoded, deadline, self._link.schedule)
         else:
-            scheduling = self._schedule(encoded, deadline)
-        return await self._telemetry.sending("schedule", encoded, scheduling)
-
-    async def _schedule(self, messages: list[EncodedMessage], deadline: float) -> list[int]:
-        return await self._route.schedule(EncodedBatch(messages), deadline)
+            schedule = lambda: self._route.schedule(EncodedBatch(encoded), deadline)  # noqa: E731
+        numbers: list[int] = await self._telemetry.sending("schedule", encoded, schedule)
+        return numbers
 
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
@@ -212,7 +212,7 @@ class ServiceBusSender:
             raise InvalidOperationError(
                 f"a batch of {max_size_in_bytes} bytes is larger than the {largest} bytes that {self._path!r} accepts"
             )
-        growth_bytes = self._link.growth_bytes + (TRACE_BYTES if is_on() else 0)
+        growth_bytes = self._route.reserved_bytes + (TRACE_BYTES if is_on() else 0)
         return ServiceBusMessageBatch(max_size_in_bytes or largest, growth_bytes=growth_bytes, new_id=self._core.new_id)
 
     async def _begin(self, timeout: float | None = None, transaction: Transaction | None = None) -> float:
@@ -250,9 +250,11 @@ class ServiceBusSender:
         key = None
         if link.via_to(self._path) is None:
             key = await self._keys.key_of(transaction, messages)
-        timeout_s = left_s(deadline, self._path)
+        timeout_s = deadline - clock.monotonic()
+        if timeout_s <= 0:
+            raise not_sent(self._path, "the timeout passed while the link was opened")
         with transaction.counting(len(messages)), self._route.observed(batch):
-            answer = await operation(batch, timeout_s, link)
+            answer = await operation(batch, timeout_s=timeout_s, transaction=link)
         transaction.pin(self._path, key)
         return answer
 

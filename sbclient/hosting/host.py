@@ -72,6 +72,16 @@ class Performed(Generic[T]):
         self.error: ServiceBusError | None = None
         self.after_s = 0.0
 
+    def finish(self, answer: asyncio.Future[T]) -> None:
+        """Give the result to a future, once."""
+        error, self.error = self.error, None
+        if answer.done():
+            return
+        if error is None:
+            answer.set_result(self.answer)
+        else:
+            answer.set_exception(error)
+
     def result(self) -> T:
         """Return or raise the result, once."""
         error, self.error = self.error, None
@@ -193,7 +203,7 @@ class BrokerHost:
         except NoAnswer:
             performed.after_s = math.inf
         except ServiceBusError as error:
-            performed.error = error
+            performed.error = error.with_traceback(None)  # its frames refer to those of the caller
         finally:
             self.namespace.advance(call.now)
             if self._waiting.has_waiters and path is not None:
@@ -214,17 +224,17 @@ class BrokerHost:
             await clock.sleep(performed.after_s)
         return performed.result()
 
-    def call_answered(
-        self, performed: Performed[T], done: Callable[[ServiceBusError | None], None], *, timeout_s: float
-    ) -> None:
-        """Call `done` when the answer of a request arrives, in a later step, with its error or None; see `answered`."""
-        error = self._late(performed, timeout_s) if performed.after_s > timeout_s else performed.error
-        performed.error = None
+    def answer_to(self, performed: Performed[T], *, timeout_s: float) -> asyncio.Future[T]:
+        """Return the result of a request as a future that ends in a later step, when the answer arrives."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if performed.after_s > timeout_s:
+            performed.error = self._late(performed, timeout_s)
         delay_s = min(performed.after_s, timeout_s)
         if delay_s > 0:
-            clock.call_later(delay_s, partial(done, error))
+            clock.call_later(delay_s, partial(performed.finish, answer))
         else:
-            asyncio.get_running_loop().call_soon(done, error)
+            asyncio.get_running_loop().call_soon(performed.finish, answer)
+        return answer
 
     def _late(self, performed: Performed[T], timeout_s: float) -> OperationTimeoutError:
         return OperationTimeoutError(

@@ -2,36 +2,67 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
 
 from sbclient.amqp import EncodedBatch
-from sbclient.errors import ServiceBusError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import SenderLink, Transport
 
+Answered: TypeAlias = Callable[[str, ServiceBusError | None], None]
+
+OF_THE_TRANSFER: Final = (InvalidOperationError, MessageSizeExceededError, ServiceBusServerBusyError)
+"""Errors that are no fault of the queue or of its link."""
+
 
 class BacklogLinks:
-    """One link for each backlog queue. All senders of the client share it, so most diversions find it attached."""
+    """One link for each backlog queue. All senders of the client share it, so most diversions find it attached.
 
-    def __init__(self, secondary: Transport) -> None:
+    A link that failed is not used any more. It closes when its last transfer ends, so that none fails.
+
+    Args:
+        answered: called with the queue and the error of each answer that says something about the queue; None = it has
+            accepted a transfer.
+    """
+
+    def __init__(self, secondary: Transport, answered: Answered) -> None:
         self._secondary = secondary
+        self._tell = answered
         self._tasks = OwnedTasks()
-        self._links: dict[str, SharedLink] = {}
-        self._not_closed: dict[SharedLink, None] = {}
+        self._links: dict[str, _Link] = {}
+        self._not_closed: dict[_Link, None] = {}
 
-    def of(self, queue: str) -> SharedLink:
-        """Return the link to a queue."""
+    def send(self, queue: str, batch: EncodedBatch, *, timeout_s: float) -> asyncio.Future[None]:
+        """Send a transfer to a queue; see `SenderLink.send`."""
         link = self._links.get(queue)
         if link is None:
-            link = self._links[queue] = SharedLink(self._secondary.open_sender(queue), self._close_later)
+            link = self._links[queue] = _Link(self._secondary.open_sender(queue))
             self._not_closed[link] = None
-        return link
+        sending = link.sender.send(batch, timeout_s=timeout_s)
+        link.uses += 1
+        sending.add_done_callback(partial(self._answered, queue, link))
+        return sending
 
-    def drop(self, queue: str, link: SharedLink) -> None:
-        """Stop using a failed link; the next transfer to its queue opens a new one."""
-        if self._links.get(queue) is link:
-            del self._links[queue]
-        link.drop()
+    def _answered(self, queue: str, link: _Link, sending: asyncio.Future[None]) -> None:
+        link.uses -= 1
+        if not sending.cancelled():
+            error = sending.exception()
+            if error is None:
+                self._tell(queue, None)
+            elif isinstance(error, ServiceBusError) and not isinstance(error, OF_THE_TRANSFER):
+                if self._links.get(queue) is link:
+                    del self._links[queue]
+                self._tell(queue, error)
+        if not link.uses and self._links.get(queue) is not link and not self._tasks.is_closed:
+            self._tasks.start(self._close(link), name="close a link to a backlog queue")
 
     async def close(self) -> None:
         """Close all links. A transfer that still uses one fails; the senders are closed before."""
@@ -40,61 +71,16 @@ class BacklogLinks:
             await self._close(link)
         await self._tasks.close()
 
-    def _close_later(self, link: SharedLink) -> None:
-        if not self._tasks.is_closed:
-            self._tasks.start(self._close(link), name="close a link to a backlog queue")
-
-    async def _close(self, link: SharedLink) -> None:
-        await link.link.close()
+    async def _close(self, link: _Link) -> None:
+        await link.sender.close()
         self._not_closed.pop(link, None)
 
 
-class SharedLink:
-    """A link that concurrent transfers use. After `drop` it closes when the last transfer ends, so that none fails.
+class _Link:
+    """A link, and how many transfers use it."""
 
-    Attributes:
-        link: the link of the transport.
+    __slots__ = ("sender", "uses")
 
-    Args:
-        unused: called when the link was dropped and no transfer uses it.
-    """
-
-    def __init__(self, link: SenderLink, unused: Callable[[SharedLink], None]) -> None:
-        self.link = link
-        self._unused = unused
-        self._uses = 0
-        self._is_dropped = False
-
-    def __enter__(self) -> SenderLink:
-        self._uses += 1
-        return self.link
-
-    def __exit__(self, *_: object) -> None:
-        self._uses -= 1
-        self._check_unused()
-
-    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
-        """Send a transfer if it can leave without waiting; see `SenderLink.start`."""
-
-        def answered(error: ServiceBusError | None) -> None:
-            done(error)
-            self.__exit__()
-
-        has_left = False
-        self._uses += 1
-        try:
-            has_left = self.link.start(batch, timeout_s=timeout_s, done=answered)
-        finally:
-            if not has_left:
-                self.__exit__()
-        return has_left
-
-    def drop(self) -> None:
-        """Close the link as soon as no transfer uses it."""
-        if not self._is_dropped:
-            self._is_dropped = True
-            self._check_unused()
-
-    def _check_unused(self) -> None:
-        if self._is_dropped and not self._uses:
-            self._unused(self)
+    def __init__(self, sender: SenderLink) -> None:
+        self.sender = sender
+        self.uses = 0

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.errors import (
     BacklogUnavailableError,
-    InvalidOperationError,
     MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
 from sbclient.options import SERVER_BUSY_PAUSE
-from sbclient.pairing.backlog_links import SharedLink
+from sbclient.pairing.backlog_links import OF_THE_TRANSFER
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.backlog import BacklogChoice
 from sbclient.rules.envelope import seal
@@ -25,13 +25,32 @@ from sbclient.rules.failover import FailoverState
 from sbclient.telemetry import metrics, tracing
 
 _LEAST_TRY_S: Final = 2.0
-_OF_THE_TRANSFER: Final = (InvalidOperationError, MessageSizeExceededError, ServiceBusServerBusyError)
-"""Errors that are no fault of the queue or of its link."""
 
 
 def reserve_s(timeout_s: float) -> float:
     """Return the part of a timeout that is kept for a diversion: a quarter, and at least 2 s if it is 8 s or more."""
     return max(timeout_s / 4, 2.0 if timeout_s >= 8 else 0.0)
+
+
+class Attempt:
+    """An attempt to send to a backlog queue.
+
+    Attributes:
+        queue: the name of the queue.
+        answer: ends with its answer; None if it was taken.
+    """
+
+    __slots__ = ("answer", "queue")
+
+    def __init__(self, queue: str, answer: asyncio.Future[None]) -> None:
+        self.queue = queue
+        self.answer: asyncio.Future[None] | None = answer
+
+    def answered(self) -> asyncio.Future[None]:
+        """Return the answer, once: the traceback of its error refers to the frame that waits for it."""
+        answer, self.answer = self.answer, None
+        assert answer is not None
+        return answer
 
 
 class Diversion:
@@ -43,60 +62,43 @@ class Diversion:
         self._choice: BacklogChoice | None = None
         self._where = {metrics.DESTINATION: entity.path, **metrics.server(pair.secondary.namespace)}
 
-    def start(
-        self,
-        messages: Sequence[EncodedMessage],
-        *,
-        deadline: float,
-        done: Callable[[BacklogUnavailableError | None], None],
-    ) -> bool:
-        """Make the first attempt to send messages without a session order, if they can leave without waiting.
-
-        Args:
-            done: called with None or with the error of the queue, with which `send` continues.
+    def begin(self, messages: Sequence[EncodedMessage], *, deadline: float) -> Attempt | None:
+        """Make the first attempt to send messages without a session order; None if `send` must wait for something.
 
         Raises:
             MessageSizeExceededError: they are too large for a backlog queue.
         """
-        pair = self._pair
+        pair, entity = self._pair, self._entity
         now = clock.monotonic()
         remaining_s = deadline - now
         if remaining_s <= 0 or not pair.backlog.provisioned.is_set() or tracing.is_on():
-            return False
+            return None
         if pair.backlog.split_by_key and len({message.partition_key for message in messages}) > 1:
-            return False
+            return None
         queue = self._next_queue(None, {})
         if queue is None or pair.quarantine.is_in(queue, now):
-            return False
+            return None
         self._warn_if_never_reached()
-        path = self._entity.path
-        sealed = EncodedBatch([seal(message, path) for message in messages])
+        sealed = EncodedBatch([seal(message, entity.path) for message in messages])
         self._check_size(sealed)
-        link = pair.backlog_links.of(queue)
+        return self._attempt(queue, sealed, _attempt_s(remaining_s))
 
-        def answered(error: ServiceBusError | None) -> None:
-            if error is None:
-                self._accepted(queue, len(sealed))
-                done(None)
-            else:
-                self._failed(queue, link, error)
-                done(self._unavailable({queue: error}))
-
-        return link.start(sealed, timeout_s=_attempt_s(remaining_s), done=answered)
+    def _attempt(self, queue: str, sealed: EncodedBatch, timeout_s: float) -> Attempt:
+        return Attempt(queue, self._pair.backlog_links.send(queue, sealed, timeout_s=timeout_s))
 
     async def send(
         self,
         messages: Sequence[EncodedMessage],
         *,
         deadline: float,
-        failed: BacklogUnavailableError | None = None,
+        first: Attempt | None = None,
     ) -> None:
         """Send messages for the entity to the backlog, as one transfer to one queue.
 
         With `ordering="session"` the messages of a session go to the queue of that session, and the others separately.
 
         Args:
-            failed: the error of the first attempt, which `start` made.
+            first: the first attempt, which `begin` made.
 
         Raises:
             BacklogUnavailableError: no queue accepted them; it holds the error of each queue.
@@ -117,14 +119,12 @@ class Diversion:
         is_partly_accepted = False
         for (queue, _), sealed in transfers.items():
             try:
-                sending = self._send_to(queue, EncodedBatch(sealed), deadline, failed)
+                sending = self._send_to(queue, EncodedBatch(sealed), deadline, first)
                 await tracing.carrying(tracing.DIVERT, sealed, self._where, sending, answer=tracing.QUEUE)
             except ServiceBusError as error:
                 error.is_in_doubt = error.is_in_doubt or is_partly_accepted
                 raise
-            finally:
-                failed = None  # the traceback of its cause refers to this frame
-            is_partly_accepted = True
+            first, is_partly_accepted = None, True
 
     def _warn_if_never_reached(self) -> None:
         if not self._entity.failover.is_forced:
@@ -149,50 +149,44 @@ class Diversion:
             ) from error.__cause__
 
     async def _send_to(
-        self,
-        only: str | None,
-        sealed: EncodedBatch,
-        deadline: float,
-        failed: BacklogUnavailableError | None,
+        self, only: str | None, sealed: EncodedBatch, deadline: float, attempt: Attempt | None = None
     ) -> str:
-        """Send one transfer to the only queue allowed, or with None to a queue of choice; return the queue."""
+        """Send one transfer to the only queue allowed, or with None to a queue of choice; return the queue.
+
+        Args:
+            attempt: the first attempt, if that was made.
+        """
         self._check_size(sealed)
         causes: dict[str, Exception] = {}
-        cause: Exception | None = None
         is_last = False
         try:
-            if failed is not None:
-                first, cause = next(iter(failed.causes.items()))
-                await self._note(first, cause, causes, deadline)
-            while not is_last and (queue := self._next_queue(only, causes)) is not None:
-                now = clock.monotonic()
-                is_last = only is None and self._pair.quarantine.is_in(queue, now)
-                remaining_s = deadline - now
-                if remaining_s <= 0:
-                    causes[queue] = untried = OperationTimeoutError("the timeout passed before this queue was tried")
-                    untried.is_in_doubt = False
-                    break
-                link = self._pair.backlog_links.of(queue)
+            while not is_last:
+                if attempt is None:
+                    queue = self._next_queue(only, causes)
+                    if queue is None:
+                        break
+                    now = clock.monotonic()
+                    is_last = only is None and self._pair.quarantine.is_in(queue, now)
+                    remaining_s = deadline - now
+                    if remaining_s <= 0:
+                        causes[queue] = untried = OperationTimeoutError(
+                            "the timeout passed before this queue was tried"
+                        )
+                        untried.is_in_doubt = False
+                        break
+                    attempt = self._attempt(queue, sealed, remaining_s if only else _attempt_s(remaining_s))
+                tried, attempt = attempt, None
                 try:
-                    with link as sender:
-                        await sender.send(sealed, timeout_s=remaining_s if only else _attempt_s(remaining_s))
+                    await tried.answered()
                 except ServiceBusError as error:
-                    self._failed(queue, link, error)
-                    if await self._note(queue, error, causes, deadline):
+                    if await self._note(tried.queue, error, causes, deadline):
                         is_last = False
                 else:
-                    self._accepted(queue, len(sealed))
-                    return queue
+                    self.accepted(sealed)
+                    return tried.queue
             raise self._unavailable(causes)
         finally:
             del causes  # the tracebacks of its errors refer to this frame
-            failed = cause = None
-
-    def _failed(self, queue: str, link: SharedLink, error: ServiceBusError) -> None:
-        """Stop using the link, and the queue for a while if it failed."""
-        if not isinstance(error, _OF_THE_TRANSFER):
-            self._pair.backlog_links.drop(queue, link)
-            self._pair.queue_failed(queue, error)
 
     async def _note(self, queue: str, error: Exception, causes: dict[str, Exception], deadline: float) -> bool:
         """Add the error of a queue to the causes; or wait if the queue is busy and time is left, and return True.
@@ -205,7 +199,7 @@ class Diversion:
             if deadline - clock.monotonic() > pause_s:
                 await clock.sleep(pause_s)
                 return True
-        elif isinstance(error, _OF_THE_TRANSFER):
+        elif isinstance(error, OF_THE_TRANSFER):
             error.is_in_doubt = _is_in_doubt(causes)
             try:
                 raise error
@@ -221,10 +215,10 @@ class Diversion:
             self._choice = BacklogChoice(self._pair.backlog_queues, self._pair.quarantine, self._pair.random)
         return self._choice.pick(clock.monotonic(), tried=tried)
 
-    def _accepted(self, queue: str, count: int) -> None:
-        self._pair.queue_succeeded(queue)
-        self._entity.diverted += count
-        metrics.add(metrics.DIVERTED, count, self._entity.attributes)
+    def accepted(self, batch: EncodedBatch) -> None:
+        """Count the messages of a transfer that a backlog queue has accepted."""
+        self._entity.diverted += len(batch)
+        metrics.add(metrics.DIVERTED, len(batch), self._entity.attributes)
 
     def _state(self) -> str:
         return {

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sbclient import clock
 from sbclient.amqp import EncodedMessage
-from sbclient.delivery import SenderLimits
+from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import (
     InvalidOperationError,
     ServiceBusError,
@@ -201,7 +201,8 @@ class PairState:
             names=backlog_queue_names(name, count),
             session_names=self.session_names,
         )
-        self.backlog_links = BacklogLinks(secondary)
+        self.backlog_links = BacklogLinks(secondary, self._answered)
+        self._common_limits: tuple[SenderLimits | None, SenderLimits | None, SenderLimits] = None, None, LEAST_LIMITS
         self.is_primary_reached = False
         self._is_warned = False
         self.syphons = 0
@@ -249,7 +250,13 @@ class PairState:
 
     def common_limits(self, primary: SenderLimits) -> SenderLimits:
         """Return the limits of messages that the primary accepts and, with headroom reserved, the backlog too."""
-        return self.limits_with_headroom(primary) if self.options.reserve_backlog_headroom else primary
+        if not self.options.reserve_backlog_headroom:
+            return primary
+        known, backlog, common = self._common_limits
+        if known is not primary or backlog is not self.backlog.limits:
+            common = self.limits_with_headroom(primary)
+            self._common_limits = primary, self.backlog.limits, common
+        return common
 
     def limits_with_headroom(self, primary: SenderLimits) -> SenderLimits:
         """Return the limits of messages that the primary accepts and, when sealed, the backlog too."""
@@ -308,9 +315,11 @@ class PairState:
                 error=error,
             )
 
-    def queue_succeeded(self, queue: str) -> None:
-        """End the quarantine of a backlog queue that has accepted a message."""
-        if self.quarantine.succeeded(queue):
+    def _answered(self, queue: str, error: ServiceBusError | None) -> None:
+        """Quarantine a backlog queue for every sender after a fault, or end that since it has accepted a message."""
+        if error is not None:
+            self.queue_failed(queue, error)
+        elif self.quarantine.succeeded(queue):
             self.record("backlog.usable", "backlog queue {path!r} accepts messages again", queue)
 
     def at_backlog(self, queue: str) -> dict[str, str | int]:

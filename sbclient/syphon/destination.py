@@ -367,8 +367,8 @@ class Destination:
         if not sent:
             return None
         try:
-            sending = self._link.send(EncodedBatch(list(sent.values())), timeout_s=SEND_S)
-            await tracing.carrying(tracing.DRAIN, sent.values(), self._where, sending)
+            batch = EncodedBatch(list(sent.values()))
+            await tracing.carrying(tracing.DRAIN, sent.values(), self._where, self._link.send(batch, timeout_s=SEND_S))
         except ServiceBusError as error:
             return error
         self.accepted_at = clock.monotonic()

@@ -6,7 +6,7 @@ Operations are passed as coroutines. If telemetry is disabled, the coroutine is 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from sbclient import clock
@@ -51,20 +51,20 @@ class Telemetry:
         self._trace_room = trace_room
 
     def sending(
-        self, operation: str, messages: list[EncodedMessage] | int, work: Coroutine[Any, Any, T]
+        self, operation: str, messages: list[EncodedMessage] | int, send: Callable[[], Awaitable[T]]
     ) -> Awaitable[T]:
-        """Return `work`, a call that sends messages, with telemetry around it.
+        """Call `send`, which sends messages, with telemetry around it.
 
         Args:
             operation: `send` or `schedule`.
             messages: each is replaced by one with a trace context, if that fits; or their number, without tracing.
-            work: sends the messages of the list when it is awaited; may return the route that they took.
+            send: sends the messages of the list; may return the route that they took.
         """
         if OPENTELEMETRY not in sys.modules or not (metrics.is_read() or tracing.is_on()):
-            return work
-        return self._sent(operation, messages, work)
+            return send()
+        return self._sent(operation, messages, send)
 
-    async def _sent(self, operation: str, messages: list[EncodedMessage] | int, work: Coroutine[Any, Any, T]) -> T:
+    async def _sent(self, operation: str, messages: list[EncodedMessage] | int, send: Callable[[], Awaitable[T]]) -> T:
         began_at = clock.monotonic()
         name = tracing.SCHEDULE if operation == "schedule" else tracing.SEND
         traced = [] if isinstance(messages, int) else messages
@@ -74,7 +74,7 @@ class Telemetry:
         try:
             with spans:
                 try:
-                    answer = await work
+                    answer = await send()
                 except BaseException as error:
                     result = self._result(error)
                     raise
@@ -113,11 +113,11 @@ class Telemetry:
             with tracing.handling(name, "receive", messages, self._where, began_at=began_at):
                 pass
 
-    def settling(self, message: ServiceBusReceivedMessage, mode: str, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def settling(self, message: ServiceBusReceivedMessage, mode: str, work: Awaitable[T]) -> Awaitable[T]:
         """Return `work`, a call that settles a message, with telemetry around it."""
         return self._settled(message, mode, work) if OPENTELEMETRY in sys.modules and tracing.is_on() else work
 
-    async def _settled(self, message: ServiceBusReceivedMessage, mode: str, work: Coroutine[Any, Any, T]) -> T:
+    async def _settled(self, message: ServiceBusReceivedMessage, mode: str, work: Awaitable[T]) -> T:
         name = f"ServiceBus.{mode.replace('_', '-')}"
         with tracing.handling(name, "settle", [message], self._where):
             return await work

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
@@ -250,7 +250,7 @@ def carrying(
     name: str,
     messages: Iterable[Traced],
     attributes: Mapping[str, str | int],
-    work: Coroutine[Any, Any, T],
+    work: Awaitable[T],
     *,
     answer: str | None = None,
 ) -> Awaitable[T]:
@@ -269,7 +269,7 @@ async def _carried(
     name: str,
     messages: Iterable[Traced],
     attributes: Mapping[str, str | int],
-    work: Coroutine[Any, Any, T],
+    work: Awaitable[T],
     answer: str | None,
 ) -> T:
     from opentelemetry.trace import SpanKind

@@ -10,10 +10,11 @@ is in doubt. Every await can be cancelled.
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from sbclient.amqp import EncodedBatch
 from sbclient.delivery import SenderLimits, ServiceBusReceiveMode, SessionChoice, Settlement
@@ -25,8 +26,10 @@ from sbclient.entities import (
     RuleProperties,
     RuntimeProperties,
 )
-from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
+
+Check: TypeAlias = Callable[[EncodedBatch, SenderLimits], None]
+"""Checks a transfer against the limits of its entity; raises a `ServiceBusError`."""
 
 
 class TransportType(Enum):
@@ -64,7 +67,7 @@ class TransactionLink(Protocol):
 
 
 class SenderLink(Protocol):
-    """Sends to one entity. Transfers are sent one at a time, in call order."""
+    """Sends to one entity. Transfers leave in call order; several may be unanswered at a time."""
 
     @property
     def is_open(self) -> bool:
@@ -74,24 +77,24 @@ class SenderLink(Protocol):
         """Attach if needed. Success proves that the entity exists and that sending is permitted."""
 
     async def limits(self, *, timeout_s: float) -> SenderLimits:
-        """Return the size limits of the entity. Attaches if needed."""
+        """Return the size limits of the entity. Attaches if needed, because they can change only then."""
 
-    async def send(
+    @property
+    def known_limits(self) -> SenderLimits | None:
+        """The limits that the service stated last; None if the link has never been attached."""
+
+    def send(
         self,
         batch: EncodedBatch,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,
-    ) -> None:
-        """Send a batch as one transfer: all messages of it are stored, or none."""
+    ) -> Future[None]:
+        """Send a batch as one transfer: all messages of it are stored, or none.
 
-    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
-        """Send as `send` does, if the transfer can leave without waiting; False if it cannot.
-
-        Args:
-            done: called with None or the error, in a later step of the event loop.
+        Attaches if needed. The future ends with the answer of the service. Cancelling it prevents the transfer if it
+        has not left.
         """
-        return False
 
     async def schedule(
         self,
@@ -251,8 +254,13 @@ class Transport(Protocol):
     def administration(self) -> Administration:
         """The management of entities."""
 
-    def open_sender(self, entity_path: str) -> SenderLink:
-        """Return a new sender link, not connected yet."""
+    def open_sender(self, entity_path: str, check: Check | None = None) -> SenderLink:
+        """Return a new sender link, not connected yet.
+
+        Args:
+            check: called with each transfer and the limits of the entity before the transfer leaves; what it raises
+                ends the transfer.
+        """
 
     def open_receiver(
         self,

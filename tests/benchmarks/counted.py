@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from weakref import WeakSet
 
 from sbclient.broker.faults import Call, Operation
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.transport.base import Check
 from sbclient.transport.memory.sender import MemorySender
 from sbclient.transport.memory.transport import MemoryTransport
 
@@ -37,10 +39,16 @@ class CountedTransport(MemoryTransport):
         """Receiver links that are not closed."""
         return len(self._receivers)
 
-    def open_sender(self, entity_path: str) -> MemorySender:
-        sender = super().open_sender(entity_path)
+    def open_sender(self, entity_path: str, check: Check | None = None) -> MemorySender:
+        sender = super().open_sender(entity_path, check)
         self._senders.add(sender)
         return sender
+
+    def request(
+        self, operation: Operation, path: str, work: Callable[[Call], T], timeout_s: float
+    ) -> asyncio.Future[T]:
+        self.asked[operation] += 1
+        return super().request(operation, path, work, timeout_s)
 
     async def ask(self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float) -> T:
         self.asked[operation] += 1

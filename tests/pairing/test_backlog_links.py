@@ -2,55 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+import asyncio
 
-from sbclient.errors import ServiceBusConnectionError, ServiceBusError
+from sbclient import clock
+from sbclient.errors import ServiceBusConnectionError, ServiceBusError, ServiceBusServerBusyError
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from sbclient.pairing.backlog_links import SharedLink
-from sbclient.transport.base import SenderLink
+from sbclient.pairing.backlog_links import BacklogLinks
+from sbclient.transport.memory.sender import MemorySender
+from sbclient.transport.memory.transport import MemoryTransport
 from tests.payloads import batch_of
-
-Done = Callable[[ServiceBusError | None], None]
-
-
-class Started:
-    """A link whose transfers leave at once and are answered later."""
-
-    def __init__(self) -> None:
-        self.answers: list[Done] = []
-
-    def start(self, messages: Sequence[ServiceBusMessage], *, timeout_s: float, done: Done) -> bool:
-        self.answers.append(done)
-        return True
-
 
 NOTHING = batch_of([ServiceBusMessage(None)])
 
 
-def test_a_dropped_link_stays_open_until_its_last_transfer_ends() -> None:
-    unused: list[SharedLink] = []
-    link = SharedLink(cast(SenderLink, object()), unused.append)
-    with link:
-        with link:
-            link.drop()
-        assert unused == []
-    assert unused == [link]
-    link.drop()
-    assert unused == [link]
+class Links(MemoryTransport):
+    """Links whose transfers are answered by the test."""
+
+    def __init__(self) -> None:
+        super().__init__(BrokerHost("contoso"))
+        self.answers: list[asyncio.Future[None]] = []
+        self.opened = 0
+        self.closed = 0
+
+    def open_sender(self, entity_path: str, check: object = None) -> MemorySender:
+        links = self
+        links.opened += 1
+
+        class Sender(MemorySender):
+            def send(self, *_: object, **__: object) -> asyncio.Future[None]:
+                links.answers.append(asyncio.get_running_loop().create_future())
+                return links.answers[-1]
+
+            async def close(self) -> None:
+                links.closed += 1
+
+        return Sender(self, entity_path, None)
 
 
-def test_a_dropped_link_stays_open_until_the_last_transfer_that_was_started_is_answered() -> None:
-    unused: list[SharedLink] = []
-    errors: list[Any] = []
-    started = Started()
-    link = SharedLink(cast(SenderLink, started), unused.append)
-    assert link.start(NOTHING, timeout_s=1.0, done=errors.append)
-    assert link.start(NOTHING, timeout_s=1.0, done=errors.append)
+async def test_a_failed_link_is_replaced_and_closes_when_its_last_transfer_ends() -> None:
+    secondary, told = Links(), list[tuple[str, ServiceBusError | None]]()
+    links = BacklogLinks(secondary, lambda queue, error: told.append((queue, error)))
     error = ServiceBusConnectionError("reset")
-    started.answers[0](error)
-    link.drop()
-    assert unused == []
-    started.answers[1](None)
-    assert errors == [error, None]
-    assert unused == [link]
+    for _ in range(2):
+        links.send("backlog", NOTHING, timeout_s=1.0)
+    secondary.answers[0].set_exception(error)
+    await clock.sleep(1)
+    assert (secondary.opened, secondary.closed) == (1, 0)
+    links.send("backlog", NOTHING, timeout_s=1.0)
+    secondary.answers[1].set_result(None)
+    await clock.sleep(1)
+    assert (secondary.opened, secondary.closed) == (2, 1)
+    assert told == [("backlog", error), ("backlog", None)]
+    await links.close()
+    assert secondary.closed == 2
+
+
+async def test_a_busy_queue_keeps_its_link() -> None:
+    secondary, told = Links(), list[tuple[str, ServiceBusError | None]]()
+    links = BacklogLinks(secondary, lambda queue, error: told.append((queue, error)))
+    links.send("backlog", NOTHING, timeout_s=1.0)
+    secondary.answers[0].set_exception(ServiceBusServerBusyError("busy"))
+    await clock.sleep(1)
+    links.send("backlog", NOTHING, timeout_s=1.0).cancel()
+    await clock.sleep(1)
+    assert (secondary.opened, secondary.closed, told) == (1, 0, [])
+    await links.close()

@@ -28,7 +28,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.pairing.diversion import reserve_s
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from sbclient.transport.base import SenderLink
+from sbclient.transport.base import Check, SenderLink
 from sbclient.transport.memory.sender import MemorySender
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, SESSION_BACKLOG, diverted, options, taken, texts, waiting
@@ -353,9 +353,9 @@ async def test_senders_share_the_link_to_a_backlog_queue_until_it_fails(
     opened = Counter[str]()
     open_sender = MemoryTransport.open_sender
 
-    def counted(transport: MemoryTransport, path: str) -> SenderLink:
+    def counted(transport: MemoryTransport, path: str, check: Check | None = None) -> SenderLink:
         opened[path] += 1
-        return open_sender(transport, path)
+        return open_sender(transport, path, check)
 
     async with pair.client(options(backlog_queue_count=1)) as client:
         client.pair.force_failover(QUEUE)
@@ -379,7 +379,10 @@ async def test_a_failed_link_closes_after_its_last_transfer(pair: MemoryPair, mo
     in_use = Counter[MemorySender]()
     send, close = MemorySender.send, MemorySender.close
 
-    async def sending(link: MemorySender, *args: Any, **kwargs: Any) -> None:
+    def sending(link: MemorySender, *args: Any, **kwargs: Any) -> asyncio.Future[None]:
+        return asyncio.ensure_future(later(link, *args, **kwargs))
+
+    async def later(link: MemorySender, *args: Any, **kwargs: Any) -> None:
         in_use[link] += 1
         try:
             await clock.sleep(in_use[link])  # one after the other
@@ -413,14 +416,16 @@ async def test_a_failed_link_closes_after_its_last_transfer(pair: MemoryPair, mo
 async def attached(
     client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[ServiceBusSender, list[str]]]:
-    """A sender that has diverted a message, so that its link is attached; and the paths of sends that needed a task."""
+    """A sender that has diverted a message, so that its link is attached; and the paths of sends that a task made."""
     client.pair.force_failover(QUEUE)
     by_task: list[str] = []
     send = MemorySender.send
 
-    async def counted(link: MemorySender, *args: Any, **kwargs: Any) -> None:
-        by_task.append(link._path)
-        await send(link, *args, **kwargs)
+    def counted(link: MemorySender, *args: Any, **kwargs: Any) -> asyncio.Future[None]:
+        task = asyncio.current_task()
+        if task is not None and task.get_name() == f"send to {QUEUE}":
+            by_task.append(link._path)
+        return send(link, *args, **kwargs)
 
     async with client.get_queue_sender(QUEUE) as sender:
         await sender.send_messages(ServiceBusMessage("first"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -101,29 +102,22 @@ class WiredSender:
         with self._watched("limits", (), timeout_s):
             return await self._wire.call(lambda: self._inner.limits(timeout_s=timeout_s))
 
-    async def send(self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None) -> None:
+    @property
+    def known_limits(self) -> SenderLimits | None:
+        return self._inner.known_limits
+
+    def send(
+        self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> asyncio.Future[None]:
+        return asyncio.ensure_future(self._send(batch, timeout_s, transaction))
+
+    async def _send(self, batch: EncodedBatch, timeout_s: float, transaction: TransactionLink | None) -> None:
         what = "ping" if any(map(is_ping, batch)) else "send"
         with self._watched(what, batch.messages, timeout_s, transaction):
             await self._wire.call(
                 lambda: self._inner.send(batch, timeout_s=timeout_s, transaction=_bare(transaction)),
                 is_send=what == "send",
             )
-
-    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
-        wire = self._wire
-        if not wire.is_remote or wire.life.is_dead or wire.life.counts_calls:
-            return False
-        watch = self._watched("ping" if any(map(is_ping, batch)) else "send", batch.messages, timeout_s)
-
-        def answered(error: ServiceBusError | None) -> None:
-            watch.__exit__(None, error, None)
-            done(error)
-
-        if self._inner.start(batch, timeout_s=timeout_s, done=answered):
-            wire.history.wire_calls += 1
-            return True
-        wire.history.attempts.pop()
-        return False
 
     async def schedule(
         self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None

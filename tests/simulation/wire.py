@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from sbclient import clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
-from sbclient.transport.base import Administration, ReceiverLink, SenderLink, TransactionLink, Transport
+from sbclient.transport.base import Administration, Check, ReceiverLink, SenderLink, TransactionLink, Transport
 from tests.simulation.history import History, Outcome, outcome_of, reported_outcome
 from tests.simulation.lifeline import Lifeline, RunawayError
 from tests.simulation.links import WiredReceiver, WiredSender, WiredTransaction
@@ -110,8 +110,8 @@ class Wire:
             return ""
         return self.random.choice(("before", "after"))
 
-    def open_sender(self, entity_path: str) -> SenderLink:
-        return WiredSender(self, self.inner.open_sender(entity_path), entity_path)
+    def open_sender(self, entity_path: str, check: Check | None = None) -> SenderLink:
+        return WiredSender(self, self.inner.open_sender(entity_path, check), entity_path)
 
     def open_receiver(
         self,

@@ -37,15 +37,15 @@ async def test_work_is_returned_unchanged_if_telemetry_is_disabled(
 ) -> None:
     monkeypatch.setattr("sbclient.telemetry.operations.OPENTELEMETRY", "a package that is not imported")
     sending = work("backlog")
-    assert telemetry.sending("send", MESSAGES, sending) is sending
+    assert telemetry.sending("send", MESSAGES, lambda: sending) is sending
     assert await sending == "backlog"
 
 
 async def test_answers_and_errors_go_through(telemetry: Telemetry, metric_reader: InMemoryMetricReader) -> None:
-    assert await telemetry.sending("send", MESSAGES, work(BACKLOG)) == BACKLOG
-    assert await telemetry.sending("schedule", MESSAGES, work([7, 8])) == [7, 8]
+    assert await telemetry.sending("send", MESSAGES, lambda: work(BACKLOG)) == BACKLOG
+    assert await telemetry.sending("schedule", MESSAGES, lambda: work([7, 8])) == [7, 8]
     with pytest.raises(OperationTimeoutError):
-        await telemetry.sending("send", MESSAGES, work(OperationTimeoutError("late")))
+        await telemetry.sending("send", MESSAGES, lambda: work(OperationTimeoutError("late")))
     assert values(metric_reader, metrics.SENT, metrics.OPERATION, metrics.ROUTE, metrics.OUTCOME, metrics.PORT) == {
         ("send", "backlog", "accepted", 5672): 2,
         ("schedule", "primary", "accepted", 5672): 2,
@@ -56,14 +56,14 @@ async def test_answers_and_errors_go_through(telemetry: Telemetry, metric_reader
 async def test_error_is_attributed_to_the_route_at_its_time(metric_reader: InMemoryMetricReader) -> None:
     telemetry = Telemetry("memory://contoso", "orders", route=lambda: BACKLOG)
     with pytest.raises(InvalidOperationError):
-        await telemetry.sending("send", MESSAGES, work(InvalidOperationError("no")))
+        await telemetry.sending("send", MESSAGES, lambda: work(InvalidOperationError("no")))
     assert values(metric_reader, metrics.SENT, metrics.ROUTE, metrics.OUTCOME) == {("backlog", "refused"): 2}
 
 
 async def test_a_call_that_is_cancelled_is_in_doubt(
     telemetry: Telemetry, metric_reader: InMemoryMetricReader, span_exporter: InMemorySpanExporter
 ) -> None:
-    call = asyncio.ensure_future(telemetry.sending("send", MESSAGES, work(None, takes_s=10.0)))
+    call = asyncio.ensure_future(telemetry.sending("send", MESSAGES, lambda: work(None, takes_s=10.0)))
     await clock.sleep(1.0)
     call.cancel()
     await asyncio.wait([call])

@@ -6,7 +6,8 @@ format are written by `sbclient.amqp`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from sbclient import clock
@@ -15,14 +16,14 @@ from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
-from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusCommunicationError, ServiceBusError
+from sbclient.errors import InvalidOperationError, ServiceBusCommunicationError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.requests import Requests, items_of
-from sbclient.transport.amqp.transactions import transaction_of
+from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
-from sbclient.transport.base import SenderLink, TransactionLink
+from sbclient.transport.base import Check, SenderLink, TransactionLink
 
 MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 SCHEDULE: Final = "com.microsoft:schedule-message"
@@ -58,13 +59,14 @@ class AmqpSender(SenderLink):
         path: of the entity.
     """
 
-    def __init__(self, owner: SenderOwner, path: str) -> None:
+    def __init__(self, owner: SenderOwner, path: str, check: Check | None) -> None:
         self.path = path
         self._owner = owner
+        self._check = check
         self._sending = f"send to {path!r}"
         self._is_closed = False
         self._limits: SenderLimits | None = None
-        self._transfers = Transfers(self._attach, repr(path), tasks=owner.tasks, deadlines=owner.deadlines)
+        self._transfers = Transfers(self._attach, repr(path), tasks=owner.tasks, deadlines=owner.deadlines, check=check)
 
     def __repr__(self) -> str:
         return f"AmqpSender({self.path!r}, is_open={self.is_open})"
@@ -78,48 +80,30 @@ class AmqpSender(SenderLink):
 
     async def limits(self, *, timeout_s: float) -> SenderLimits:
         self._check_open()
-        if self._limits is None or not self.is_open:
-            await self.open(timeout_s=timeout_s)
-        return self._limits or LEAST_LIMITS
+        end = await self._transfers.open(clock.monotonic() + timeout_s)
+        return end.limits
 
-    async def send(self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None) -> None:
+    @property
+    def known_limits(self) -> SenderLimits | None:
+        return self._limits
+
+    def send(
+        self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> asyncio.Future[None]:
         began_at = clock.monotonic()
-        via_key = None if transaction is None else transaction_of(transaction).partition_key
-        transfer = self._transfer(batch.via(via_key), began_at + timeout_s)
-        if transaction is not None:
-            end = await self._transfers.open(transfer.deadline)
-            transfer.state = await transaction_of(transaction).state_on(end.wire, transfer.deadline)
-            transfer.wire = end.wire
-            await self._transfers.send(transfer)
-            return
-        try:
-            await self._transfers.send(transfer)
-        except OperationTimeoutError:
-            self._suspect(began_at)
-            raise
+        if transaction is None:
+            return self._transfers.send(_Message(self, batch, began_at, timeout_s))
+        sending = self._send_in(transaction_of(transaction), batch, began_at + timeout_s)
+        return self._owner.tasks.start(sending, name=self._sending)
 
-    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
-        if self._is_closed or self._transfers.end is None:
-            return False
-        began_at = clock.monotonic()
-        transfer = self._transfer(batch, began_at + timeout_s)
-
-        def answered(error: ServiceBusError | None) -> None:
-            if isinstance(error, OperationTimeoutError):
-                self._suspect(began_at)
-            done(error)
-
-        self._transfers.start(transfer, answered)
-        return True
-
-    def _transfer(self, batch: EncodedBatch, deadline: float) -> Transfer:
-        return Transfer(
-            batch.payload,
-            message_format=batch.message_format,
-            deadline=deadline,
-            doing=self._sending,
-            key=batch.key,
+    async def _send_in(self, transaction: AmqpTransaction, batch: EncodedBatch, deadline: float) -> None:
+        end = await self._transfers.open(deadline)
+        state = await transaction.state_on(end.wire, deadline)
+        batch = batch.via(transaction.partition_key)
+        transfer = Transfer(
+            batch.payload, batch=batch, deadline=deadline, doing=self._sending, state=state, wire=end.wire
         )
+        await self._transfers.send(transfer)
 
     async def schedule(
         self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
@@ -129,6 +113,8 @@ class AmqpSender(SenderLink):
         deadline = clock.monotonic() + timeout_s
         entries = [_entry(message) for message in batch]
         end = await self._transfers.open(deadline)  # a node knows no entity that cannot be sent to
+        if self._check is not None:
+            self._check(batch, end.limits)
         state = None
         if transaction is not None:
             state = await transaction_of(transaction).state_on(end.wire, deadline)
@@ -195,8 +181,27 @@ class AmqpSender(SenderLink):
         stated = (attach.properties or {}).get(MAX_BATCH_SIZE)
         largest = attach.max_message_size or LEAST_LIMITS.max_message_size_bytes
         batch = int(stated) if isinstance(stated, int) and stated > 0 else min(largest, MAX_BATCH_BYTES)
-        self._limits = SenderLimits(largest, min(batch, largest))
+        end.limits = self._limits = SenderLimits(largest, min(batch, largest))
         return end
+
+
+class _Message(Transfer):
+    """A transfer outside transactions; if it is not answered in time, the connection is probed.
+
+    Args:
+        began_at: the time of the call, in monotonic seconds.
+    """
+
+    __slots__ = ("_began_at", "_sender")
+
+    def __init__(self, sender: AmqpSender, batch: EncodedBatch, began_at: float, timeout_s: float) -> None:
+        super().__init__(batch.payload, batch=batch, deadline=began_at + timeout_s, doing=sender._sending)
+        self._sender = sender
+        self._began_at = began_at
+
+    def expire(self) -> None:
+        super().expire()
+        self._sender._suspect(self._began_at)
 
 
 def _entry(message: EncodedMessage) -> dict[str, Any]:

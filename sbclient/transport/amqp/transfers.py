@@ -2,12 +2,10 @@
 
 Laws:
 1. A transfer leaves when the link is attached, has credit, and no earlier frame of it waits for the session window.
-   A transfer that fails before that was not sent.
-2. Of the transfers with one key, one at a time is unsettled, in the order of the calls. Transfers without a key
-   are pipelined.
-3. When the link is lost, transfers that left are in doubt, and those that wait fail as not sent. The next transfer
+   A transfer that fails before that was not sent. Transfers leave in the order of the calls.
+2. When the link is lost, transfers that left are in doubt, and those that wait fail as not sent. The next transfer
    attaches a new link.
-4. There is no task per message: the reader of the connection finishes the futures.
+3. There is no task per message: the reader of the connection finishes the futures.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeAlias
 
 from sbclient.amqp import (
@@ -22,6 +21,7 @@ from sbclient.amqp import (
     AmqpError,
     Attach,
     DispositionReceived,
+    EncodedBatch,
     Modified,
     OutgoingDelivery,
     OutgoingLink,
@@ -31,12 +31,14 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.states import DeliveryState
 from sbclient.deadlines import Deadlines
+from sbclient.delivery import LEAST_LIMITS
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError, ServiceBusInternalError
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import LinkEnd, Wire, inner_outcome
 from sbclient.transport.amqp.waiter import Waiter
+from sbclient.transport.base import Check
 
 
 class Transfer(Waiter):
@@ -44,30 +46,27 @@ class Transfer(Waiter):
 
     Attributes:
         payload: the encoded message or batch; cleared once it is sent.
-        message_format: 0, or the format of a batch.
-        key: the session id or partition key, None if order does not matter.
+        batch: the same, if it is messages.
         state: the transactional state, None outside transactions.
         has_left: whether the transfer was handed to the link.
         wire: the only connection that may carry it; None for any.
     """
 
-    __slots__ = ("has_left", "key", "message_format", "payload", "state", "wire")
+    __slots__ = ("batch", "has_left", "payload", "state", "wire")
 
     def __init__(
         self,
         payload: bytes,
         *,
+        batch: EncodedBatch | None = None,
         deadline: float,
         doing: str,
-        message_format: int = 0,
-        key: str | None = None,
         state: TransactionalState | None = None,
         wire: Wire | None = None,
     ) -> None:
         super().__init__(deadline, doing)
         self.payload = payload
-        self.message_format = message_format
-        self.key = key
+        self.batch = batch
         self.state = state
         self.has_left = False
         self.wire = wire
@@ -107,16 +106,19 @@ class Transfers:
         what: the object, for errors: `'orders'`.
         tasks: owns the attach task.
         deadlines: expires transfers.
+        check: see `Transport.open_sender`.
     """
 
-    def __init__(self, attach: AttachLink, what: str, *, tasks: OwnedTasks, deadlines: Deadlines) -> None:
+    def __init__(
+        self, attach: AttachLink, what: str, *, tasks: OwnedTasks, deadlines: Deadlines, check: Check | None = None
+    ) -> None:
         self._attach = attach
         self._what = what
         self._tasks = tasks
         self._deadlines = deadlines
+        self._check = check
         self._waiting: deque[Transfer] = deque()
         self._openers: dict[Waiter, None] = {}
-        self._lanes: dict[str, deque[Transfer]] = {}
         self._opening: asyncio.Task[OutgoingEnd] | None = None
         self._end: OutgoingEnd | None = None
         self._count = 0
@@ -136,7 +138,8 @@ class Transfers:
         Raises:
             ServiceBusError: the link cannot be attached; nothing is in doubt.
         """
-        self._check_open()
+        if self._is_closed:
+            raise self._closed()
         end = self.end
         if end is not None:
             return end
@@ -152,28 +155,21 @@ class Transfers:
             self._openers.pop(opener, None)
             self._stop_opening_if_unwanted()
 
-    async def send(self, transfer: Transfer) -> Any:
-        """Return when the service has accepted the transfer; the id of the transaction for a `Declare`.
+    def send(self, transfer: Transfer) -> asyncio.Future[Any]:
+        """Send a transfer as soon as the link allows; return its future, which is the id of a `Declare`.
 
-        Raises:
-            ServiceBusError: it was refused, or not answered; `is_in_doubt` says whether it may have been accepted.
+        The error of the future says by `is_in_doubt` whether the transfer may have been accepted.
         """
-        self._check_open()
-        self._add(transfer)
-        try:
-            return await transfer.future
-        finally:
-            self._ended(transfer)
-
-    def start(self, transfer: Transfer, answered: Callable[[ServiceBusError | None], None]) -> None:
-        """Send as `send` does, and pass the error, or None, to `answered`."""
-
-        def finish(future: asyncio.Future[Any]) -> None:
-            self._ended(transfer)
-            answered(future.exception())  # type: ignore[arg-type]  # `Waiter` sets no other errors
-
-        self._add(transfer)
-        transfer.future.add_done_callback(finish)
+        future = transfer.future
+        if self._is_closed:
+            transfer.fail(self._closed())
+            return future
+        future.add_done_callback(partial(self._ended, transfer))
+        self._deadlines.add(transfer)
+        if self._end is None or self._is_allowed(transfer, self._end):
+            self._waiting.append(transfer)
+            self._pump()
+        return future
 
     def close(self, error: ServiceBusError) -> None:
         """Detach; what still waits or is unanswered fails with `error`."""
@@ -193,10 +189,6 @@ class Transfers:
         if end is self._end:
             self._pump()
 
-    def answered(self, transfer: Transfer, state: DeliveryState | None) -> None:
-        """The service has answered."""
-        transfer.answer(state)
-
     def lost(self, end: OutgoingEnd, error: ServiceBusError) -> None:
         """The link was lost or detached."""
         self._fail_unsettled(end, error)
@@ -206,22 +198,18 @@ class Transfers:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _add(self, transfer: Transfer) -> None:
-        self._deadlines.add(transfer)
-        key = transfer.key
-        if key is None:
-            self._waiting.append(transfer)
-        elif (lane := self._lanes.get(key)) is None:
-            self._lanes[key] = deque((transfer,))
-            self._waiting.append(transfer)
-        else:
-            lane.append(transfer)
-        self._pump()
+    def _is_allowed(self, transfer: Transfer, end: OutgoingEnd) -> bool:
+        """Check a transfer, which ends if it fails."""
+        if self._check is not None and transfer.batch is not None:
+            try:
+                self._check(transfer.batch, end.limits)
+            except ServiceBusError as error:
+                transfer.fail(error.with_traceback(None))  # it would refer to this frame
+                return False
+        return True
 
-    def _ended(self, transfer: Transfer) -> None:
+    def _ended(self, transfer: Transfer, _: asyncio.Future[Any]) -> None:
         self._deadlines.remove(transfer)
-        if transfer.key is not None:
-            self._leave_lane(transfer, transfer.key)
         if not transfer.has_left:
             self._withdraw(transfer)
 
@@ -254,7 +242,7 @@ class Transfers:
                 delivery = link.send(
                     transfer.payload,
                     tag=self._count.to_bytes(8, "big"),
-                    message_format=transfer.message_format,
+                    message_format=0 if transfer.batch is None else transfer.batch.message_format,
                     state=transfer.state,
                     needs_credit=False,  # the loop condition has checked it
                 )
@@ -263,27 +251,9 @@ class Transfers:
                 transfer.fail(error)
                 continue
             delivery.owner = transfer
-            transfer.payload = b""
+            transfer.payload, transfer.batch = b"", None
         if has_sent:
             end.wire.flush()
-
-    def _leave_lane(self, transfer: Transfer, key: str) -> None:
-        """Let the next transfer with the key go. The first of a lane is the one that may be unsettled."""
-        lane = self._lanes.get(key)
-        if lane is None:
-            return
-        if lane[0] is not transfer:
-            if transfer in lane:
-                lane.remove(transfer)
-            return
-        lane.popleft()
-        while lane and lane[0].future.done():
-            lane.popleft()
-        if lane:
-            self._waiting.append(lane[0])
-            self._pump()
-        else:
-            del self._lanes[key]
 
     def _withdraw(self, transfer: Transfer) -> None:
         if transfer in self._waiting:
@@ -329,6 +299,7 @@ class Transfers:
         self._end = end
         for opener in list(self._openers):
             opener.finish(end)
+        self._waiting = deque(transfer for transfer in self._waiting if self._is_allowed(transfer, end))
         self._pump()
 
     def _fail_unsettled(self, end: OutgoingEnd, error: ServiceBusError) -> None:
@@ -338,14 +309,12 @@ class Transfers:
 
     def _fail_waiting(self, error: ServiceBusError) -> None:
         waiting = [*self._openers, *self._waiting]
-        waiting += [transfer for lane in self._lanes.values() for transfer in lane if not transfer.has_left]
         self._waiting.clear()
         for waiter in waiting:
             waiter.fail(own_error(error, is_in_doubt=False))
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise InvalidOperationError(f"the link to {self._what} was closed: open a new one")
+    def _closed(self) -> InvalidOperationError:
+        return InvalidOperationError(f"the link to {self._what} was closed: open a new one")
 
 
 class OutgoingEnd(LinkEnd[OutgoingLink]):
@@ -353,11 +322,15 @@ class OutgoingEnd(LinkEnd[OutgoingLink]):
 
     Args:
         transfers: are sent over it.
+
+    Attributes:
+        limits: of the sizes of messages and batches.
     """
 
     def __init__(self, wire: Wire, doing: str, transfers: Transfers, *, owns_session: bool = True) -> None:
         super().__init__(wire, doing, owns_session=owns_session)
         self._transfers = transfers
+        self.limits = LEAST_LIMITS
 
     @property
     def remote(self) -> Attach:
@@ -383,7 +356,7 @@ class OutgoingEnd(LinkEnd[OutgoingLink]):
         if not event.settled:
             delivery.settle(event.state)
         delivery.owner = None
-        self._transfers.answered(transfer, event.state)
+        transfer.answer(event.state)
 
     def on_detached(self, error: AmqpError | None) -> None:
         super().on_detached(error)

@@ -48,7 +48,7 @@ from sbclient.transport.amqp.socket import (
     tls_context,
 )
 from sbclient.transport.amqp.transactions import AmqpTransaction, Control
-from sbclient.transport.base import Administration, Transport, TransportType
+from sbclient.transport.base import Administration, Check, Transport, TransportType
 from sbclient.transport.credential_file import Rejections
 from sbclient.version import VERSION
 
@@ -206,8 +206,8 @@ class AmqpTransport(Transport):
             self._management = self._open_management()
         return self._management.administration
 
-    def open_sender(self, entity_path: str) -> AmqpSender:
-        sender = AmqpSender(self, entity_path)
+    def open_sender(self, entity_path: str, check: Check | None = None) -> AmqpSender:
+        sender = AmqpSender(self, entity_path, check)
         self._links[sender] = None
         return sender
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -12,7 +13,7 @@ from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction, Via
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.entities import EntityAddress, RuleProperties
-from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.errors import InvalidOperationError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.base import ReceiverLink, TransactionLink
@@ -65,18 +66,13 @@ class MemoryConnection:
         self.check_open()
         return self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end)
 
-    def start(
-        self,
-        operation: Operation,
-        path: str,
-        work: Callable[[Call], None],
-        timeout_s: float,
-        done: Callable[[ServiceBusError | None], None],
-    ) -> None:
-        """Perform a request in this step of the event loop; call `done` when its answer arrives."""
+    def request(
+        self, operation: Operation, path: str, work: Callable[[Call], T], timeout_s: float
+    ) -> asyncio.Future[T]:
+        """Perform a request in this step of the event loop; the future ends when its answer arrives."""
         self.check_open()
         performed = self._host.perform_now(operation, path, work, front_end=self._front_end)
-        self._host.call_answered(performed, done, timeout_s=timeout_s)
+        return self._host.answer_to(performed, timeout_s=timeout_s)
 
     async def receive(
         self, path: str, max_message_count: int, wait_s: float, mode: ServiceBusReceiveMode, lock: SessionLock | None

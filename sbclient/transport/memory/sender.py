@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusError
-from sbclient.transport.base import SenderLink, TransactionLink
+from sbclient.transport.base import Check, SenderLink, TransactionLink
 from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of, own
 
 T = TypeVar("T")
@@ -19,12 +21,15 @@ _ENDS_LINK = (ServiceBusConnectionError, MessagingEntityNotFoundError)
 
 
 class MemorySender(SenderLink):
-    """Sends to one entity of a namespace in this process."""
+    """Sends to one entity of a namespace in this process. With a check, its first request opens it."""
 
-    def __init__(self, connection: MemoryConnection, path: str) -> None:
+    def __init__(self, connection: MemoryConnection, path: str, check: Check | None) -> None:
         self._connection = connection
         self._namespace = connection.host.namespace
         self._path = path
+        self._check = check
+        self._limits: SenderLimits | None = None
+        self._waiting: dict[asyncio.Future[Any], None] = {}
         self._is_open = False
         self._is_closed = False
 
@@ -32,53 +37,43 @@ class MemorySender(SenderLink):
     def is_open(self) -> bool:
         return self._is_open
 
+    @property
+    def known_limits(self) -> SenderLimits | None:
+        return self._limits
+
     async def open(self, *, timeout_s: float) -> None:
         if not self._is_open:
-            await self.limits(timeout_s=timeout_s)
+            await self._opened(timeout_s)
 
     async def limits(self, *, timeout_s: float) -> SenderLimits:
-        return await self._ask(Operation.OPEN, lambda call: self._namespace.open_sender(call, self._path), timeout_s)
+        if self._limits is None or not self._is_open:
+            self._limits = await self._opened(timeout_s)
+        return self._limits
 
-    async def send(self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None) -> None:
+    def send(
+        self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
+    ) -> asyncio.Future[None]:
         core = core_of(transaction)
         via_key = None if transaction is None else own(transaction).partition_key
 
         def work(call: Call) -> None:
             self._namespace.send(call, self._path, batch.messages, transaction=core, via_partition_key=via_key)
 
-        await self._ask(Operation.SEND, work, timeout_s)
-
-    def start(self, batch: EncodedBatch, *, timeout_s: float, done: Callable[[ServiceBusError | None], None]) -> bool:
-        if not self._is_open:
-            return False
-        self._connection.check_via(self._path, receives=False)
-
-        def answered(error: ServiceBusError | None) -> None:
-            if isinstance(error, _ENDS_LINK):
-                self._is_open = False
-            done(error)
-
-        self._connection.start(
-            Operation.SEND,
-            self._path,
-            lambda call: self._namespace.send(call, self._path, batch.messages),
-            timeout_s,
-            answered,
-        )
-        return True
+        return self._checked(batch, Operation.SEND, work, timeout_s)
 
     async def schedule(
         self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
         core = core_of(transaction)
-        return await self._ask(
+        return await self._checked(
+            batch,
             Operation.SCHEDULE,
             lambda call: self._namespace.schedule(call, self._path, batch.messages, transaction=core),
             timeout_s,
         )
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
-        await self._ask(
+        await self._request(
             Operation.CANCEL,
             lambda call: self._namespace.cancel_scheduled(call, self._path, sequence_numbers),
             timeout_s,
@@ -86,14 +81,48 @@ class MemorySender(SenderLink):
 
     async def close(self) -> None:
         self._is_open, self._is_closed = False, True
+        for waiting in list(self._waiting):
+            waiting.cancel()
 
-    async def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
+    def _opened(self, timeout_s: float) -> asyncio.Future[SenderLimits]:
+        return self._request(Operation.OPEN, lambda call: self._namespace.open_sender(call, self._path), timeout_s)
+
+    def _checked(
+        self, batch: EncodedBatch, operation: Operation, work: Callable[[Call], T], timeout_s: float
+    ) -> asyncio.Future[T]:
+        """Check a transfer, which may open the link, and request it."""
+        if self._check is not None and (self._limits is None or not self._is_open):
+            waiting = asyncio.ensure_future(self._after_opening(batch, operation, work, timeout_s))
+            self._waiting[waiting] = None
+            waiting.add_done_callback(self._waiting.pop)
+            return waiting
+        try:
+            if self._check is not None and self._limits is not None:
+                self._check(batch, self._limits)
+            return self._request(operation, work, timeout_s)
+        except ServiceBusError as error:
+            refused: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            refused.set_exception(error.with_traceback(None))  # it would refer to this frame
+            return refused
+
+    async def _after_opening(
+        self, batch: EncodedBatch, operation: Operation, work: Callable[[Call], T], timeout_s: float
+    ) -> T:
+        deadline = clock.monotonic() + timeout_s
+        limits = await self.limits(timeout_s=timeout_s)
+        if self._check is not None:
+            self._check(batch, limits)
+        return await self._request(operation, work, deadline - clock.monotonic())
+
+    def _request(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> asyncio.Future[T]:
         check_link(self._is_closed, self._path)
         self._connection.check_via(self._path, receives=False)
-        try:
-            answer = await self._connection.ask(operation, self._path, work, timeout_s)
-        except _ENDS_LINK:
-            self._is_open = False
-            raise
-        self._is_open = True
+        answer = self._connection.request(operation, self._path, work, timeout_s)
+        answer.add_done_callback(self._answered)
         return answer
+
+    def _answered(self, answer: asyncio.Future[T]) -> None:
+        if not answer.cancelled():
+            error = answer.exception()
+            is_open = error is None or (self._is_open and not isinstance(error, _ENDS_LINK))
+            self._is_open = is_open and not self._is_closed

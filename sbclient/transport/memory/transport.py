@@ -17,7 +17,7 @@ from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.broker.transactions import Transaction
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.hosting.host import BrokerHost
-from sbclient.transport.base import Transport
+from sbclient.transport.base import Check, Transport
 from sbclient.transport.memory.administration import MemoryAdministration
 from sbclient.transport.memory.connection import SCHEME, MemoryConnection, MemoryTransaction
 from sbclient.transport.memory.receiver import MemoryReceiver
@@ -83,8 +83,8 @@ class MemoryTransport(MemoryConnection, Transport):
     def administration(self) -> MemoryAdministration:
         return self._administration
 
-    def open_sender(self, entity_path: str) -> MemorySender:
-        return MemorySender(self, entity_path)
+    def open_sender(self, entity_path: str, check: Check | None = None) -> MemorySender:
+        return MemorySender(self, entity_path, check)
 
     def open_receiver(
         self,

@@ -22,7 +22,7 @@ from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError, OperationTimeoutError
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.rules.entity_path import canonical
-from sbclient.transport.base import SenderLink, TransactionLink
+from sbclient.transport.base import Check, SenderLink, TransactionLink
 from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
 from sbclient.transport.sdk.message import to_sdk
 
@@ -118,8 +118,9 @@ class SdkSender(SenderLink):
         path: of the entity.
     """
 
-    def __init__(self, owner: Owner, path: str) -> None:
+    def __init__(self, owner: Owner, path: str, check: Check | None = None) -> None:
         self._owner = owner
+        self._check = check
         self._links: list[SdkLink[Any]] = []
         self._lanes: dict[str | None, _Lane] = {}
         self._limits: SenderLimits | None = None
@@ -139,24 +140,37 @@ class SdkSender(SenderLink):
             await self.open(timeout_s=timeout_s)
         return self._limits or SenderLimits(STANDARD_LIMIT, STANDARD_LIMIT)
 
-    async def send(
+    @property
+    def known_limits(self) -> SenderLimits | None:
+        return self._limits
+
+    def send(
         self,
         batch: EncodedBatch,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,
-    ) -> None:
-        if transaction is not None:
-            await _ours(transaction).add(self, batch.messages, timeout_s=timeout_s)
-            return
+    ) -> asyncio.Future[None]:
+        return self._owner.tasks.start(self._send(batch, timeout_s, transaction), name=f"send to {self.path!r}")
+
+    async def _send(self, batch: EncodedBatch, timeout_s: float, transaction: TransactionLink | None) -> None:
         deadline = clock.monotonic() + timeout_s
+        await self._checked(batch, timeout_s)
+        if transaction is not None:
+            await _ours(transaction).add(self, batch.messages, timeout_s=deadline - clock.monotonic())
+            return
         outgoing = [to_sdk(message) for message in batch]
 
         async def transfer(sdk: Any) -> None:
             left_s = max(deadline - clock.monotonic(), 0.001)
             await sdk.send_messages(outgoing if len(outgoing) > 1 else outgoing[0], timeout=left_s)
 
-        await self._call(batch.first.key, transfer, doing="send to", timeout_s=timeout_s)
+        await self._call(batch.first.key, transfer, doing="send to", timeout_s=deadline - clock.monotonic())
+
+    async def _checked(self, batch: EncodedBatch, timeout_s: float) -> None:
+        """Check a transfer against the limits, which may open the link."""
+        if self._check is not None:
+            self._check(batch, await self.limits(timeout_s=timeout_s))
 
     async def schedule(
         self,
@@ -171,6 +185,7 @@ class SdkSender(SenderLink):
                 "can: send with scheduled_enqueue_time_utc instead, or schedule without a transaction"
             )
         deadline = clock.monotonic() + timeout_s
+        await self._checked(batch, timeout_s)
 
         async def schedule(sdk: Any) -> list[int]:
             """Send one request for each enqueue time, because the SDK's method accepts only one."""
@@ -181,7 +196,8 @@ class SdkSender(SenderLink):
                 numbers += await sdk.schedule_messages(outgoing, enqueue_at, timeout=left_s)
             return numbers
 
-        return await self._call(batch.first.key, schedule, doing="schedule for", timeout_s=timeout_s)
+        left_s = deadline - clock.monotonic()
+        return await self._call(batch.first.key, schedule, doing="schedule for", timeout_s=left_s)
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         deadline = clock.monotonic() + timeout_s

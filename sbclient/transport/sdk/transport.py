@@ -21,7 +21,7 @@ from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.base import Transport
+from sbclient.transport.base import Check, Transport
 from sbclient.transport.credential_file import CredentialFile
 from sbclient.transport.sdk.administration import SdkAdministration, order_policy
 from sbclient.transport.sdk.errors import Place, translated
@@ -125,8 +125,8 @@ class SdkTransport(Transport):
     def administration(self) -> SdkAdministration:
         return self._administration
 
-    def open_sender(self, entity_path: str) -> SdkSender:
-        sender = SdkSender(self, entity_path)
+    def open_sender(self, entity_path: str, check: Check | None = None) -> SdkSender:
+        sender = SdkSender(self, entity_path, check)
         self._links[sender] = None
         return sender
 

@@ -37,15 +37,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "the sender takes a timeout for an acknowledgement",
         Change(
-            "client.outbox:Outbox._send_group",
-            """
-                if isinstance(error, ServiceBusError):
-                    error.is_in_doubt = error.is_in_doubt or is_in_doubt
-            """,
+            "client.outbox:Outbox._answered",
+            "_fail(group, error)",
             """
                 if type(error).__name__ == 'OperationTimeoutError':
-                    for item in group:
-                        item.result.done() or item.result.set_result(None)
+                    for call in group:
+                        call.result.done() or call.result.set_result(None)
+                _fail(group, error)
             """,
         ),
     ),
@@ -55,12 +53,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "pairing.diversion:Diversion._send_to",
             """
-                if await self._note(queue, error, causes, deadline):
+                if await self._note(tried.queue, error, causes, deadline):
                     is_last = False
             """,
-            "return queue",
+            "return tried.queue",
         ),
-        Change("pairing.diversion:Diversion.start.answered", "self._unavailable({queue: error})", "None"),
     ),
     _mutant(
         _LOSS,
@@ -71,14 +68,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOSS,
         "a list that is diverted loses its last message",
         Change(
-            "pairing.diversion:Diversion._send_to",
-            "sender.send(sealed, **...)",
-            "sender.send(EncodedBatch(list(sealed.messages)[: max(1, len(sealed) - 1)]), **...)",
-        ),
-        Change(
-            "pairing.diversion:Diversion.start",
-            "link.start(sealed, **...)",
-            "link.start(EncodedBatch(list(sealed.messages)[: max(1, len(sealed) - 1)]), **...)",
+            "pairing.backlog_links:BacklogLinks.send",
+            "link.sender.send(batch, **...)",
+            "link.sender.send(EncodedBatch(list(batch.messages)[: max(1, len(batch) - 1)]), **...)",
         ),
     ),
     _mutant(
@@ -95,10 +87,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon completes before the primary has accepted",
         Change(
             "syphon.destination:Destination._transfer",
-            "await tracing.carrying(..., ..., ..., sending)",
+            "await tracing.carrying(..., ..., ..., ...)",
             """
                 await complete(group)
-                await tracing.carrying(..., ..., ..., sending)
+                await tracing.carrying(..., ..., ..., ...)
             """,
         ),
     ),
@@ -457,9 +449,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "sends go on to the primary while it is failed over",
         Change(
-            "client.route:PairedRoute._send",
-            "not self._entity.is_failed_over",
-            "not self._entity.is_failed_over or len(transfer) > 1",
+            "client.route:PairedRoute.send",
+            "self._to_backlog(batch, deadline) if self._entity.is_failed_over else ...",
+            "self._to_backlog(batch, deadline) if self._entity.is_failed_over and len(batch) == 1 else ...",
         ),
     ),
     _mutant(
@@ -497,14 +489,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "pairing.diversion:Diversion._unavailable", "error.is_in_doubt = is_in_doubt", "error.is_in_doubt = False"
         ),
-        Change("client.route:PairedRoute._send", "error.is_in_doubt = error.is_in_doubt or is_in_doubt", ""),
+        Change("client.route:PairedRoute._conclude", "error.is_in_doubt = error.is_in_doubt or is_in_doubt", ""),
     ),
     _mutant(
         _FAILOVER,
         "a refusal of a link that was opened anew settles what the stale one left in doubt",
         Change(
-            "client.route:PairedRoute._send_with_reopen",
-            "error.is_in_doubt = error.is_in_doubt or stale.is_in_doubt",
+            "client.route:PairedRoute._answered_by_primary",
+            "sending.is_in_doubt = error.is_in_doubt",
             "",
         ),
     ),
@@ -598,12 +590,12 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _IDENTITY,
         "a send that succeeded is repeated",
         Change(
-            "client.primary_link:PrimaryLink.send",
-            "await self._link.send(batch, timeout_s=left_s, transaction=transaction)",
+            "client.route:PairedRoute._answered_by_primary",
+            "sending.set_result(PRIMARY)",
             """
-                await self._link.send(batch, timeout_s=left_s, transaction=transaction)
-                if len(batch) > 2 and transaction is None:
-                    await self._link.send(batch, timeout_s=left_s)
+                sending.set_result(PRIMARY)
+                if len(batch) > 2:
+                    self.link.send(batch, timeout_s=5.0)
             """,
         ),
     ),
@@ -612,10 +604,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a diversion goes to two queues",
         Change(
             "pairing.diversion:Diversion._send_to",
-            "self._accepted(queue, len(sealed))",
+            "self.accepted(sealed)",
             """
-                await link.link.send(sealed, timeout_s=remaining_s)
-                self._accepted(queue, len(sealed))
+                self._attempt(self._pair.backlog_queues[-1], sealed, 5.0)
+                self.accepted(sealed)
             """,
         ),
     ),
@@ -735,14 +727,16 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _COUNT,
         "the client counts transfers for messages",
-        Change("pairing.diversion:Diversion._accepted", "self._entity.diverted += count", "self._entity.diverted += 1"),
+        Change(
+            "pairing.diversion:Diversion.accepted", "self._entity.diverted += len(batch)", "self._entity.diverted += 1"
+        ),
     ),
     # -- limits, secrets, progress --------------------------------------------------------------------------------
     _mutant(
         _LIMIT,
         "one byte too much is let through",
         Change(
-            "client.primary_link:PrimaryLink._check",
+            "client.route:DirectRoute._check",
             "largest > limits.max_message_size_bytes",
             "largest > limits.max_message_size_bytes + 1",
         ),
@@ -756,7 +750,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LIMIT,
         "one byte too little is let through",
         Change(
-            "client.primary_link:PrimaryLink._check",
+            "client.route:DirectRoute._check",
             "largest > limits.max_message_size_bytes",
             "largest >= limits.max_message_size_bytes",
         ),
@@ -765,7 +759,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _SECRET,
         "an error tells the body",
         Change(
-            "client.primary_link:PrimaryLink._check",
+            "client.route:DirectRoute._check",
             "self._too_large('a message', largest, ...)",
             "self._too_large(str(bytes(batch.messages[0])), largest, ...)",
         ),
@@ -820,7 +814,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LIMIT,
         "only messages that travel alone are measured",
         Change(
-            "client.primary_link:PrimaryLink._check",
+            "client.route:DirectRoute._check",
             "largest > limits.max_message_size_bytes",
             "len(batch) == 1 and largest > limits.max_message_size_bytes",
         ),
@@ -829,8 +823,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a later refusal hides that an earlier try was in doubt",
         Change(
-            "retry:RetryPolicy.run.once",
-            "is_in_doubt = last.is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)",
+            "retry:RetryPolicy.resume.once",
+            "is_in_doubt = last[0].is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)",
             "",
         ),
     ),
@@ -880,9 +874,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a refusal of one message settles what the shared transfer before it left in doubt",
         Change(
-            "client.outbox:Outbox._send_group",
-            "self._send_group([item], is_in_doubt=error.is_in_doubt)",
-            "self._send_group([item])",
+            "client.outbox:Outbox._send_alone",
+            "_Rejected(len(group), is_in_doubt=error.is_in_doubt)",
+            "_Rejected(len(group), is_in_doubt=False)",
         ),
     ),
     _mutant(

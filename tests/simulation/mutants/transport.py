@@ -34,15 +34,17 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "transfers of one key are pipelined",
-        Change("transport.amqp.transfers:Transfers._add", "lane.append(transfer)", "self._waiting.append(transfer)"),
+        Change("client.outbox:Outbox.send", "not lane.in_flight and not lane.waiting", "True"),
     ),
     _mutant(
         "later transfers of a key overtake earlier ones",
-        Change("transport.amqp.transfers:Transfers._add", "lane.append(transfer)", "lane.insert(1, transfer)"),
+        Change("client.outbox:Outbox.send", "lane.waiting.append(call)", "lane.waiting.appendleft(call)"),
     ),
     _mutant(
         "the next transfer of a key is never sent",
-        Change("transport.amqp.transfers:Transfers._leave_lane", "self._pump()", ""),
+        Change(
+            "client.outbox:Outbox._answered", "lane.waiting", "lane.waiting and (lane.key is None or len(group) > 1)"
+        ),
     ),
     _mutant(
         "credit is ignored",
@@ -55,7 +57,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "the deadline does not apply to the wait for credit",
         Change(
-            "transport.amqp.transfers:Transfers._add",
+            "transport.amqp.transfers:Transfers.send",
             "self._deadlines.add(transfer)",
             """
                 if self.end is None or self.end.link.credit > 0:
@@ -97,7 +99,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "a list is sent without the format of a batch",
-        Change("transport.amqp.sender:AmqpSender._transfer", "batch.message_format", "0"),
+        Change("transport.amqp.transfers:Transfers._pump", "transfer.batch.message_format", "0"),
     ),
     _mutant(
         "a list loses its last message",
@@ -393,7 +395,9 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "a transfer of a transaction leaves on any connection",
-        Change("transport.amqp.sender:AmqpSender.send", "transfer.wire = end.wire", ""),
+        Change(
+            "transport.amqp.sender:AmqpSender._send_in", "Transfer(..., wire=end.wire, **...)", "Transfer(..., **...)"
+        ),
     ),
     _mutant(
         "a rollback is sent as a commit",
@@ -406,9 +410,9 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "a send of a transaction goes without its state",
         Change(
-            "transport.amqp.sender:AmqpSender.send",
-            "transfer.state = await transaction_of(transaction).state_on(end.wire, transfer.deadline)",
-            "await transaction_of(transaction).state_on(end.wire, transfer.deadline)",
+            "transport.amqp.sender:AmqpSender._send_in",
+            "state = await transaction.state_on(end.wire, deadline)",
+            "state = await transaction.state_on(end.wire, deadline) and None",
         ),
     ),
 )

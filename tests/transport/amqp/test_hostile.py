@@ -212,9 +212,7 @@ async def test_link_that_loses_its_right_leaves_transfers_in_doubt() -> None:
     service = Service()
     service.on_transfer = hold
     transport = service.transport()
-    sending = asyncio.create_task(
-        transport.open_sender("orders").send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)
-    )
+    sending = transport.open_sender("orders").send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)
     await clock.sleep(1)
     service.end.link("orders").detach(AmqpError(UNAUTHORIZED, "the token has expired"))
     service.end.flush()

@@ -85,7 +85,7 @@ async def test_a_key_without_an_answer_delays_no_other_key(owner: OwnerDouble, s
         sdk.on_call = hang_for_bad
 
     owner.prepare = prepare
-    bad = asyncio.create_task(sender.send(batch_of([message("bad", key="bad")]), timeout_s=20.0))
+    bad = sender.send(batch_of([message("bad", key="bad")]), timeout_s=20.0)
     await asyncio.sleep(0)
     began = clock.monotonic()
     for number in range(10):
@@ -139,9 +139,9 @@ async def test_a_send_that_waited_for_a_discarded_connection_uses_another(
 
     await sender.open(timeout_s=5.0)
     owner.senders[0].on_call = hang
-    first = asyncio.create_task(sender.send(batch_of([message("first", key="a")]), timeout_s=2.0))
+    first = sender.send(batch_of([message("first", key="a")]), timeout_s=2.0)
     await asyncio.sleep(0)
-    second = asyncio.create_task(sender.send(batch_of([message("second", key="a")]), timeout_s=10.0))
+    second = sender.send(batch_of([message("second", key="a")]), timeout_s=10.0)
     with pytest.raises(OperationTimeoutError):
         await first
     await second
