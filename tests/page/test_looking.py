@@ -103,6 +103,43 @@ def test_a_message_is_shown_with_its_properties_and_its_body(page: Page, served:
     expect(window).to_have_count(0)
 
 
+def test_the_list_shows_only_columns_with_a_value_and_can_be_filtered(page: Page, served: Served) -> None:
+    served.queue("orders")
+    served.send("orders", ServiceBusMessage("plum"), ServiceBusMessage("pear", application_properties={"n": 5}))
+    open_entity(page, served, "orders")
+    rows, heads = page.locator("#panel-messages .messages tbody tr"), page.locator("#panel-messages thead th")
+    expect(rows).to_have_count(2)
+    visible = [head.inner_text() for head in heads.all() if head.is_visible()]
+    assert visible == ["number", "id", "enqueued", "size", "body"]
+    page.locator("#panel-messages").get_by_role("searchbox").fill("n=5")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("pear")
+    served.send("orders", ServiceBusMessage("plum", subject="n=5", session_id="s"))
+    expect(rows).to_have_count(2)
+    for head in ("session", "subject"):
+        expect(page.locator(f"#panel-messages .head-{head}")).to_be_visible()
+
+
+def test_faults_of_entities_show_in_the_overview_and_the_crumbs_lead_there(page: Page, served: Served) -> None:
+    for name in ("orders", "never-used"):
+        served.queue(name)
+        served.emulator.inject(Fault(FaultKind.DOWN, name))
+    page.goto(served.url)
+    card = page.get_by_role("region", name="Namespace contoso", exact=True)
+    expect(card.locator(".panel-head .state")).to_have_text("problems in 2 entities")
+    expect(card.locator(".panel-head .state")).to_have_attribute("data-kind", "warn")
+    served.emulator.context(PRIMARY).publish("entity.elements_ignored", path="orders", elements=["LockDuration"])
+    expect(page.locator(".activity")).to_contain_text("elements out of order, which Service Bus does not apply · Lock")
+    open_entity(page, served, "orders", "about")
+    expect(page.locator("#panel-about")).to_contain_text("ignored: out of orderLockDuration")
+    expect(page.locator("#panel-about")).to_contain_text("created")
+    open_entity(page, served, "never-used")
+    expect(page.locator(".at-a-glance .throughput")).to_be_visible()
+    expect(page.locator(".at-a-glance svg.chart")).to_be_hidden()
+    page.locator(".crumbs").get_by_role("link", name="contoso").click()
+    expect(card).to_be_in_viewport()
+
+
 def test_a_binary_body_is_shown_in_hexadecimal(page: Page, served: Served) -> None:
     served.queue("orders")
     served.send("orders", ServiceBusMessage(bytes(range(20))))

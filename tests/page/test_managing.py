@@ -51,7 +51,7 @@ def test_a_queue_is_created_changed_and_deleted(page: Page, served: Served, watc
 
     page.get_by_role("button", name="Change…").click()
     expect(window.get_by_label("Lock duration")).to_have_value("30 s")
-    expect(window.get_by_label("Partitioned")).to_be_disabled()
+    expect(window.get_by_label("Partitioned (fixed at creation)")).to_be_disabled()
     window.get_by_label("Maximum delivery count").fill("many")
     submit(page, "Change")
     expect(window.get_by_role("alert")).to_have_text("max_delivery_count is 'many': it must be a whole number")

@@ -75,6 +75,21 @@ def whole_of(entry: Entry) -> Facts:
     }
 
 
+def has_text(entry: Entry, text: str) -> bool:
+    """Whether a casefolded text is in a text property, in `name=value` of an application property, or in the body."""
+    content = entry.content
+    named = {**content.application_properties, **entry.properties}
+    texts = (
+        *(getattr(content, name) for name in TEXTS),
+        content.message_id,
+        entry.dead_letter_reason,
+        entry.dead_letter_description,
+        *(f"{name}={_text(value)}" for name, value in named.items()),
+        body_of(content).get("text"),
+    )
+    return str(entry.number) == text or any(text in each.casefold() for each in texts if isinstance(each, str))
+
+
 def body_of(content: EncodedMessage) -> Facts:
     """A body as text, or as base64 if it is not text. An AMQP value or sequence is shown as JSON."""
     if content.body_type is not AmqpMessageBodyType.DATA:

@@ -1,6 +1,6 @@
 """The requests of the control API about messages and sessions. JSON over HTTP.
 
-    GET  /$control/messages?entity=orders[&order=newest][&fragment=3][&session=a][&count=50][&places=...]
+    GET  /$control/messages?entity=orders[&order=newest][&fragment=3][&session=a][&text=a][&count=50][&places=...]
     GET  /$control/messages/42?entity=orders        one message with its properties and its body
     POST /$control/messages?entity=orders           {"body": "...", "session_id": "a", ...}: send a message
     POST /$control/resubmit                         {"entity": "orders/$DeadLetterQueue", "sequence_numbers": [1]}
@@ -20,7 +20,7 @@ from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
-from sbclient.emulator.control.message_json import line_of, read_messages, whole_of
+from sbclient.emulator.control.message_json import has_text, line_of, read_messages, whole_of
 from sbclient.emulator.control.message_store import body_at, message_at, page_of, resubmit, sessions_of
 from sbclient.emulator.net.http_messages import Request, json_body, json_object
 from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
@@ -28,6 +28,9 @@ from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusSe
 Facts: TypeAlias = dict[str, Any]
 
 MAX_PAGE: Final = 200
+MAX_SEARCHED: Final = 5_000
+"""Messages in which one request searches for a text; the next one continues."""
+
 MAX_SESSIONS: Final = 500
 SEND_TIMEOUT_S: Final = 5.0
 """Shorter than that of an application, because a user of the page waits for the answer."""
@@ -49,19 +52,28 @@ class MessagesApi:
         order = query.get("order", "oldest")
         if order not in ("oldest", "newest"):
             raise InvalidOperationError(f"order is {order[:32]!r}: give oldest or newest")
-        page = page_of(
-            body,
-            clock.now(),
-            _number("count", query, 50, most=MAX_PAGE),
-            places=_places_of(query),
-            newest_first=order == "newest",
-            fragment=_number("fragment", query) if "fragment" in query else None,
-            session_id=query.get("session"),
-        )
+        count, text = _number("count", query, 50, most=MAX_PAGE), query.get("text", "").casefold()
+        fragment = _number("fragment", query) if "fragment" in query else None
+        places, found, searched = _places_of(query), [], 0
+        while True:
+            page = page_of(
+                body,
+                clock.now(),
+                MAX_PAGE if text else count,
+                places=places,
+                newest_first=order == "newest",
+                fragment=fragment,
+                session_id=query.get("session"),
+            )
+            found += [entry for entry in page.entries if not text or has_text(entry, text)]
+            places, searched = page.places, searched + len(page.entries)
+            if places is None or len(found) >= count or searched >= MAX_SEARCHED:
+                break
+            await clock.sleep(0)  # lets other clients run
         return {
             "entity": body.path,
-            "messages": [line_of(entry) for entry in page.entries],
-            "next": None if page.places is None else _PLACES_DIVIDER.join(map(str, page.places)),
+            "messages": [line_of(entry) for entry in found],
+            "next": None if places is None else _PLACES_DIVIDER.join(map(str, places)),
         }
 
     async def show(self, request: Request) -> Facts:

@@ -12,6 +12,7 @@ from sbclient import clock
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.control import messages_api
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
@@ -38,6 +39,28 @@ class TestLook:
         assert ([each["preview"] for each in second["messages"]], second["next"]) == (["3", "4"], None)
         newest = await control.ask("GET", "messages?entity=orders&count=1&order=newest")
         assert newest["messages"][0]["preview"] == "4"
+
+    async def test_messages_are_found_by_text_in_properties_or_body(
+        self, control: Control, orders: BrokerHost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        properties: dict[Any, Any] = {"Country": "IE", "price": 5}
+        send(orders, "orders", *(ServiceBusMessage("x" * 300 + " Plum") for _ in range(450)))
+        send(orders, "orders", ServiceBusMessage(b"\xff", application_properties=properties, subject="new"))
+
+        async def found(text: str, more: str = "") -> Any:
+            said = await control.ask("GET", f"messages?entity=orders&count=100&text={text}{more}")
+            return [each["sequence_number"] for each in said["messages"]], said["next"]
+
+        for text in ("country=ie", "price=5", "NEW"):
+            assert await found(text) == ([451], None)
+        assert 451 in (await found("451"))[0]
+        first, place = await found("plum")
+        assert first == [*range(1, 201)], "whole parts, so that the next request continues behind them"
+        second, place = await found("plum", f"&places={place}")
+        assert (second, await found("plum", f"&places={place}")) == ([*range(201, 401)], ([*range(401, 451)], None))
+        monkeypatch.setattr(messages_api, "MAX_SEARCHED", 400)
+        nothing, place = await found("new")
+        assert (nothing, await found("new", f"&places={place}")) == ([], ([451], None))
 
     async def test_one_message_is_shown_in_full(self, control: Control, orders: BrokerHost) -> None:
         send(orders, "orders", ServiceBusMessage('{"a": 1}', application_properties={"p": 2}, to="x"))

@@ -2,6 +2,16 @@
 
 import { h, keyed, write } from "./dom.js";
 import { ago, bytes, setAgo, span } from "./format.js";
+import { state } from "./store.js";
+
+/** The elements of the description that Service Bus does not apply, because they were out of order. */
+function ignoredElements({ namespace, path }) {
+  const name = path.replace("/Subscriptions/", "/");
+  const isMeant = (each) =>
+    each.event === "entity.elements_ignored" && each.namespace === namespace && each.path === name;
+  const last = state.events.findLast(isMeant);
+  return last ? [{ word: "ignored: out of order", value: last.elements.join(", ") }] : [];
+}
 
 /** The panel; its `update(row, detail)` shows it. */
 export function aboutPart() {
@@ -27,7 +37,8 @@ export function aboutPart() {
         list,
         [
           ...facts.map(([word, value]) => ({ word, value })),
-          { word: "made", at: detail.created_at },
+          { word: "created", at: detail.created_at },
+          ...ignoredElements(detail),
           ...(detail.accessed_at ? [{ word: "last used", at: detail.accessed_at }] : []),
         ],
         (each) => each.word,

@@ -42,6 +42,7 @@ export function chart(what) {
     const [inNow, outNow] = recent(history);
     write(came, rate(inNow));
     write(went, rate(outNow));
+    element.classList.toggle("idle", drawn.most === 0);
     picture.setAttribute(
       "aria-label",
       `Throughput of ${what}: ${rate(inNow)} messages in and ${rate(outNow)} out per second, ` +
@@ -85,7 +86,7 @@ export function chart(what) {
 export function recent(history, spanS = 3 * speed()) {
   const at = now();
   const [a, b] = [valueAt(history, at - spanS), valueAt(history, at)];
-  return [(b[0] - a[0]) / spanS, (b[1] - a[1]) / spanS];
+  return [0, 1].map((each) => Math.max(0, b[each] - a[each]) / spanS); // less if the entity was created again
 }
 
 function plot(picture, history, width) {

@@ -213,6 +213,7 @@ export function entityView(namespace, path, go) {
     fragmentPart,
     h("section", { class: "panel tabbed", "aria-label": `Contents of ${path}` }, bar.element, ...Object.values(panels)),
   );
+  const toNamespace = h("a", { href: `#/${encodeURIComponent(namespace)}` }, visible(namespace));
   const actions = h(
     "span",
     { class: "push actions" },
@@ -227,7 +228,7 @@ export function entityView(namespace, path, go) {
     h(
       "div",
       { class: "view-head" },
-      h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Overview"), " / ", visible(namespace)),
+      h("p", { class: "crumbs" }, h("a", { href: "#/" }, "Overview"), " / ", toNamespace),
       h("h1", {}, visible(path)),
       badge,
       badges,

@@ -117,7 +117,8 @@ function settingFields(kind, found) {
   }
   const checks = fields.filter((each) => each.isCheck);
   const others = fields.filter((each) => !each.isCheck);
-  const label = (each) => h("label", { for: each.input.id }, each.label);
+  const label = ({ input: field, label: text }) =>
+    h("label", { for: field.id }, text, field.disabled ? h("span", { class: "muted" }, " (fixed at creation)") : null);
   return {
     elements: [
       h("div", { class: "checks" }, ...checks.map((each) => h("p", { class: "check" }, each.input, label(each)))),

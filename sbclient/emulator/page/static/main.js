@@ -58,6 +58,7 @@ function openRoute() {
   }
   view.open?.(asked.tab, asked.number);
   view.update();
+  view.reveal?.(asked.namespace);
 }
 
 /** Go to an address that has a way back: the back button, or `leave`. */

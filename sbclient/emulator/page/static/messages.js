@@ -1,7 +1,7 @@
 /** The list of messages or dead letters of a queue, read without locks and kept up to date. */
 
 import { ask } from "./api.js";
-import { attempt, complain, confirmed, notify } from "./dialogs.js";
+import { attempt, confirmed, notify } from "./dialogs.js";
 import { h, keyed, visible, write } from "./dom.js";
 import { ago, bytes, count, plural, setAgo } from "./format.js";
 import { isSequenceNumber } from "./names.js";
@@ -9,6 +9,14 @@ import { isPartitioned, paced } from "./store.js";
 
 const PAGE = 50;
 const PAUSE_MS = 1200;
+
+/** The columns that are hidden while they are empty, with their field. */
+const OPTIONAL = [
+  ["fragment", "fragment"],
+  ["id", "message_id"],
+  ["session", "session_id"],
+  ["subject", "subject"],
+];
 
 /**
  * The list.
@@ -21,7 +29,7 @@ const PAUSE_MS = 1200;
  */
 export function messageList(place, kind, open, emptyText, emptyHint = null) {
   const isDead = kind === "dead";
-  const query = { order: isDead ? "newest" : "oldest", fragment: null, session: null };
+  const query = { order: isDead ? "newest" : "oldest", fragment: null, session: null, text: null };
   const chosen = new Set();
   let messages = [];
   let next = null;
@@ -78,16 +86,17 @@ export function messageList(place, kind, open, emptyText, emptyHint = null) {
   const empty = h("div", { class: "empty", hidden: true }, emptyLine, emptyHint);
   const wanted = h("input", {
     type: "search",
-    inputmode: "numeric",
-    placeholder: "Sequence number",
-    "aria-label": "Go to the sequence number",
+    placeholder: "Filter: text, name=value, number",
+    "aria-label": "Filter by text, property=value or sequence number",
     autocomplete: "off",
+    spellcheck: "false",
+    oninput: () => filter(),
   });
-  const search = (event) => {
+  const search = async (event) => {
     event.preventDefault();
-    const number = wanted.value.trim();
-    if (isSequenceNumber(number)) open(number);
-    else complain(new Error("A sequence number has only digits."));
+    const text = wanted.value.trim();
+    await filter();
+    if (isSequenceNumber(text) && !messages.length) open(text);
   };
   const element = h(
     "div",
@@ -108,6 +117,11 @@ export function messageList(place, kind, open, emptyText, emptyHint = null) {
     h("p", { class: "more" }, more),
   );
   const refresh = paced(() => isShown && load(true), PAUSE_MS);
+
+  function filter() {
+    query.text = wanted.value.trim() || null;
+    return load();
+  }
 
   function reorder() {
     query.order = order.value;
@@ -148,11 +162,15 @@ export function messageList(place, kind, open, emptyText, emptyHint = null) {
     keyed(body, messages, (message) => message.sequence_number, makeRow, showRow);
     table.hidden = !messages.length;
     empty.hidden = messages.length > 0;
-    const isFiltered = query.fragment !== null || query.session !== null;
+    const isFiltered = query.fragment !== null || query.session !== null || query.text !== null;
     write(emptyLine, isFiltered ? "No messages match the filter." : emptyText());
     if (emptyHint) emptyHint.classList.toggle("off", isFiltered);
-    table.classList.toggle("partitioned", isPartitioned(place));
+    for (const [name, field] of OPTIONAL) {
+      const isEmpty = messages.every((message) => (message[field] ?? null) === null);
+      table.classList.toggle(`without-${name}`, name === "fragment" ? !isPartitioned(place) : isEmpty);
+    }
     more.hidden = next === null;
+    write(more, query.text === null ? "Show more" : "Search further");
     showChosen();
     showChips();
   }

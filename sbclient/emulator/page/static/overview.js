@@ -11,7 +11,7 @@ import { faultSwitches } from "./faults.js";
 import { bytes, count, plural } from "./format.js";
 import { addressOf } from "./names.js";
 import { pairList } from "./pairs.js";
-import { stateOf } from "./pictures.js";
+import { stateOfNamespace } from "./pictures.js";
 import { state } from "./store.js";
 
 const FIGURES = [
@@ -39,6 +39,10 @@ export function overview() {
   return {
     element,
     title: "Overview",
+    /** Scroll to the namespace in the address. */
+    reveal(namespace) {
+      cards.get(namespace)?.element.scrollIntoView();
+    },
     update() {
       pairs.update();
       const make = ([name]) => {
@@ -130,9 +134,9 @@ function card(name) {
     element,
     update({ facts, rows, history }) {
       const total = totals(rows);
-      const { word, kind } = stateOf(facts.state);
+      const { word, kind } = stateOfNamespace({ facts, rows });
       badge.dataset.kind = kind;
-      write(badge, facts.is_partial ? `${word}, partly` : word);
+      write(badge, word);
       write(
         profile,
         `${plural(rows.size, "entity", "entities")} · ${facts.profile}${facts.port ? ` · port ${facts.port}` : ""}`,

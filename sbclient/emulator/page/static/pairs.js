@@ -7,7 +7,7 @@ import { flowPicture } from "./flow.js";
 import { addressOf } from "./names.js";
 import { stateOf } from "./pictures.js";
 import { ribbonPicture, spansOf } from "./ribbon.js";
-import { state } from "./store.js";
+import { rowOf, state } from "./store.js";
 
 const RIBBON_S = 600;
 const HEADS = ["entity", "state", "since", "waiting", "oldest", "diverted /s", "last ping"];
@@ -125,11 +125,14 @@ function ribbonLegend(pair) {
 /** The rows of the entities: as reported by the client if there is a report, else as observed by the broker. */
 function rowsOf(pair) {
   const seen = new Map(pair.destinations.map((each) => [each.path.toLowerCase(), each]));
-  const rows = (pair.client?.entities ?? []).map((reported) => {
-    const destination = seen.get(reported.path.toLowerCase());
-    seen.delete(reported.path.toLowerCase());
-    const { path, state, since_at: sinceAt } = reported;
-    return { ...(destination ?? nothingSeen(path)), path, state, since_at: sinceAt };
+  const rows = (pair.client?.entities ?? []).map(({ path, state: reported, since_at: sinceAt }) => {
+    const destination = seen.get(path.toLowerCase()) ?? nothingSeen(path);
+    seen.delete(path.toLowerCase());
+    if (reported !== "healthy") return { ...destination, path, state: reported, since_at: sinceAt };
+    // Not diverted: it fails and recovers with its namespace.
+    const own = rowOf(pair.primary, path)?.state ?? "up";
+    const from = state.namespaces.get(pair.primary)?.facts.states.at(-1)?.from ?? sinceAt;
+    return { ...destination, path, state: own === "up" ? reported : own, since_at: Math.max(sinceAt, from) };
   });
   for (const destination of seen.values()) {
     rows.push({ ...destination, since_at: destination.states.at(-1).from });
@@ -185,7 +188,7 @@ function historyOf(pair, primary, rows) {
       ].filter((each) => each.from <= to)
     : (primary?.facts.states ?? []);
   const ribbons = [{ name: pair.primary, spans: spansOf(outage, to) }];
-  for (const row of rows) ribbons.push({ name: row.path, spans: spansOf(changesOf(pair, row, from), to) });
+  for (const row of rows) ribbons.push({ name: row.path, spans: spansOf(changesOf(pair, row, from, outage), to) });
   return {
     rows: ribbons,
     from,
@@ -200,12 +203,22 @@ function firstKnown(pair, primary, to) {
   return Math.min(to - 60, ...states.flatMap((each) => each.slice(0, 1).map((first) => first.from)));
 }
 
-function changesOf(pair, row, from) {
+/** The states of an entity. While the namespace is down, one that is not diverted is not healthy either. */
+function changesOf(pair, row, from, outage) {
   if (!pair.client?.entities.some((each) => each.path === row.path)) {
     return row.states;
   }
   const events = pair.client.events.filter((event) => event.path === row.path && event.name in STATE_AFTER);
-  return [{ from, state: "healthy" }, ...events.map((event) => ({ from: event.at, state: STATE_AFTER[event.name] }))];
+  const own = [{ from, state: "healthy" }, ...events.map((event) => ({ from: event.at, state: STATE_AFTER[event.name] }))];
+  const stateAt = (changes, at) => changes.findLast((each) => each.from <= at)?.state;
+  const times = [...own, ...outage].map((each) => each.from).filter((at) => at >= from);
+  return times
+    .sort((a, b) => a - b)
+    .map((at) => {
+      const [mine, around] = [stateAt(own, at), stateAt(outage, at) ?? "up"];
+      return { from: at, state: mine === "healthy" && around !== "up" ? around : mine };
+    })
+    .filter((each, at, all) => each.state !== all[at - 1]?.state);
 }
 
 function noteOf(pair) {

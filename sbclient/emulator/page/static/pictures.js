@@ -24,6 +24,16 @@ export function stateOf(name) {
   return STATES[name] ?? { word: name, kind: "calm" };
 }
 
+/** The state of a namespace, which is not up while faults affect some of its entities. */
+export function stateOfNamespace({ facts, rows }) {
+  const { word, kind } = stateOf(facts.state);
+  const affected = [...rows.values()].filter((row) => row.state !== "up").length;
+  if (facts.state === "up" && affected) {
+    return { word: affected === 1 ? "problem in 1 entity" : `problems in ${affected} entities`, kind: "warn" };
+  }
+  return { word: facts.is_partial ? `${word}, partly` : word, kind };
+}
+
 /** Call `draw(width)` now and whenever the width changes; returns a function that redraws at the same width. */
 export function sized(element, draw) {
   let width = 0;
