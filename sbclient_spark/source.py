@@ -21,7 +21,7 @@ from sbclient_spark.read.batch import FilteringReader, PeekReader
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.read.options import READ_TABLE, read_options
 from sbclient_spark.read.receive_stream import ReceiveStreamReader
-from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader
+from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader, check_version
 from sbclient_spark.table_options import (
     is_copied,
     is_table,
@@ -73,6 +73,7 @@ class ServiceBusDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = merged(self.defaults, self.options)
+        check_version(options)
         text = StructField("body", StringType())
         is_text = options.get("bodytype", "").lower() == "string"
         schema = StructType([text if is_text and one.name == "body" else one for one in READ_SCHEMA])
@@ -83,7 +84,9 @@ class ServiceBusDataSource(DataSource):
         return reader(read_options(self._for_read(schema)), schema)
 
     def streamReader(self, schema: StructType) -> ServiceBusStreamReader:  # noqa: N802
-        options = read_options(self._for_read(schema), is_streaming=True)
+        given = self._for_read(schema)
+        check_version(given)
+        options = read_options(given, is_streaming=True)
         return (PeekStreamReader if options.mode == "peek" else ReceiveStreamReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -135,6 +135,17 @@ async def entity_facts(client: ServiceBusClient, path: str, *, with_creation: bo
     )
 
 
+async def active_count(client: ServiceBusClient, path: str) -> int | None:
+    """Return the number of active messages; None = unknown, because a right is missing."""
+    admin = client.administration
+    try:
+        if (names := split_subscription(path)) is not None:
+            return (await admin.get_subscription_runtime_properties(*names)).active_message_count
+        return (await admin.get_queue_runtime_properties(path)).active_message_count
+    except ServiceBusError:
+        return None
+
+
 async def browse(
     receiver: ServiceBusReceiver, first: int, last: int | None = None, *, numbers: Sequence[int] | None = None
 ) -> Pages:

@@ -16,7 +16,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 from itertools import groupby
 from typing import Final
 
@@ -31,7 +33,7 @@ from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient_spark.clients import worker_clients
 from sbclient_spark.log import log_event
 from sbclient_spark.options import SPARK_OPTIONS
-from sbclient_spark.read.browsing import browse, fragment_of, open_receiver
+from sbclient_spark.read.browsing import active_count, browse, fragment_of, open_receiver
 from sbclient_spark.read.held_sessions import SessionService
 from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.offsets import QueueOffset, StreamOffset, ranges_of
@@ -62,11 +64,6 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         self._sessions: dict[str, StreamSessions] = {}
         self._service = SessionService(options.connection, self._sessions)
         self._planned: StreamOffset | None = None
-        if not HAS_ADMISSION_CONTROL:
-            raise InvalidOperationError(
-                "mode 'receive' needs PySpark 4.2: before it, a Python source does not learn which micro-batch has "
-                "been processed; use mode 'peek', or update PySpark"
-            )
         if options.starting_sequence_number != EARLIEST:
             raise InvalidOperationError(
                 "startingSequenceNumber is for mode 'peek': with mode 'receive' the service chooses the messages; "
@@ -89,8 +86,11 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         still_open = await self._complete(client, position)
         planned: dict[str, QueueOffset] = {}
         budget = Budget(most, self._options.max_bytes_per_trigger)
+        targets = self._targets
+        if not HAS_ADMISSION_CONTROL:  # `availableNow` then plans one micro-batch, of all that is there now
+            targets = await self._ends()
         for path, queue in queues.items():
-            target = None if self._targets is None else self._targets[path]
+            target = None if targets is None else targets[path]
             still = still_open.get(path, ())
             if self._requires_session[path]:
                 held = await self._held(client, path)
@@ -139,6 +139,26 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         left = {path: await self._complete_in(client, path, numbers) for path, numbers in left.items() if numbers}
         self._completed = (position.batch, left)
         return left
+
+    async def _waiting(
+        self, client: ServiceBusClient, path: str, queue: QueueOffset
+    ) -> tuple[int | None, datetime | None]:
+        taken = {*queue.numbers, *queue.open}
+        receiver = open_receiver(client, path)
+        oldest: datetime | None = None
+        pages = 0
+        try:
+            async with aclosing(browse(receiver, 1)) as found:
+                async for page in found:
+                    waiting = [one for one in page if not _is_deferred(one) and one.sequence_number not in taken]
+                    oldest = min((one.enqueued_time_utc for one in waiting), default=None)
+                    pages += 1
+                    if oldest is not None or pages == SURVEY_PAGES:
+                        break
+        finally:
+            await receiver.close()
+        active = await active_count(client, path)  # the service counts deferred messages too
+        return (None if active is None else max(active - len(taken), 0)), oldest
 
     async def _complete_in(self, client: ServiceBusClient, path: str, numbers: Sequence[int]) -> tuple[int, ...]:
         if self._requires_session[path]:

@@ -62,6 +62,24 @@ CHECK_S: Final = 60.0
 """How often a running stream checks that its queue is still the same one."""
 
 
+REPORT_S: Final = 10.0
+"""How long a measured backlog is reported before it is measured again."""
+
+
+def check_version(options: Mapping[str, str]) -> None:
+    """Check that this version of PySpark can do what options of a stream ask for.
+
+    Raises:
+        InvalidOperationError: it cannot.
+    """
+    limits = [name for name in ("maxMessagesPerTrigger", "maxBytesPerTrigger") if name.lower() in options]
+    if limits and not HAS_ADMISSION_CONTROL:
+        raise InvalidOperationError(
+            f"{' and '.join(limits)} need PySpark 4.2, and this is {pyspark.__version__}, which does not ask a Python "
+            "source for a part of what is available: remove the option, or update PySpark"
+        )
+
+
 @dataclass(frozen=True)
 class StreamPartition(InputPartition):
     """The messages that one task of a micro-batch reads.
@@ -95,13 +113,9 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._checked_at: dict[str, float] = {}
         self._is_partitioned: dict[str, bool | None] = {}
         self._requires_session: dict[str, bool] = {}
+        self._report: dict[str, Any] | None = None
+        self._reported_until = 0.0
         self._targets: dict[str, dict[int, int]] | None = None  # with the trigger AvailableNow
-        is_limited = (options.max_messages_per_trigger, options.max_bytes_per_trigger) != (None, None)
-        if is_limited and not HAS_ADMISSION_CONTROL:
-            raise InvalidOperationError(
-                "maxMessagesPerTrigger and maxBytesPerTrigger need PySpark 4.2: before it, a Python source is not "
-                f"asked for a part of what is available; remove them, or update PySpark {pyspark.__version__}"
-            )
 
     # -- called by Spark on the driver
 
@@ -130,6 +144,29 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         most = self._limit()
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Return what Spark shows as `latestOffset` of the source: what waits behind the position, and the limits."""
+        try:
+            worker_clients().run(self._measure())
+        except ServiceBusError as error:
+            facts = {"error": type(error).__name__, "reason": str(error)}
+            log_event("stream.not_measured", "cannot measure the backlog: {error}: {reason}", facts)
+        return self._report
+
+    async def _measure(self) -> None:
+        position = self._position
+        if position is None or clock.monotonic() < self._reported_until:
+            return
+        self._reported_until = clock.monotonic() + REPORT_S
+        client = await self._opened()
+        queues: dict[str, Any] = {}
+        for path, queue in position.queues.items():
+            count, oldest = await self._waiting(client, path, queue)
+            age_s = None if oldest is None else max(round(clock.now() - oldest.timestamp(), 1), 0.0)
+            queues[path] = {"backlog": count, "oldestAgeSeconds": age_s}
+        limits = {"maxMessagesPerTrigger": self._limit(), "maxBytesPerTrigger": self._options.max_bytes_per_trigger}
+        self._report = {"queues": queues, **limits}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin = StreamOffset.of_json(start, **self._identity())
@@ -225,6 +262,12 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     @abstractmethod
     async def _started(self, client: ServiceBusClient, path: str, created: str | None) -> QueueOffset:
         """Return the initial offset of a queue."""
+
+    @abstractmethod
+    async def _waiting(
+        self, client: ServiceBusClient, path: str, queue: QueueOffset
+    ) -> tuple[int | None, datetime | None]:
+        """Return how many messages of a queue wait to be read, None = unknown, and when the oldest was enqueued."""
 
     @abstractmethod
     async def _plan(self, position: StreamOffset, most: int | None) -> StreamOffset:
@@ -376,6 +419,18 @@ class PeekStreamReader(ServiceBusStreamReader):
             until = await _newest(client, path, ends.values()) or queue.until
             planned[path] = replace(queue, next=queue.next | ends, first=first, until=until)
         return StreamOffset("peek", position.namespace, position.batch + 1, planned)
+
+    async def _waiting(
+        self, client: ServiceBusClient, path: str, queue: QueueOffset
+    ) -> tuple[int | None, datetime | None]:
+        found = await self._extents(client, path, queue.next)
+        receiver = open_receiver(client, path)
+        try:
+            pages = [await receiver.peek_messages(1, sequence_number=extent.first) for extent in found.values()]
+        finally:
+            await receiver.close()
+        times = [page[0].enqueued_time_utc for page in pages if page]
+        return sum(extent.end - extent.first for extent in found.values()), min(times, default=None)
 
     def _tasks(self, begin: StreamOffset, end: StreamOffset) -> list[StreamPartition]:
         ranges: dict[tuple[str, int], tuple[int, int]] = {}

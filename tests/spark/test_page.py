@@ -13,7 +13,6 @@ from sbclient_spark.read.options import READ_TABLE
 from sbclient_spark.write.options import WRITE_TABLE
 from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import write
-from tests.spark.test_stream_source import needs_limits
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
 OPTIONS: Final = PAGE.split("## Options")[1].split("## Measurements")[0]
@@ -82,7 +81,6 @@ def test_the_documented_stream_with_reports_runs(spark: SparkSession, pair: Emul
     assert (line["outcome"], line["sent"]) == ("commit", 2)
 
 
-@needs_limits
 def test_the_documented_stream_of_sessions_keeps_states_and_dead_letters_a_bad_session(
     spark: SparkSession, pair: EmulatedPair, tmp_path: Path
 ) -> None:

@@ -311,6 +311,30 @@ def test_what_left_the_queue_before_the_stream_began_is_no_loss(clients: WorkerC
     assert Stream(clients).batch() == texts(range(4, 10))
 
 
+@pytest.mark.parametrize("mode", ["peek", "receive"])
+def test_a_stream_reports_its_backlog_and_the_age_of_the_oldest_message(
+    clients: WorkerClients, set_forward: Callable[[float], None], mode: str
+) -> None:
+    create(clients)
+    send(clients, range(5))
+    set_forward(100)
+    send(clients, range(5, 12))
+    stream = Stream(clients, mode=mode, maxMessagesPerTrigger=5)
+    assert stream.reader.reportLatestOffset() is None
+    assert len(stream.batch()) == 5
+    set_forward(130)
+    report = stream.reader.reportLatestOffset()
+    assert report is not None
+    assert report["queues"]["orders"]["backlog"] == 7
+    assert 30 <= report["queues"]["orders"]["oldestAgeSeconds"] < 100
+    assert report["maxMessagesPerTrigger"] == 5
+    assert sum(len(stream.batch()) for _ in range(3)) == 7
+    assert stream.reader.reportLatestOffset() == report, "it is measured every ten seconds"
+    set_forward(150)
+    (after,) = (stream.reader.reportLatestOffset() or {})["queues"].values()
+    assert after == {"backlog": 0, "oldestAgeSeconds": None}
+
+
 # -- faults ------------------------------------------------------------------------------------------------------
 
 
