@@ -7,44 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
-
-PARTITION_KEY_ANNOTATION: Final = "x-opt-partition-key"
-SCHEDULED_ENQUEUE_TIME_ANNOTATION: Final = "x-opt-scheduled-enqueue-time"
-ENQUEUED_TIME_ANNOTATION: Final = "x-opt-enqueued-time"
-SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-sequence-number"
-ENQUEUE_SEQUENCE_NUMBER_ANNOTATION: Final = "x-opt-enqueue-sequence-number"
-LOCKED_UNTIL_ANNOTATION: Final = "x-opt-locked-until"
-DEAD_LETTER_SOURCE_ANNOTATION: Final = "x-opt-deadletter-source"
-MESSAGE_STATE_ANNOTATION: Final = "x-opt-message-state"
-LOCK_TOKEN_ANNOTATION: Final = "x-opt-lock-token"
-VIA_PARTITION_KEY_ANNOTATION: Final = "x-opt-via-partition-key"
-
-BROKER_ANNOTATIONS: Final = frozenset(
-    {
-        ENQUEUED_TIME_ANNOTATION,
-        SEQUENCE_NUMBER_ANNOTATION,
-        ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
-        LOCKED_UNTIL_ANNOTATION,
-        DEAD_LETTER_SOURCE_ANNOTATION,
-        MESSAGE_STATE_ANNOTATION,
-        LOCK_TOKEN_ANNOTATION,
-    }
-)
-"""The annotations that only a broker may set; those of a sender are dropped."""
-
-ATTRIBUTES_BY_ANNOTATION: Final = {
-    PARTITION_KEY_ANNOTATION: "partition_key",
-    SCHEDULED_ENQUEUE_TIME_ANNOTATION: "scheduled_enqueue_time_utc",
-    ENQUEUED_TIME_ANNOTATION: "enqueued_time_utc",
-    SEQUENCE_NUMBER_ANNOTATION: "sequence_number",
-    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION: "enqueued_sequence_number",
-    LOCKED_UNTIL_ANNOTATION: "locked_until_utc",
-    DEAD_LETTER_SOURCE_ANNOTATION: "dead_letter_source",
-    MESSAGE_STATE_ANNOTATION: "state",
-}
-"""The attribute of a received message for each annotation. Source: the AMQP guide of Service Bus."""
 
 
 class AmqpMessageBodyType(StrEnum):

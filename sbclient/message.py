@@ -14,11 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 from uuid import UUID
 
-from sbclient.annotated_message import (
-    ATTRIBUTES_BY_ANNOTATION,
-    AmqpAnnotatedMessage,
-    ApplicationProperties,
-)
+from sbclient.annotated_message import AmqpAnnotatedMessage, ApplicationProperties
 from sbclient.annotated_message import AmqpMessageBodyType as AmqpMessageBodyType
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
@@ -174,8 +170,8 @@ class Content(Protocol):
     def read(self, name: str) -> Any:
         """Return the value of an attribute, by its name with an underscore."""
 
-    def annotated(self) -> AmqpAnnotatedMessage:
-        """Return the sections of the message."""
+    def annotated(self, received: ServiceBusReceivedMessage | None = None) -> AmqpAnnotatedMessage:
+        """Return the sections of the message, with the annotations of the broker if it was received."""
 
     @property
     def size_bytes(self) -> int:
@@ -586,9 +582,8 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     @property
     def raw_amqp_message(self) -> AmqpAnnotatedMessage:
         """The sections of the message."""
-        noted = {name: getattr(self, attribute) for name, attribute in ATTRIBUTES_BY_ANNOTATION.items()}
         assert self._content is not None  # every received message has encoded content
-        raw = self._content.annotated()
+        raw = self._content.annotated(self)
         ttl = self.time_to_live
         return replace(
             raw,
@@ -597,7 +592,6 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
                 delivery_count=self.delivery_count,
                 time_to_live=None if ttl is None else ttl // timedelta(milliseconds=1),
             ),
-            annotations={**raw.annotations, **{name: value for name, value in noted.items() if value is not None}},
             application_properties=dict(self.application_properties),
         )
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from sbclient.amqp import servicebus
 from sbclient.amqp.encode import encode_binary, encode_map
 from sbclient.amqp.encoded import EncodedMessage
 from sbclient.amqp.errors import INVALID_FIELD, WireError
 from sbclient.amqp.fields import encode_composite
 from sbclient.amqp.performatives import BATCH_FORMAT
 from sbclient.amqp.sections import Properties, Sections
-from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, VIA_PARTITION_KEY_ANNOTATION
 
 SECTION_BYTES: Final = 8
 """The most bytes that a message of a batch takes besides its own."""
@@ -146,7 +146,7 @@ class _Sections:
 def _head(first: EncodedMessage, via_partition_key: str | None = None) -> bytes:
     """Return the sections before the messages."""
     head = b""
-    keys = {PARTITION_KEY_ANNOTATION: first.partition_key, VIA_PARTITION_KEY_ANNOTATION: via_partition_key}
+    keys = {servicebus.PARTITION_KEY: first.partition_key, servicebus.VIA_PARTITION_KEY: via_partition_key}
     if first.partition_key is not None or via_partition_key is not None:
         head = b"\x00\x53\x72" + encode_map({name: key for name, key in keys.items() if key is not None})
     if first.message_id is not None or first.session_id is not None:

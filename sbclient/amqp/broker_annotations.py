@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from sbclient.amqp import servicebus
 from sbclient.amqp.decimals import service_decimal
 from sbclient.amqp.decode import skip_value
 from sbclient.amqp.encode import (
@@ -34,15 +35,6 @@ from sbclient.amqp.sections import (
     list_fields,
     map_entries,
     rewritten_map,
-)
-from sbclient.annotated_message import (
-    DEAD_LETTER_SOURCE_ANNOTATION,
-    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
-    ENQUEUED_TIME_ANNOTATION,
-    LOCK_TOKEN_ANNOTATION,
-    LOCKED_UNTIL_ANNOTATION,
-    MESSAGE_STATE_ANNOTATION,
-    SEQUENCE_NUMBER_ANNOTATION,
 )
 from sbclient.message import (
     PropertyValue,
@@ -109,13 +101,13 @@ class _Shared(NamedTuple):
 
 _pack_long: Final = struct.Struct(">q").pack
 _pack_fixed: Final = struct.Struct(">22sq24sq").pack
-_ENQUEUED: Final = encode_symbol(ENQUEUED_TIME_ANNOTATION) + b"\x83"
-_SEQUENCE: Final = encode_symbol(SEQUENCE_NUMBER_ANNOTATION) + b"\x81"
-_LOCKED: Final = encode_symbol(LOCKED_UNTIL_ANNOTATION) + b"\x83"
-_ENQUEUE_SEQUENCE: Final = encode_symbol(ENQUEUE_SEQUENCE_NUMBER_ANNOTATION) + b"\x81"
-_STATE: Final = encode_symbol(MESSAGE_STATE_ANNOTATION) + b"\x54"
-_SOURCE: Final = encode_symbol(DEAD_LETTER_SOURCE_ANNOTATION)
-_TOKEN: Final = encode_symbol(LOCK_TOKEN_ANNOTATION) + b"\x98"
+_ENQUEUED: Final = encode_symbol(servicebus.ENQUEUED_TIME) + b"\x83"
+_SEQUENCE: Final = encode_symbol(servicebus.SEQUENCE_NUMBER) + b"\x81"
+_LOCKED: Final = encode_symbol(servicebus.LOCKED_UNTIL) + b"\x83"
+_ENQUEUE_SEQUENCE: Final = encode_symbol(servicebus.ENQUEUE_SEQUENCE_NUMBER) + b"\x81"
+_STATE: Final = encode_symbol(servicebus.MESSAGE_STATE) + b"\x54"
+_SOURCE: Final = encode_symbol(servicebus.DEAD_LETTER_SOURCE)
+_TOKEN: Final = encode_symbol(servicebus.LOCK_TOKEN) + b"\x98"
 _ONLY_TOKEN: Final = sized_map(_TOKEN + bytes(16), 2)[:-16]
 _EMPTY_MAP: Final = sized_map(b"", 0)
 

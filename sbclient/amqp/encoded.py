@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
+from sbclient.amqp import servicebus
 from sbclient.amqp.encode import (
     encode_binary,
     encode_integer,
@@ -44,17 +45,15 @@ from sbclient.amqp.sections import (
     map_entries,
 )
 from sbclient.amqp.types import Binary, Opaque, Timestamp, TypedInteger
-from sbclient.annotated_message import (
-    BROKER_ANNOTATIONS,
-    PARTITION_KEY_ANNOTATION,
-    SCHEDULED_ENQUEUE_TIME_ANNOTATION,
-    VIA_PARTITION_KEY_ANNOTATION,
-    AmqpAnnotatedMessage,
-    AmqpMessageHeader,
-    AmqpMessageProperties,
-)
+from sbclient.annotated_message import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from sbclient.errors import InvalidOperationError
-from sbclient.message import MAX_ID_LENGTH, AmqpMessageBodyType, PropertyValue, ServiceBusMessage
+from sbclient.message import (
+    MAX_ID_LENGTH,
+    AmqpMessageBodyType,
+    PropertyValue,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+)
 
 MAX_TTL_MS: Final = 2**32 - 1
 """The longest time to live that the header can hold, 49.7 days.
@@ -66,9 +65,9 @@ A longer one is sent as this value, and as the time from the creation of the mes
 LONGEST_HEADER_TTL: Final = timedelta(milliseconds=MAX_TTL_MS)
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_PARTITION_KEY: Final = encode_symbol(PARTITION_KEY_ANNOTATION)
-_SCHEDULE: Final = encode_symbol(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
-_VIA_PARTITION_KEY: Final = encode_symbol(VIA_PARTITION_KEY_ANNOTATION)
+_PARTITION_KEY: Final = encode_symbol(servicebus.PARTITION_KEY)
+_SCHEDULE: Final = encode_symbol(servicebus.SCHEDULED_ENQUEUE_TIME)
+_VIA_PARTITION_KEY: Final = encode_symbol(servicebus.VIA_PARTITION_KEY)
 
 _LATEST_EXPIRY_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last one that a `datetime` has."""
@@ -237,8 +236,9 @@ class EncodedMessage:
             return self._typed_properties() or None
         return getattr(self, name[1:])
 
-    def annotated(self) -> AmqpAnnotatedMessage:
-        """Return all sections of the message, decoded."""
+    def annotated(self, received: ServiceBusReceivedMessage | None = None) -> AmqpAnnotatedMessage:
+        """Return all sections of the message, decoded; see `message.Content`."""
+        noted = {name: getattr(received, each, None) for name, each in servicebus.ATTRIBUTES_BY_ANNOTATION.items()}
         sections = self.sections
         raw = sections.raw_value(HEADER)
         is_set = [field != _NULL for field in list_fields(raw)] if raw else []
@@ -248,7 +248,7 @@ class EncodedMessage:
             properties=AmqpMessageProperties(**sections.properties._asdict()),
             header=AmqpMessageHeader(time_to_live=known.pop("ttl", None), **known),
             footer=sections.footer,
-            annotations=self.annotations,
+            annotations={**self.annotations, **{name: value for name, value in noted.items() if value is not None}},
             delivery_annotations=sections.delivery_annotations,
             application_properties=self._typed_properties(),
             content=self.body,
@@ -295,7 +295,7 @@ class EncodedMessage:
                 properties[place] = _NULL if changes[name] is None else encode_field(changes[name])
         dropped = {annotation for name, annotation in _ANNOTATIONS.items() if name in changes}
         if via_partition_key is not None:
-            dropped.add(VIA_PARTITION_KEY_ANNOTATION)
+            dropped.add(servicebus.VIA_PARTITION_KEY)
         annotations = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS), dropped)
         added = _annotations(changes.get("partition_key"), changes.get("scheduled_enqueue_time_utc"), via_partition_key)
         delivery_annotations = senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS))
@@ -339,8 +339,8 @@ class EncodedMessage:
 
 
 _ANNOTATIONS: Final = {
-    "partition_key": PARTITION_KEY_ANNOTATION,
-    "scheduled_enqueue_time_utc": SCHEDULED_ENQUEUE_TIME_ANNOTATION,
+    "partition_key": servicebus.PARTITION_KEY,
+    "scheduled_enqueue_time_utc": servicebus.SCHEDULED_ENQUEUE_TIME,
 }
 
 
@@ -535,7 +535,7 @@ def senders_entries(annotations: bytes, dropped: Iterable[str] = ()) -> list[byt
         return [
             entry
             for name, entry in map_entries(annotations)
-            if not (isinstance(name, str) and (name in BROKER_ANNOTATIONS or name in dropped))
+            if not (isinstance(name, str) and (name in servicebus.BROKER_ANNOTATIONS or name in dropped))
         ]
     except WireError:
         return []
@@ -691,17 +691,17 @@ def _read_annotations(message: EncodedMessage) -> None:
     message.partition_key = message.scheduled_enqueue_time_utc = None
     if not annotations:
         return
-    key = annotations.get(PARTITION_KEY_ANNOTATION)
+    key = annotations.get(servicebus.PARTITION_KEY)
     if key is not None:
         key = _text(key) if isinstance(key, bytes) else key  # azure-servicebus sends a key on as binary
         if not isinstance(key, str):
-            raise WireError(INVALID_FIELD, f"{PARTITION_KEY_ANNOTATION} is a {type(key).__name__}, not a string")
+            raise WireError(INVALID_FIELD, f"{servicebus.PARTITION_KEY} is a {type(key).__name__}, not a string")
         message.partition_key = _short("partition_key", key)
-    schedule = annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+    schedule = annotations.get(servicebus.SCHEDULED_ENQUEUE_TIME)
     if schedule is not None:
         if not isinstance(schedule, datetime):
             raise WireError(
-                INVALID_FIELD, f"{SCHEDULED_ENQUEUE_TIME_ANNOTATION} is a {type(schedule).__name__}, not a timestamp"
+                INVALID_FIELD, f"{servicebus.SCHEDULED_ENQUEUE_TIME} is a {type(schedule).__name__}, not a timestamp"
             )
         message.scheduled_enqueue_time_utc = schedule
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
+from sbclient.amqp import servicebus
 from sbclient.amqp.types import moment_of
 
 _unpack_long: Final = struct.Struct(">q").unpack_from
@@ -22,13 +23,13 @@ _TEXT_CODES: Final = tuple(
 _NAMES: Final = {
     name.encode(): name
     for name in (
-        "x-opt-enqueued-time",
-        "x-opt-sequence-number",
-        "x-opt-locked-until",
-        "x-opt-enqueue-sequence-number",
-        "x-opt-message-state",
-        "x-opt-partition-key",
-        "x-opt-scheduled-enqueue-time",
+        servicebus.ENQUEUED_TIME,
+        servicebus.SEQUENCE_NUMBER,
+        servicebus.LOCKED_UNTIL,
+        servicebus.ENQUEUE_SEQUENCE_NUMBER,
+        servicebus.MESSAGE_STATE,
+        servicebus.PARTITION_KEY,
+        servicebus.SCHEDULED_ENQUEUE_TIME,
     )
 }
 

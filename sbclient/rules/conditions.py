@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from sbclient.amqp.errors import DECODE_ERROR, FRAME_SIZE_TOO_SMALL, INVALID_FIELD, NOT_ALLOWED, NOT_IMPLEMENTED
+from sbclient.amqp.servicebus import ARGUMENT_ERROR, ARGUMENT_OUT_OF_RANGE, CONTAINER_CLOSE
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
@@ -36,39 +38,44 @@ from sbclient.errors import (
     SessionLockLostError,
 )
 
+_OWN_STATUS: Final[Mapping[type[ServiceBusError], int]] = {
+    MessageLockLostError: 410,
+    MessageNotFoundError: 404,
+    MessageSizeExceededError: 403,
+    MessagingEntityAlreadyExistsError: 409,
+    MessagingEntityDisabledError: 400,
+    MessagingEntityNotFoundError: 404,
+    OperationTimeoutError: 408,
+    ServiceBusAuthenticationError: 401,
+    ServiceBusAuthorizationError: 401,
+    ServiceBusConnectionError: 503,
+    ServiceBusInternalError: 500,
+    ServiceBusQuotaExceededError: 403,
+    ServiceBusServerBusyError: 503,
+    SessionCannotBeLockedError: 410,
+    SessionLockLostError: 410,
+}
+"""The status code of a management reply with the condition of an error class."""
+
 _CONDITIONS: Final[Mapping[str, tuple[type[ServiceBusError], int]]] = MappingProxyType(
     {
-        "amqp:connection:forced": (ServiceBusConnectionError, 503),
-        "amqp:decode-error": (InvalidOperationError, 400),
-        "amqp:frame-size-too-small": (InvalidOperationError, 400),
+        **{error.condition: (error, status) for error, status in _OWN_STATUS.items() if error.condition},
+        DECODE_ERROR: (InvalidOperationError, 400),
+        FRAME_SIZE_TOO_SMALL: (InvalidOperationError, 400),
         "amqp:illegal-state": (InvalidOperationError, 400),
-        "amqp:internal-error": (ServiceBusInternalError, 500),
-        "amqp:invalid-field": (InvalidOperationError, 400),
+        INVALID_FIELD: (InvalidOperationError, 400),
         "amqp:link:detach-forced": (ServiceBusConnectionError, 503),
-        "amqp:link:message-size-exceeded": (MessageSizeExceededError, 403),
-        "amqp:not-allowed": (InvalidOperationError, 400),
-        "amqp:not-found": (MessagingEntityNotFoundError, 404),
-        "amqp:not-implemented": (InvalidOperationError, 501),
+        NOT_ALLOWED: (InvalidOperationError, 400),
+        NOT_IMPLEMENTED: (InvalidOperationError, 501),
         "amqp:precondition-failed": (InvalidOperationError, 412),
         "amqp:resource-deleted": (MessagingEntityNotFoundError, 410),
-        "amqp:resource-limit-exceeded": (ServiceBusQuotaExceededError, 403),
         "amqp:resource-locked": (ServiceBusInternalError, 409),
         "amqp:transaction:rollback": (ServiceBusError, 400),
         "amqp:transaction:timeout": (ServiceBusError, 408),
         "amqp:transaction:unknown-id": (InvalidOperationError, 404),
-        "amqp:unauthorized-access": (ServiceBusAuthorizationError, 401),
-        "com.microsoft:argument-error": (InvalidOperationError, 400),
-        "com.microsoft:argument-out-of-range": (InvalidOperationError, 400),
-        "com.microsoft:auth-failed": (ServiceBusAuthenticationError, 401),
-        "com.microsoft:container-close": (ServiceBusConnectionError, 503),
-        "com.microsoft:entity-already-exists": (MessagingEntityAlreadyExistsError, 409),
-        "com.microsoft:entity-disabled": (MessagingEntityDisabledError, 400),
-        "com.microsoft:message-lock-lost": (MessageLockLostError, 410),
-        "com.microsoft:message-not-found": (MessageNotFoundError, 404),
-        "com.microsoft:server-busy": (ServiceBusServerBusyError, 503),
-        "com.microsoft:session-cannot-be-locked": (SessionCannotBeLockedError, 410),
-        "com.microsoft:session-lock-lost": (SessionLockLostError, 410),
-        "com.microsoft:timeout": (OperationTimeoutError, 408),
+        ARGUMENT_ERROR: (InvalidOperationError, 400),
+        ARGUMENT_OUT_OF_RANGE: (InvalidOperationError, 400),
+        CONTAINER_CLOSE: (ServiceBusConnectionError, 503),
     }
 )
 """The error class of a condition, and the status code of a management reply with it."""

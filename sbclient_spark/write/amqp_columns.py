@@ -11,9 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sbclient.amqp import servicebus
 from sbclient.amqp.encode import encode_symbol
 from sbclient.amqp.encoded import MAX_TTL_MS
-from sbclient.annotated_message import PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 from sbclient.settings.durations import seconds_of
 from sbclient_spark.write.columns import entries
 
@@ -76,9 +76,9 @@ def annotation_section(key: pa.Array | None, schedule_us: pa.Array | None) -> li
     """Encode the message annotations; return an empty list if no row has any."""
     parts = []
     if key is not None:
-        parts.append(join(encode_symbol(PARTITION_KEY_ANNOTATION), sized(key, STRING)))
+        parts.append(join(encode_symbol(servicebus.PARTITION_KEY), sized(key, STRING)))
     if schedule_us is not None:
-        name = encode_symbol(SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+        name = encode_symbol(servicebus.SCHEDULED_ENQUEUE_TIME)
         parts.append(join(name, _moments(schedule_us)))
     if not parts:
         return []

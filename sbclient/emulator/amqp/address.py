@@ -10,9 +10,7 @@ from urllib.parse import unquote
 
 from sbclient.amqp import WireError
 from sbclient.amqp.errors import INVALID_FIELD
-
-CBS: Final = "$cbs"
-MANAGEMENT: Final = "$management"
+from sbclient.amqp.servicebus import CBS, MANAGEMENT
 
 MAX_ADDRESS_LENGTH: Final = 2048
 """Characters, including the host."""

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
+from sbclient.amqp import servicebus
 from sbclient.emulator.amqp.conditions import ArgumentError
 from sbclient.emulator.amqp.request_response import Request
 
@@ -45,7 +46,7 @@ class Arguments:
 
     def session_id(self) -> str | None:
         """The session id; None if it is missing."""
-        return self.optional_text("session-id")
+        return self.optional_text(servicebus.SESSION_ID)
 
     def number(self, name: str, default: int | None = None) -> int:
         """A whole number of 64 bits."""

@@ -14,18 +14,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sbclient.amqp import Coordinator, IncomingLink, Link, OutgoingLink, Source, Target, WireError
+from sbclient.amqp import Coordinator, IncomingLink, Link, OutgoingLink, Source, Target, WireError, servicebus
 from sbclient.amqp.errors import INVALID_FIELD, NOT_ALLOWED
 from sbclient.amqp.performatives import SETTLE_SETTLED
+from sbclient.amqp.servicebus import CBS, MANAGEMENT
 from sbclient.amqp.types import Described
 from sbclient.broker.directory import path_of
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
-from sbclient.emulator.amqp.address import CBS, MANAGEMENT, Node, entity_path_of, node_of
+from sbclient.emulator.amqp.address import Node, entity_path_of, node_of
 from sbclient.emulator.amqp.cbs import TokenNode
 from sbclient.emulator.amqp.coordinator import CoordinatorLink
 from sbclient.emulator.amqp.management import ManagementNode
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
-from sbclient.emulator.amqp.receiver_link import SESSION_FILTER, ReceiverLink
+from sbclient.emulator.amqp.receiver_link import ReceiverLink
 from sbclient.emulator.amqp.request_response import ReplyLink, RequestLink, check_management
 from sbclient.emulator.amqp.sender_link import SenderLink
 from sbclient.entities import EntityAddress, EntityKind, kind_of
@@ -40,12 +41,8 @@ UNSETTLED_STATE: Final = 2
 
 LONGEST_WAIT_S: Final = 86_400.0
 
-TIMEOUT: Final = "com.microsoft:timeout"
-ENTITY_TYPE: Final = "com.microsoft:entity-type"
 _ENTITY_TYPES: Final = {EntityKind.QUEUE: 0, EntityKind.TOPIC: 1, EntityKind.SUBSCRIPTION: 2}
 """The kinds of entities as clients number them."""
-
-TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 
 
 def handler_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkHandler:
@@ -83,7 +80,7 @@ def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkHandler:
         return RequestLink(
             peer, link, f"{node.path}/{MANAGEMENT}", ManagementNode(peer, node.path).on_request, node.path
         )
-    destination = _properties(link).get(TRANSFER_DESTINATION)
+    destination = _properties(link).get(servicebus.LINK_TRANSFER_DESTINATION)
     return SenderLink(
         peer,
         link,
@@ -128,7 +125,7 @@ def _check_kind(peer: Peer, link: Link, node: Node) -> None:
     Raises:
         WireError: it is of another kind.
     """
-    expected = _properties(link).get(ENTITY_TYPE)
+    expected = _properties(link).get(servicebus.LINK_ENTITY_TYPE)
     entity = peer.host.namespace.directory.get(split_sub_queue(node.path)[0])
     if entity is None or not isinstance(expected, int):
         return
@@ -159,7 +156,7 @@ def _properties(link: Link) -> Mapping[str, Any]:
 
 def _timeout_s(link: Link, default_s: float) -> float:
     """The timeout in the properties of an attach."""
-    timeout_ms = _properties(link).get(TIMEOUT)
+    timeout_ms = _properties(link).get(servicebus.LINK_TIMEOUT)
     if not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool):
         return default_s
     return min(max(timeout_ms / 1000, 0.0), LONGEST_WAIT_S)
@@ -172,9 +169,9 @@ def _session_of(source: Source | Target) -> SessionChoice:
         WireError: the filter has another value.
     """
     filters = source.filter if isinstance(source, Source) else None
-    if not filters or SESSION_FILTER not in filters:
+    if not filters or servicebus.SESSION_FILTER not in filters:
         return None
-    wanted = filters[SESSION_FILTER]
+    wanted = filters[servicebus.SESSION_FILTER]
     if isinstance(wanted, Described):
         wanted = wanted.value
     if wanted is None:

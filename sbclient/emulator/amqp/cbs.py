@@ -12,6 +12,7 @@ Laws (source: claims-based security, documented; users of the SDK see the status
 from __future__ import annotations
 
 from sbclient import clock
+from sbclient.amqp import servicebus
 from sbclient.broker.faults import Operation
 from sbclient.emulator.amqp.address import Node as Place
 from sbclient.emulator.amqp.address import node_of
@@ -52,7 +53,7 @@ class TokenNode:
         Raises:
             MessagingEntityNotFoundError: the audience does not exist.
         """
-        if request.operation != "put-token":
+        if request.operation != servicebus.PUT_TOKEN:
             return BAD_REQUEST, f"$cbs has no operation {request.operation[:64]!r}: send put-token"
         try:
             self._put(request)
@@ -69,7 +70,7 @@ class TokenNode:
 
     async def _reply_as_broker(self, request: Request, replies: Replies) -> None:
         """Open a sender to the missing entity, so that the client gets the error, or the fault, of the broker."""
-        peer, path = self._peer, node_of(request.arguments.get("name")).path
+        peer, path = self._peer, node_of(request.arguments.get(servicebus.NAME)).path
         try:
             await peer.perform(
                 Operation.OPEN,
@@ -88,7 +89,7 @@ class TokenNode:
 
     def _put(self, request: Request) -> None:
         peer = self._peer
-        audience = node_of(request.arguments.get("name"))
+        audience = node_of(request.arguments.get(servicebus.NAME))
         token = request.body
         if isinstance(token, bytes):
             token = token.decode(errors="replace")
@@ -108,7 +109,7 @@ class TokenNode:
 
 def _reply(request: Request, replies: Replies, status: int, description: str) -> None:
     # The SDK takes any error condition as a failure, so the reply has none.
-    replies.send(request, {"status-code": status, "status-description": description})
+    replies.send(request, {servicebus.CBS_STATUS_CODE: status, servicebus.CBS_STATUS_DESCRIPTION: description})
 
 
 def _audience_path(audience: Place) -> str:

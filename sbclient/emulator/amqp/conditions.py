@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from sbclient.amqp.errors import INTERNAL_ERROR, AmqpError, WireError
+from sbclient.amqp.servicebus import ARGUMENT_ERROR
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -17,8 +18,6 @@ from sbclient.errors import (
 )
 from sbclient.rules.conditions import STATUS_BY_CONDITION
 
-ARGUMENT_ERROR: Final = "com.microsoft:argument-error"
-DEAD_LETTER: Final = "com.microsoft:dead-letter"
 TRANSACTION_ROLLBACK: Final = "amqp:transaction:rollback"
 UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
 

@@ -34,6 +34,7 @@ from sbclient.amqp import (
     Limits,
     LinkDetached,
     OutgoingLink,
+    servicebus,
 )
 from sbclient.amqp.errors import NOT_IMPLEMENTED, UNAUTHORIZED
 from sbclient.amqp.link import Link
@@ -53,7 +54,6 @@ from sbclient.errors import (
 )
 from sbclient.rules.entity_path import canonical, split_sub_queue
 
-JMS_CLIENT: Final = "com.microsoft:is-client-provider"
 """The property by which the connection factory of azure-servicebus-jms asks for JMS 2.0."""
 
 JMS_ON_STANDARD: Final = "Full JMS 2.0 parity over AMQP is a feature supported only by a Premium Messaging namespace."
@@ -284,7 +284,7 @@ class _Connection:
         elif kind is ConnectionOpened:
             self._peer.has_new_deadline.set()  # the client has announced its idle timeout
             is_premium = self._context.host.namespace.profile.sku is MessagingSku.PREMIUM
-            if not is_premium and (event.open.properties or {}).get(JMS_CLIENT) is True:
+            if not is_premium and (event.open.properties or {}).get(servicebus.IS_JMS_CLIENT) is True:
                 self._peer.close(AmqpError(NOT_IMPLEMENTED, JMS_ON_STANDARD))
             if self._peer.grants.has_begun:
                 try:

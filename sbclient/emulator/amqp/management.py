@@ -13,8 +13,10 @@ from datetime import MAXYEAR
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from sbclient.amqp import EncodedMessage
+from sbclient.amqp import servicebus
+from sbclient.amqp import EncodedMessage, servicebus
 from sbclient.amqp.errors import NOT_IMPLEMENTED
+from sbclient.amqp.servicebus import MANAGEMENT
 from sbclient.amqp.types import Array, Int, Symbol, longs, timestamps
 from sbclient.broker.entity import PeekCursor, SharedPeekCursor
 from sbclient.broker.entry import utc_datetime
@@ -23,7 +25,6 @@ from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
-from sbclient.emulator.amqp.address import MANAGEMENT
 from sbclient.emulator.amqp.arguments import Arguments
 from sbclient.emulator.amqp.conditions import NO_CONTENT, OK, ArgumentError, status_of
 from sbclient.emulator.amqp.delivery import encode_entry
@@ -51,12 +52,7 @@ MAX_LISTED: Final = 10_000
 """The most that one request returns or deletes. Source of the second: batch delete, documented."""
 
 _MODES: Final = {0: ServiceBusReceiveMode.RECEIVE_AND_DELETE, 1: ServiceBusReceiveMode.PEEK_LOCK}
-_SETTLE_MODES: Final = {
-    "completed": SettleMode.COMPLETE,
-    "abandoned": SettleMode.ABANDON,
-    "defered": SettleMode.DEFER,  # the spelling of the service
-    "suspended": SettleMode.DEAD_LETTER,
-}
+_SETTLE_MODES: Final = {status: mode for mode, status in servicebus.DISPOSITION_STATUSES.items()}
 
 Body: TypeAlias = Mapping[str, Any] | None
 """The body of a reply; None = the result is empty."""
@@ -109,22 +105,26 @@ class ManagementNode:
         self._cursors: OrderedDict[tuple[str | None, str | None], PeekCursor] = OrderedDict()
         send, listen = AccessRights.SEND, AccessRights.LISTEN
         self._operations: Final = {
-            "peek-message": _Operation(Operation.PEEK, listen, self._peek),
-            "receive-by-sequence-number": _Operation(Operation.RECEIVE_DEFERRED, listen, self._receive_deferred),
-            "schedule-message": _Operation(Operation.SCHEDULE, send, self._schedule, is_transactional=True),
-            "cancel-scheduled-message": _Operation(Operation.CANCEL, send, self._cancel, is_transactional=True),
-            "renew-lock": _Operation(Operation.RENEW, listen, self._renew_locks),
-            "renew-session-lock": _Operation(Operation.RENEW, listen, self._renew_session),
-            "get-session-state": _Operation(Operation.SESSION, listen, self._get_state),
-            "set-session-state": _Operation(Operation.SESSION, listen, self._set_state),
-            "get-message-sessions": _Operation(Operation.SESSION, listen, self._list_sessions),
-            "update-disposition": _Operation(Operation.SETTLE, listen, self._settle, is_transactional=True),
-            "batch-delete-messages": _Operation(
+            servicebus.PEEK_MESSAGE: _Operation(Operation.PEEK, listen, self._peek),
+            servicebus.RECEIVE_BY_SEQUENCE_NUMBER: _Operation(
+                Operation.RECEIVE_DEFERRED, listen, self._receive_deferred
+            ),
+            servicebus.SCHEDULE_MESSAGE: _Operation(Operation.SCHEDULE, send, self._schedule, is_transactional=True),
+            servicebus.CANCEL_SCHEDULED_MESSAGE: _Operation(
+                Operation.CANCEL, send, self._cancel, is_transactional=True
+            ),
+            servicebus.RENEW_LOCK: _Operation(Operation.RENEW, listen, self._renew_locks),
+            servicebus.RENEW_SESSION_LOCK: _Operation(Operation.RENEW, listen, self._renew_session),
+            servicebus.GET_SESSION_STATE: _Operation(Operation.SESSION, listen, self._get_state),
+            servicebus.SET_SESSION_STATE: _Operation(Operation.SESSION, listen, self._set_state),
+            servicebus.GET_MESSAGE_SESSIONS: _Operation(Operation.SESSION, listen, self._list_sessions),
+            servicebus.UPDATE_DISPOSITION: _Operation(Operation.SETTLE, listen, self._settle, is_transactional=True),
+            servicebus.BATCH_DELETE_MESSAGES: _Operation(
                 Operation.RECEIVE, listen, self._delete, empty_condition=MessageNotFoundError.condition
             ),
-            "add-rule": _Operation(Operation.MANAGE, listen, self._add_rule, is_transactional=True),
-            "remove-rule": _Operation(Operation.MANAGE, listen, self._remove_rule, is_transactional=True),
-            "enumerate-rules": _Operation(Operation.MANAGE, listen, self._list_rules),
+            servicebus.ADD_RULE: _Operation(Operation.MANAGE, listen, self._add_rule, is_transactional=True),
+            servicebus.REMOVE_RULE: _Operation(Operation.MANAGE, listen, self._remove_rule, is_transactional=True),
+            servicebus.ENUMERATE_RULES: _Operation(Operation.MANAGE, listen, self._list_rules),
         }
 
     @property
@@ -146,7 +146,7 @@ class ManagementNode:
         except ServiceBusError as error:
             reported = peer.report(error)
             status = status_of(reported.condition)
-            replies.send(request, _status(status, reported.description or "", reported.condition))
+            replies.send(request, _status(status, reported.description or servicebus.PREFIX, reported.condition))
         else:
             if faults.drops_acknowledgement(self._path, peer.now()):
                 return
@@ -157,7 +157,7 @@ class ManagementNode:
         peer.flush()
 
     def _operation(self, request: Request) -> _Operation:
-        operation = self._operations.get(request.operation.removeprefix("com.microsoft:"))
+        operation = self._operations.get(servicebus.PREFIX + request.operation.removeprefix(servicebus.PREFIX))
         if operation is None:
             raise NotImplementedHere(f"{self._path} has no operation {request.operation[:64]!r}: check its name")
         return operation
@@ -187,15 +187,16 @@ class ManagementNode:
             request.call,
             self._path,
             self._cursor(request.link_name, session_id),
-            max_message_count=min(request.arguments.count("message-count", 1), MAX_PEEKED),
-            from_number=request.arguments.number("from-sequence-number", 0),
+            max_message_count=min(request.arguments.count(servicebus.MESSAGE_COUNT, 1), MAX_PEEKED),
+            from_number=request.arguments.number(servicebus.FROM_SEQUENCE_NUMBER, 0),
             session_id=session_id,
         )
-        without_body = request.arguments.flag("omit-message-body")
+        without_body = request.arguments.flag(servicebus.OMIT_MESSAGE_BODY)
         messages = [
-            {"message": encode_entry(entry, is_peeked=True, without_body=without_body).payload} for entry in found
+            {servicebus.MESSAGE: encode_entry(entry, is_peeked=True, without_body=without_body).payload}
+            for entry in found
         ]
-        return {"messages": messages} if messages else None
+        return {servicebus.MESSAGES: messages} if messages else None
 
     def _cursor(self, link_name: str | None, session_id: str | None) -> PeekCursor:
         browser = link_name, session_id
@@ -206,53 +207,57 @@ class ManagementNode:
         return cursor
 
     def _receive_deferred(self, request: _Call) -> Body:
-        mode = _MODES.get(request.arguments.number("receiver-settle-mode", 1))
+        mode = _MODES.get(request.arguments.number(servicebus.RECEIVER_SETTLE_MODE, 1))
         if mode is None:
             raise ArgumentError("receiver-settle-mode is neither 0, delete, nor 1, lock: give one of them")
         lock = self._lock(request)
         taken = self._namespace.receive_deferred(
-            request.call, self._path, request.arguments.numbers("sequence-numbers"), mode=mode, lock=lock
+            request.call, self._path, request.arguments.numbers(servicebus.SEQUENCE_NUMBERS), mode=mode, lock=lock
         )
         messages = []
         for entry in taken:
             payload, token = encode_entry(entry, lock=lock)
-            messages.append({"message": payload} if token is None else {"message": payload, "lock-token": token})
-        return {"messages": messages}
+            messages.append(
+                {servicebus.MESSAGE: payload}
+                if token is None
+                else {servicebus.MESSAGE: payload, servicebus.TOKEN: token}
+            )
+        return {servicebus.MESSAGES: messages}
 
     def _schedule(self, request: _Call) -> Body:
         messages = []
-        for each in request.arguments.maps("messages"):
-            payload = each.get("message")
+        for each in request.arguments.maps(servicebus.MESSAGES):
+            payload = each.get(servicebus.MESSAGE)
             if not isinstance(payload, bytes):
                 raise ArgumentError("an entry of messages has no message: give the encoded message, binary")
             messages.append(EncodedMessage.of(payload))
         numbers = self._namespace.schedule(request.call, self._path, messages, transaction=request.transaction)
-        return {"sequence-numbers": longs(numbers)}
+        return {servicebus.SEQUENCE_NUMBERS: longs(numbers)}
 
     def _cancel(self, request: _Call) -> Body:
-        numbers = request.arguments.numbers("sequence-numbers")
+        numbers = request.arguments.numbers(servicebus.SEQUENCE_NUMBERS)
         self._namespace.cancel_scheduled(request.call, self._path, numbers, transaction=request.transaction)
         return {}
 
     def _renew_locks(self, request: _Call) -> Body:
-        ends = self._namespace.renew_locks(request.call, self._path, request.arguments.tokens("lock-tokens"))
-        return {"expirations": timestamps(map(utc_datetime, ends))}
+        ends = self._namespace.renew_locks(request.call, self._path, request.arguments.tokens(servicebus.TOKENS))
+        return {servicebus.EXPIRATIONS: timestamps(map(utc_datetime, ends))}
 
     def _settle(self, request: _Call) -> Body:
-        status = request.arguments.text("disposition-status")
+        status = request.arguments.text(servicebus.DISPOSITION_STATUS)
         mode = _SETTLE_MODES.get(status)
         if mode is None:
             raise ArgumentError(f"disposition-status is {status[:64]!r}: give one of {', '.join(_SETTLE_MODES)}")
-        properties = properties_of(request.arguments.map("properties-to-modify"))
+        properties = properties_of(request.arguments.map(servicebus.PROPERTIES_TO_MODIFY))
         settlement = Settlement(mode, properties=properties)
         if mode is SettleMode.DEAD_LETTER:
-            reason = request.arguments.optional_text("deadletter-reason")
-            description = request.arguments.optional_text("deadletter-description")
+            reason = request.arguments.optional_text(servicebus.DEAD_LETTER_REASON)
+            description = request.arguments.optional_text(servicebus.DEAD_LETTER_DESCRIPTION)
             settlement = Settlement(mode, reason, description, properties)
         self._namespace.settle(
             request.call,
             self._path,
-            request.arguments.tokens("lock-tokens"),
+            request.arguments.tokens(servicebus.TOKENS),
             settlement,
             lock=self._lock(request) if self._requires_session else None,
             transaction=request.transaction,
@@ -265,8 +270,8 @@ class ManagementNode:
 
     def _delete(self, request: _Call) -> Body:
         """Delete the oldest messages that were enqueued before a time, and release the later ones unchanged."""
-        limit = min(request.arguments.count("message-count"), MAX_DELETED)
-        before = request.arguments.timestamp("enqueued-time-utc")
+        limit = min(request.arguments.count(servicebus.MESSAGE_COUNT), MAX_DELETED)
+        before = request.arguments.timestamp(servicebus.ENQUEUED_BEFORE)
         lock, call, namespace = self._lock(request), request.call, self._namespace
         taken = namespace.receive(call, self._path, max_message_count=limit, lock=lock) if limit else []
         tokens = [
@@ -279,7 +284,7 @@ class ManagementNode:
             else:
                 namespace.release(call, self._path, [token])
         deleted = sum(is_old for _, is_old in tokens)
-        return {"message-count": Int(deleted)} if deleted else None
+        return {servicebus.MESSAGE_COUNT: Int(deleted)} if deleted else None
 
     # ------------------------------------------------------------------ sessions
 
@@ -296,27 +301,28 @@ class ManagementNode:
         return lock
 
     def _renew_session(self, request: _Call) -> Body:
-        lock = self._held(request, request.arguments.text("session-id"))
-        return {"expiration": utc_datetime(self._namespace.renew_session(request.call, self._path, lock))}
+        lock = self._held(request, request.arguments.text(servicebus.SESSION_ID))
+        return {servicebus.EXPIRATION: utc_datetime(self._namespace.renew_session(request.call, self._path, lock))}
 
     def _get_state(self, request: _Call) -> Body:
-        lock = self._held(request, request.arguments.text("session-id"))
-        return {"session-state": self._namespace.get_session_state(request.call, self._path, lock)}
+        lock = self._held(request, request.arguments.text(servicebus.SESSION_ID))
+        return {servicebus.SESSION_STATE: self._namespace.get_session_state(request.call, self._path, lock)}
 
     def _set_state(self, request: _Call) -> Body:
-        lock = self._held(request, request.arguments.text("session-id"))
-        self._namespace.set_session_state(request.call, self._path, lock, request.arguments.binary("session-state"))
+        lock = self._held(request, request.arguments.text(servicebus.SESSION_ID))
+        self._namespace.set_session_state(
+            request.call, self._path, lock, request.arguments.binary(servicebus.SESSION_STATE)
+        )
         return {}
 
     def _list_sessions(self, request: _Call) -> Body:
-        after = request.arguments.timestamp("last-updated-time")
+        after = request.arguments.timestamp(servicebus.LAST_UPDATED_TIME)
         if after is not None and after.year == MAXYEAR:  # the largest value means all sessions
             after = None
         found = self._namespace.list_sessions(request.call, self._path, state_updated_after=after)
-        skip = request.arguments.count("skip", 0)
-        page = found[skip : skip + min(request.arguments.count("top", 100), MAX_LISTED)]
-        # "sessions-ids" is the spelling of the service.
-        return {"skip": Int(skip), "sessions-ids": Array(page, 0xB1)} if page else None
+        skip = request.arguments.count(servicebus.SKIP, 0)
+        page = found[skip : skip + min(request.arguments.count(servicebus.TOP, 100), MAX_LISTED)]
+        return {servicebus.SKIP: Int(skip), servicebus.SESSION_IDS: Array(page, 0xB1)} if page else None
 
     # ------------------------------------------------------------------ rules
 
@@ -330,33 +336,34 @@ class ManagementNode:
         return names
 
     def _add_rule(self, request: _Call) -> Body:
-        name = request.arguments.text("rule-name")
-        rule = rule_of(name, request.arguments.any("rule-description"))
+        name = request.arguments.text(servicebus.RULE_NAME)
+        rule = rule_of(name, request.arguments.any(servicebus.RULE_DESCRIPTION))
         self._namespace.management.create(request.call, self._rule_address(name), rule, transaction=request.transaction)
         return {}
 
     def _remove_rule(self, request: _Call) -> Body:
-        address = self._rule_address(request.arguments.text("rule-name"))
+        address = self._rule_address(request.arguments.text(servicebus.RULE_NAME))
         self._namespace.management.delete(request.call, address, transaction=request.transaction)
         return {}
 
     def _list_rules(self, request: _Call) -> Body:
         found = self._namespace.management.listed(request.call, EntityKind.RULE, self._subscription())
-        skip = request.arguments.count("skip", 0)
-        page = found[skip : skip + min(request.arguments.count("top", MAX_LISTED), MAX_LISTED)]
+        skip = request.arguments.count(servicebus.SKIP, 0)
+        page = found[skip : skip + min(request.arguments.count(servicebus.TOP, MAX_LISTED), MAX_LISTED)]
         rules = [described(rule) for rule in page if isinstance(rule, RuleProperties)]
-        return {"rules": rules} if rules else None
+        return {servicebus.RULES: rules} if rules else None
 
 
 def _status(code: int, description: str, condition: str | None = None) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"statusCode": code, "statusDescription": description}
+    arguments: dict[str, Any] = {servicebus.STATUS_CODE: code, servicebus.STATUS_DESCRIPTION: description}
     if condition is not None:
-        arguments["errorCondition"] = Symbol(condition)  # clients for .NET and older ones for Java accept no string
+        # Clients for .NET and older ones for Java accept no string.
+        arguments[servicebus.ERROR_CONDITION] = Symbol(condition)
     return arguments
 
 
 def _timeout_s(request: Request) -> float:
-    timeout_ms = request.arguments.get("com.microsoft:server-timeout")
+    timeout_ms = request.arguments.get(servicebus.SERVER_TIMEOUT)
     if not isinstance(timeout_ms, int) or isinstance(timeout_ms, bool):
         return OPERATION_TIMEOUT_S
     return min(max(timeout_ms / 1000, 0.0), LONGEST_TIMEOUT_S)

@@ -28,6 +28,7 @@ from sbclient.amqp import (
     OutgoingLink,
     Rejected,
     TransactionalState,
+    servicebus,
 )
 from sbclient.amqp.states import DeliveryState, is_terminal
 from sbclient.amqp.types import Described, Long
@@ -42,9 +43,6 @@ from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError,
 from sbclient.hosting.host import Performed
 from sbclient.rules.entity_path import canonical
 
-SESSION_FILTER: Final = "com.microsoft:session-filter"
-LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
-
 LONGEST_WAIT_S: Final = 60.0
 """The longest wait of one receive. A next one follows, so that one lost answer does not stop the link."""
 
@@ -58,9 +56,6 @@ is not detached in between. Source: seen; the duration is our choice."""
 
 FIRST_GUESS_BYTES: Final = 2**16
 """The expected size of a message until the link has sent one."""
-
-_TICKS_AT_1970: Final = 621_355_968_000_000_000
-_TICKS_PER_S: Final = 10_000_000
 
 
 class ReceiverLink(LinkHandler):
@@ -140,11 +135,14 @@ class ReceiverLink(LinkHandler):
             link.accept(source=requested._replace(filter=None) if filters else None)
             return
         self._peer.sessions[link.name] = canonical(self._path), lock
-        wanted, granted = filters.get(SESSION_FILTER), lock.session_id
+        wanted, granted = filters.get(servicebus.SESSION_FILTER), lock.session_id
         # Go clients decode described values only, the SDK for Python plain ones.
         answer = Described(wanted.descriptor, granted) if isinstance(wanted, Described) else granted
-        source = requested._replace(filter={SESSION_FILTER: answer})
-        link.accept(source=source, properties={LOCKED_UNTIL: Long(ticks_of(lock.locked_until))})
+        source = requested._replace(filter={servicebus.SESSION_FILTER: answer})
+        link.accept(
+            source=source,
+            properties={servicebus.LINK_LOCKED_UNTIL: Long(servicebus.ticks_of_timestamp(lock.locked_until))},
+        )
         self._watch = self._peer.start_waiting(self._watch_lock(lock), name="amqp session lock")
 
     async def _watch_lock(self, lock: SessionLock) -> None:
@@ -376,8 +374,3 @@ class ReceiverLink(LinkHandler):
                 declared.add(delivery, confirmation_of(state))
 
         return self._peer.perform_now(Operation.SETTLE, self._path, settle)
-
-
-def ticks_of(at: float) -> int:
-    """A timestamp in seconds since 1970 as .NET counts it: units of 100 ns since the year 1."""
-    return int(at * _TICKS_PER_S) + _TICKS_AT_1970

@@ -25,9 +25,10 @@ from sbclient.amqp import (
     TransactionalState,
     WireError,
     encode_sections,
+    servicebus,
 )
+from sbclient.amqp.servicebus import MANAGEMENT
 from sbclient.amqp.types import Int, Symbol
-from sbclient.emulator.amqp.address import MANAGEMENT
 from sbclient.emulator.amqp.conditions import amqp_error_of
 from sbclient.emulator.amqp.peer import LinkHandler, Peer
 from sbclient.errors import ServiceBusAuthorizationError
@@ -58,13 +59,13 @@ class Request(NamedTuple):
     @property
     def operation(self) -> str:
         """The name of the operation; empty if the request has none."""
-        operation = self.arguments.get("operation")
+        operation = self.arguments.get(servicebus.OPERATION)
         return operation if isinstance(operation, str) else ""
 
     @property
     def link_name(self) -> str | None:
         """The link that the request is about, if it names one."""
-        name = self.arguments.get("associated-link-name")
+        name = self.arguments.get(servicebus.ASSOCIATED_LINK)
         return name if isinstance(name, str) else None
 
 
@@ -218,6 +219,9 @@ def _reply(request: Request, arguments: Mapping[str, Any], body: Any) -> bytes:
         reported = amqp_error_of(error)
         return encode_sections(
             properties=properties,
-            application_properties={"statusCode": Int(500), "errorCondition": Symbol(reported.condition)},
+            application_properties={
+                servicebus.STATUS_CODE: Int(500),
+                servicebus.ERROR_CONDITION: Symbol(reported.condition),
+            },
             value=None,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sbclient.amqp import servicebus
 from sbclient.amqp.types import Described, ULong
 from sbclient.emulator.amqp.conditions import ArgumentError
 from sbclient.entities import (
@@ -41,7 +42,9 @@ def rule_of(name: str, description: Any) -> RuleProperties:
     """
     if not isinstance(description, Mapping):
         raise ArgumentError(f"the description of rule {name!r} is a {type(description).__name__}: give a map")
-    return RuleProperties(name, _filter_of(name, description), _action_of(name, description.get("sql-rule-action")))
+    return RuleProperties(
+        name, _filter_of(name, description), _action_of(name, description.get(servicebus.SQL_RULE_ACTION))
+    )
 
 
 def described(rule: RuleProperties) -> dict[str, Any]:
@@ -50,23 +53,23 @@ def described(rule: RuleProperties) -> dict[str, Any]:
     if rule.action is not None:
         action = Described(ULong(SQL_ACTION), [rule.action.sql_expression, _SQL_COMPATIBILITY_LEVEL])
     fields = [_described_filter(rule.filter), action, rule.name, rule.created_at_utc]
-    return {"rule-description": Described(ULong(RULE), fields)}
+    return {servicebus.RULE_DESCRIPTION: Described(ULong(RULE), fields)}
 
 
 def _filter_of(name: str, description: Mapping[str, Any]) -> RuleFilter:
-    sql, correlation = description.get("sql-filter"), description.get("correlation-filter")
+    sql, correlation = description.get(servicebus.SQL_FILTER), description.get(servicebus.CORRELATION_FILTER)
     if isinstance(sql, Mapping):
         return SqlRuleFilter(_expression(f"the filter of rule {name!r}", sql))
     if isinstance(correlation, Mapping):
         keys = {field: field.replace("_", "-") for field in CORRELATION_FIELDS}
         fields = {field: _text(name, key, correlation.get(key)) for field, key in keys.items()}
-        properties = correlation.get("properties")
+        properties = correlation.get(servicebus.PROPERTIES)
         if properties is not None and not isinstance(properties, Mapping):
             raise ArgumentError(f"the properties in the filter of rule {name!r} are not a map: give names and values")
         return CorrelationRuleFilter(properties=dict(properties or {}) or None, **fields)
-    if "true-filter" in description:
+    if servicebus.TRUE_FILTER in description:
         return TrueRuleFilter()
-    if "false-filter" in description:
+    if servicebus.FALSE_FILTER in description:
         return FalseRuleFilter()
     raise ArgumentError(f"rule {name!r} has no filter: give a sql-filter or a correlation-filter, each a map")
 
@@ -80,7 +83,7 @@ def _action_of(name: str, action: Any) -> SqlRuleAction | None:
 
 
 def _expression(what: str, found: Mapping[str, Any]) -> str:
-    expression = found.get("expression")
+    expression = found.get(servicebus.EXPRESSION)
     if not isinstance(expression, str):
         raise ArgumentError(f"{what} has no expression: give one, a string")
     return expression

@@ -23,16 +23,11 @@ from sbclient.amqp import (
     Rejected,
     TransactionalState,
     WireError,
+    servicebus,
     split_batch,
 )
 from sbclient.amqp.errors import INVALID_FIELD
 from sbclient.amqp.states import DeliveryState
-from sbclient.annotated_message import (
-    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
-    MESSAGE_STATE_ANNOTATION,
-    SCHEDULED_ENQUEUE_TIME_ANNOTATION,
-    VIA_PARTITION_KEY_ANNOTATION,
-)
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
@@ -44,9 +39,9 @@ CREDIT: Final = 1_000
 """Messages that a client may send before the broker answers."""
 
 NOT_NULL: Final = (
-    SCHEDULED_ENQUEUE_TIME_ANNOTATION,
-    MESSAGE_STATE_ANNOTATION,
-    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
+    servicebus.SCHEDULED_ENQUEUE_TIME,
+    servicebus.MESSAGE_STATE,
+    servicebus.ENQUEUE_SEQUENCE_NUMBER,
 )
 """Annotations whose null the service rejects (seen)."""
 
@@ -196,12 +191,12 @@ def _via_key(first: EncodedMessage) -> str | None:
     Raises:
         WireError: the key is not a string.
     """
-    key = first.sections.message_annotations.get(VIA_PARTITION_KEY_ANNOTATION)
+    key = first.sections.message_annotations.get(servicebus.VIA_PARTITION_KEY)
     if isinstance(key, bytes):
         key = key.decode(errors="replace")
     if key is not None and not isinstance(key, str):
         raise WireError(
-            INVALID_FIELD, f"{VIA_PARTITION_KEY_ANNOTATION} is a {type(key).__name__}, a string is expected"
+            INVALID_FIELD, f"{servicebus.VIA_PARTITION_KEY} is a {type(key).__name__}, a string is expected"
         )
     return key
 

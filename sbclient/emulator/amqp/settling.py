@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from sbclient.amqp import RELEASED, Accepted, AmqpError, Modified, Rejected, TransactionalState
+from sbclient.amqp.servicebus import DEAD_LETTER
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Array, Described
 from sbclient.delivery import Settlement, SettleMode
-from sbclient.emulator.amqp.conditions import DEAD_LETTER, ArgumentError
+from sbclient.emulator.amqp.conditions import ArgumentError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 
 _COMPLETE = Settlement(SettleMode.COMPLETE)

@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, unquote
 import h11
 
 from sbclient import clock
+from sbclient.amqp import servicebus
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.browsers import reason_to_refuse
 from sbclient.emulator.net.http_messages import EventSource, Handler, NoResponse, Request, Response
@@ -35,7 +36,6 @@ from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
 
-WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 MAX_TARGET_LENGTH: Final = 8192
 MAX_HEADER_LINES: Final = 200
 """Of one request: each takes time to parse, and `max_header_bytes` has room for thousands."""
@@ -245,7 +245,10 @@ class _Connection:
 
 def _wants_websocket(request: Request) -> bool:
     path = "/" + "/".join(request.segments)
-    return path.casefold() == WEBSOCKET_PATH and request.headers.get("upgrade", "").strip().casefold() == "websocket"
+    return (
+        path.casefold() == servicebus.WEBSOCKET_PATH
+        and request.headers.get("upgrade", "").strip().casefold() == "websocket"
+    )
 
 
 def _has_two_lengths(head: h11.Request) -> bool:

@@ -24,10 +24,11 @@ from wsproto.events import (
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from sbclient.amqp import servicebus
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice
 
-SUB_PROTOCOLS: Final = ("AMQPWSB10", "amqp")
+SUB_PROTOCOLS: Final = (servicebus.WEBSOCKET_PROTOCOL, "amqp")
 MAX_MESSAGE_BYTES: Final = 1 << 20
 """aiohttp, on which the asynchronous Python SDK runs, accepts WebSocket messages of up to 4 MiB."""
 

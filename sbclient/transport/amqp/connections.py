@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
-from sbclient.amqp import Session
+from sbclient.amqp import Session, servicebus
 from sbclient.deadlines import Deadlines
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.tasks import OwnedTasks
@@ -25,8 +24,6 @@ from sbclient.transport.amqp.shared import Shared
 from sbclient.transport.amqp.tokens import Tokens
 from sbclient.transport.amqp.transactions import Control
 from sbclient.transport.credential_file import Rejections
-
-MANAGEMENT: Final = "$management"
 
 
 class Held:
@@ -85,7 +82,7 @@ class Held:
                 return self.connection
 
             node = self._nodes[path] = Requests(
-                connect, f"{path}/{MANAGEMENT}", tasks=self._tasks, deadlines=self._deadlines
+                connect, f"{path}/{servicebus.MANAGEMENT}", tasks=self._tasks, deadlines=self._deadlines
             )
         return node
 

@@ -8,18 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
-from sbclient.amqp import EncodedMessage, IncomingDelivery, Sections, WireError
+from sbclient.amqp import EncodedMessage, IncomingDelivery, Sections, WireError, servicebus
 from sbclient.amqp.types import Timestamp
-from sbclient.annotated_message import (
-    DEAD_LETTER_SOURCE_ANNOTATION,
-    ENQUEUE_SEQUENCE_NUMBER_ANNOTATION,
-    ENQUEUED_TIME_ANNOTATION,
-    LOCK_TOKEN_ANNOTATION,
-    LOCKED_UNTIL_ANNOTATION,
-    MESSAGE_STATE_ANNOTATION,
-    SEQUENCE_NUMBER_ANNOTATION,
-    AmqpAnnotatedMessage,
-)
+from sbclient.annotated_message import AmqpAnnotatedMessage
 from sbclient.delivery import expiry
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
@@ -105,11 +96,11 @@ def _number(message: AmqpReceivedMessage, name: str) -> int | None:
 
 
 def _state(message: AmqpReceivedMessage) -> ServiceBusMessageState:
-    return _STATES.get(_number(message, MESSAGE_STATE_ANNOTATION) or 0, ServiceBusMessageState.ACTIVE)
+    return _STATES.get(_number(message, servicebus.MESSAGE_STATE) or 0, ServiceBusMessageState.ACTIVE)
 
 
 def _dead_letter_source(message: AmqpReceivedMessage) -> str | None:
-    source = message._content.annotations.get(DEAD_LETTER_SOURCE_ANNOTATION)
+    source = message._content.annotations.get(servicebus.DEAD_LETTER_SOURCE)
     return source if isinstance(source, str) else None
 
 
@@ -121,12 +112,12 @@ def _lock_token(message: AmqpReceivedMessage) -> UUID | None:
 _ATTRIBUTES: Final[dict[str, Callable[[AmqpReceivedMessage], Any]]] = {
     "dead_letter_source": _dead_letter_source,
     "delivery_count": lambda message: message._content.sections.header.delivery_count,
-    "enqueued_sequence_number": lambda message: _number(message, ENQUEUE_SEQUENCE_NUMBER_ANNOTATION),
-    "enqueued_time_utc": lambda message: _timestamp(message, ENQUEUED_TIME_ANNOTATION) or _UNKNOWN,
+    "enqueued_sequence_number": lambda message: _number(message, servicebus.ENQUEUE_SEQUENCE_NUMBER),
+    "enqueued_time_utc": lambda message: _timestamp(message, servicebus.ENQUEUED_TIME) or _UNKNOWN,
     "expires_at_utc": lambda message: expiry(message.enqueued_time_utc, message.time_to_live),
     "lock_token": _lock_token,
-    "locked_until_utc": lambda message: _timestamp(message, LOCKED_UNTIL_ANNOTATION),
-    "sequence_number": lambda message: _number(message, SEQUENCE_NUMBER_ANNOTATION) or 0,
+    "locked_until_utc": lambda message: _timestamp(message, servicebus.LOCKED_UNTIL),
+    "sequence_number": lambda message: _number(message, servicebus.SEQUENCE_NUMBER) or 0,
     "state": _state,
 }
 
@@ -157,7 +148,7 @@ def token_of(delivery: IncomingDelivery) -> UUID | bytes:
     """
     if len(delivery.tag) == _TOKEN_BYTES:
         return delivery.tag
-    token = Sections(delivery.payload).delivery_annotations.get(LOCK_TOKEN_ANNOTATION)
+    token = Sections(delivery.payload).delivery_annotations.get(servicebus.LOCK_TOKEN)
     if isinstance(token, UUID):
         return token
     raise InvalidOperationError("a delivery has no lock token: neither a tag of 16 bytes nor the annotation")

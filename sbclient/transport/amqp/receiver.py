@@ -21,12 +21,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from sbclient import clock
-from sbclient.amqp import Attach, IncomingDelivery, Source, TransactionalState
+from sbclient.amqp import Attach, IncomingDelivery, Source, TransactionalState, servicebus
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
@@ -54,18 +54,6 @@ from sbclient.transport.amqp.shared import Shared
 from sbclient.transport.amqp.transactions import transaction_of
 from sbclient.transport.base import ReceiverLink, TransactionLink
 
-_UPDATE: Final = {
-    SettleMode.COMPLETE: "completed",
-    SettleMode.ABANDON: "abandoned",
-    SettleMode.DEFER: "defered",  # the service's own spelling
-    SettleMode.DEAD_LETTER: "suspended",
-}
-"""The status of a settlement by lock token."""
-
-SESSION_FILTER: Final = "com.microsoft:session-filter"
-LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
-TIMEOUT: Final = "com.microsoft:timeout"
-
 MAX_MESSAGE_BYTES: Final = 2**27
 ACCEPT_GRACE_S: Final = 2.0
 """The service ends the wait for a session by itself; only if it does not, the client does."""
@@ -75,7 +63,6 @@ LEAST_ATTACH_S: Final = 15.0
 CLOSE_S: Final = 2.0
 """How long the service may take to let go of a link that is closed."""
 
-_TICKS_AT_1970: Final = 621_355_968_000_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -222,8 +209,8 @@ class AmqpReceiver(ReceiverLink):
         filters = None
         if self._session is not None:
             wanted = self._session if isinstance(self._session, str) else None
-            filters = {SESSION_FILTER: wanted}
-            properties = {TIMEOUT: UInt(max(1, min(int(self._session_wait_s * 1000), 2**32 - 1)))}
+            filters = {servicebus.SESSION_FILTER: wanted}
+            properties = {servicebus.LINK_TIMEOUT: UInt(max(1, min(int(self._session_wait_s * 1000), 2**32 - 1)))}
         end.start(
             amqp_session.attach_receiver(
                 connection.new_link_name(),
@@ -244,14 +231,14 @@ class AmqpReceiver(ReceiverLink):
             ServiceBusCommunicationError: the service accepted no session.
         """
         if self._session is not None:
-            held = (attach.source.filter or {}).get(SESSION_FILTER) if attach.source is not None else None
+            held = (attach.source.filter or {}).get(servicebus.SESSION_FILTER) if attach.source is not None else None
             if not isinstance(held, str):
                 raise ServiceBusCommunicationError(f"the service accepted no session of {self.path!r}: try again")
             self._session_id = held
             self._was_accepted = True
-            ticks = (attach.properties or {}).get(LOCKED_UNTIL)
+            ticks = (attach.properties or {}).get(servicebus.LINK_LOCKED_UNTIL)
             if isinstance(ticks, int):
-                self._session_locked_until = _EPOCH + timedelta(microseconds=(int(ticks) - _TICKS_AT_1970) // 10)
+                self._session_locked_until = servicebus.timestamp_of_ticks(ticks)
         self._attaching = None
         self._has_attached = True
         self._inbox.open(end)
@@ -392,14 +379,14 @@ class AmqpReceiver(ReceiverLink):
     ) -> None:
         assert message.lock_token is not None  # the caller has checked it
         body: dict[str, Any] = {
-            "disposition-status": _UPDATE[settlement.mode],
-            "lock-tokens": uuids([message.lock_token]),
+            servicebus.DISPOSITION_STATUS: servicebus.DISPOSITION_STATUSES[settlement.mode],
+            servicebus.TOKENS: uuids([message.lock_token]),
         }
         if settlement.mode is SettleMode.DEAD_LETTER:
-            body["deadletter-reason"] = settlement.reason
-            body["deadletter-description"] = settlement.error_description
+            body[servicebus.DEAD_LETTER_REASON] = settlement.reason
+            body[servicebus.DEAD_LETTER_DESCRIPTION] = settlement.error_description
         await self._ask(
-            "update-disposition",
+            servicebus.UPDATE_DISPOSITION,
             body,
             doing=self._doing[settlement.mode],
             timeout_s=deadline - clock.monotonic(),
@@ -418,8 +405,8 @@ class AmqpReceiver(ReceiverLink):
         doing = f"renew the locks of messages of {self.path!r}"
         deadline = clock.monotonic() + timeout_s
         end = end if end is not None and end.is_open else None
-        reply = await self._ask_about(end, "renew-lock", {"lock-tokens": uuids(tokens)}, doing, deadline)
-        ends = [each for each in items_of(reply.body, "expirations") if isinstance(each, datetime)]
+        reply = await self._ask_about(end, servicebus.RENEW_LOCK, {servicebus.TOKENS: uuids(tokens)}, doing, deadline)
+        ends = [each for each in items_of(reply.body, servicebus.EXPIRATIONS) if isinstance(each, datetime)]
         if len(ends) != len(tokens):
             raise ServiceBusCommunicationError(f"{doing}: {len(ends)} expirations came for {len(tokens)} locks")
         return ends
@@ -430,22 +417,22 @@ class AmqpReceiver(ReceiverLink):
         self, *, max_message_count: int, sequence_number: int, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
         body: dict[str, Any] = {
-            "from-sequence-number": Long(max(sequence_number, 1)),
-            "message-count": Int(max_message_count),
+            servicebus.FROM_SEQUENCE_NUMBER: Long(max(sequence_number, 1)),
+            servicebus.MESSAGE_COUNT: Int(max_message_count),
         }
         doing = f"peek {self.path!r}"
-        reply = await self._ask("peek-message", body, doing=doing, timeout_s=timeout_s, is_reading=True)
+        reply = await self._ask(servicebus.PEEK_MESSAGE, body, doing=doing, timeout_s=timeout_s, is_reading=True)
         return [*self._messages_in(reply, is_locked=False)]
 
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
         body: dict[str, Any] = {
-            "sequence-numbers": longs(sequence_numbers),
-            "receiver-settle-mode": UInt(1 if self._is_locking else 0),
+            servicebus.SEQUENCE_NUMBERS: longs(sequence_numbers),
+            servicebus.RECEIVER_SETTLE_MODE: UInt(1 if self._is_locking else 0),
         }
         doing = f"receive deferred messages from {self.path!r}"
-        reply = await self._ask("receive-by-sequence-number", body, doing=doing, timeout_s=timeout_s)
+        reply = await self._ask(servicebus.RECEIVE_BY_SEQUENCE_NUMBER, body, doing=doing, timeout_s=timeout_s)
         messages = self._messages_in(reply, is_locked=self._is_locking)
         if not messages:
             raise MessageNotFoundError(
@@ -456,20 +443,24 @@ class AmqpReceiver(ReceiverLink):
     # -- the session ---------------------------------------------------------------------------------------------
 
     async def renew_session_lock(self, *, timeout_s: float) -> datetime:
-        reply = await self._in_session("renew-session-lock", {}, "renew the session lock of", timeout_s)
-        until = reply.body.get("expiration") if isinstance(reply.body, dict) else None
+        reply = await self._in_session(servicebus.RENEW_SESSION_LOCK, {}, "renew the session lock of", timeout_s)
+        until = reply.body.get(servicebus.EXPIRATION) if isinstance(reply.body, dict) else None
         if not isinstance(until, datetime):
             raise ServiceBusCommunicationError(f"renew the session lock of {self.path!r}: no expiration came")
         self._session_locked_until = until
         return until
 
     async def get_session_state(self, *, timeout_s: float) -> bytes | None:
-        reply = await self._in_session("get-session-state", {}, "get the session state of", timeout_s, is_reading=True)
-        state = reply.body.get("session-state") if isinstance(reply.body, dict) else None
+        reply = await self._in_session(
+            servicebus.GET_SESSION_STATE, {}, "get the session state of", timeout_s, is_reading=True
+        )
+        state = reply.body.get(servicebus.SESSION_STATE) if isinstance(reply.body, dict) else None
         return bytes(state) if isinstance(state, bytes) else None
 
     async def set_session_state(self, state: bytes | None, *, timeout_s: float) -> None:
-        await self._in_session("set-session-state", {"session-state": state}, "set the session state of", timeout_s)
+        await self._in_session(
+            servicebus.SET_SESSION_STATE, {servicebus.SESSION_STATE: state}, "set the session state of", timeout_s
+        )
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -490,7 +481,7 @@ class AmqpReceiver(ReceiverLink):
         if self._session is not None or transaction is not None:
             end = await self._opened(timeout_s)
             if self._session is not None:
-                body["session-id"] = self._session_id
+                body[servicebus.SESSION_ID] = self._session_id
             if transaction is not None:
                 state = await transaction_of(transaction).state_on(end.connection, deadline)
         return await self._ask_about(end, operation, body, doing, deadline, state, is_reading=is_reading)
@@ -510,7 +501,7 @@ class AmqpReceiver(ReceiverLink):
         connection = None if end is None else end.connection
         node = await self._owner.requests_of(self.path, deadline=deadline, connection=connection)
         return await node.ask(
-            f"com.microsoft:{operation}",
+            operation,
             body,
             doing=doing,
             timeout_s=max(deadline - clock.monotonic(), 0.001),
@@ -522,9 +513,9 @@ class AmqpReceiver(ReceiverLink):
 
     def _messages_in(self, reply: Reply, *, is_locked: bool) -> list[AmqpReceivedMessage]:
         messages = []
-        for entry in items_of(reply.body, "messages"):
-            payload = entry.get("message") if isinstance(entry, dict) else None
-            token = entry.get("lock-token") if isinstance(entry, dict) else None
+        for entry in items_of(reply.body, servicebus.MESSAGES):
+            payload = entry.get(servicebus.MESSAGE) if isinstance(entry, dict) else None
+            token = entry.get(servicebus.TOKEN) if isinstance(entry, dict) else None
             if not isinstance(payload, bytes):
                 raise ServiceBusCommunicationError(f"a reply of {self.path!r} holds an entry without a message")
             messages.append(

@@ -28,6 +28,7 @@ from sbclient.amqp import (
     TransactionalState,
     WireError,
     encode_sections,
+    servicebus,
 )
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
@@ -129,12 +130,12 @@ class Requests:
         """
         self._count += 1
         message_id = f"{self._count}"
-        properties: dict[str, Any] = {"operation": operation, **(arguments or {})}
-        if operation.startswith("com.microsoft:"):
+        properties: dict[str, Any] = {servicebus.OPERATION: operation, **(arguments or {})}
+        if operation.startswith(servicebus.PREFIX):
             server_ms = max(1, int((timeout_s - min(_ANSWER_MARGIN_S, timeout_s / 10)) * 1000))
-            properties["com.microsoft:server-timeout"] = UInt(min(server_ms, 2**32 - 1))
+            properties[servicebus.SERVER_TIMEOUT] = UInt(min(server_ms, 2**32 - 1))
         if link_name is not None:
-            properties["associated-link-name"] = link_name
+            properties[servicebus.ASSOCIATED_LINK] = link_name
         payload = encode_sections(
             properties=Properties(message_id=message_id, reply_to=self.address),
             application_properties=properties,
@@ -256,9 +257,9 @@ def _read(reply: Sections, doing: str) -> Reply:
     """
     try:
         properties = reply.application_properties
-        status = properties.get("statusCode", properties.get("status-code"))
-        description = properties.get("statusDescription", properties.get("status-description"))
-        condition = properties.get("errorCondition", properties.get("error-condition"))
+        status = properties.get(servicebus.STATUS_CODE, properties.get(servicebus.CBS_STATUS_CODE))
+        description = properties.get(servicebus.STATUS_DESCRIPTION, properties.get(servicebus.CBS_STATUS_DESCRIPTION))
+        condition = properties.get(servicebus.ERROR_CONDITION, properties.get(servicebus.CBS_ERROR_CONDITION))
         body = reply.value()
     except WireError as error:
         raise ServiceBusCommunicationError(f"{doing}: the reply cannot be read: {error}") from error

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from sbclient import clock
-from sbclient.amqp import EncodedBatch, EncodedMessage, Source, Target
+from sbclient.amqp import EncodedBatch, EncodedMessage, Source, Target, servicebus
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.deadlines import Deadlines
@@ -24,10 +24,6 @@ from sbclient.transport.amqp.requests import Requests, items_of
 from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import Check, SenderLink, TransactionLink
-
-MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
-SCHEDULE: Final = "com.microsoft:schedule-message"
-CANCEL: Final = "com.microsoft:cancel-scheduled-message"
 
 MAX_BATCH_BYTES: Final = 1_048_576
 """The largest batch where only a larger message size is stated. Source: Service Bus Premium."""
@@ -121,15 +117,15 @@ class AmqpSender(SenderLink):
         wire = None if state is None else end.wire
         node = await self._owner.requests_of(self.path, deadline=deadline, connection=end.wire)
         reply = await node.ask(
-            SCHEDULE,
-            {"messages": entries},
+            servicebus.SCHEDULE_MESSAGE,
+            {servicebus.MESSAGES: entries},
             doing=doing,
             timeout_s=max(deadline - clock.monotonic(), 0.001),
             link_name=end.link.name,
             state=state,
             wire=wire,
         )
-        numbers = items_of(reply.body, "sequence-numbers")
+        numbers = items_of(reply.body, servicebus.SEQUENCE_NUMBERS)
         if len(numbers) != len(batch):
             raise ServiceBusCommunicationError(
                 f"{doing}: {len(numbers)} sequence numbers came for {len(batch)} messages"
@@ -142,8 +138,8 @@ class AmqpSender(SenderLink):
         end = self._transfers.end
         node = await self._owner.requests_of(self.path, deadline=deadline, connection=None if end is None else end.wire)
         await node.ask(
-            CANCEL,
-            {"sequence-numbers": longs(sequence_numbers)},
+            servicebus.CANCEL_SCHEDULED_MESSAGE,
+            {servicebus.SEQUENCE_NUMBERS: longs(sequence_numbers)},
             doing=f"cancel scheduled messages of {self.path!r}",
             timeout_s=max(deadline - clock.monotonic(), 0.001),
             link_name=None if end is None else end.link.name,
@@ -178,7 +174,7 @@ class AmqpSender(SenderLink):
             )
         )
         attach = await end.attached()
-        stated = (attach.properties or {}).get(MAX_BATCH_SIZE)
+        stated = (attach.properties or {}).get(servicebus.LINK_MAX_BATCH_SIZE)
         largest = attach.max_message_size or LEAST_LIMITS.max_message_size_bytes
         batch = int(stated) if isinstance(stated, int) and stated > 0 else min(largest, MAX_BATCH_BYTES)
         end.limits = self._limits = SenderLimits(largest, min(batch, largest))
@@ -206,10 +202,10 @@ class _Message(Transfer):
 
 def _entry(message: EncodedMessage) -> dict[str, Any]:
     """A message in the body of a request to schedule messages."""
-    entry: dict[str, Any] = {"message-id": message.message_id}
+    entry: dict[str, Any] = {servicebus.MESSAGE_ID: message.message_id}
     if message.session_id is not None:
-        entry["session-id"] = message.session_id
+        entry[servicebus.SESSION_ID] = message.session_id
     if message.partition_key is not None:
-        entry["partition-key"] = message.partition_key
-    entry["message"] = message.payload
+        entry[servicebus.KEY_OF_PARTITION] = message.partition_key
+    entry[servicebus.MESSAGE] = message.payload
     return entry

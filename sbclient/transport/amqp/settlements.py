@@ -25,6 +25,7 @@ from sbclient.amqp import (
     Modified,
     Rejected,
     TransactionalState,
+    servicebus,
 )
 from sbclient.amqp.states import DeliveryState, Outcome
 from sbclient.delivery import Settlement, SettleMode
@@ -36,8 +37,6 @@ from sbclient.transport.amqp.transfers import refusal_of
 from sbclient.transport.amqp.waiter import Waiter
 
 _deliveries_of = attrgetter("deliveries")
-
-DEAD_LETTER: Final = "com.microsoft:dead-letter"
 
 _ABANDONED: Final = Modified(delivery_failed=True, undeliverable_here=False)
 _DEFERRED: Final = Modified(delivery_failed=True, undeliverable_here=True)
@@ -57,7 +56,8 @@ def outcome_of(settlement: Settlement) -> Outcome:
                 DEAD_LETTER_REASON: settlement.reason,
                 DEAD_LETTER_DESCRIPTION: settlement.error_description,
             }
-            return Rejected(AmqpError(DEAD_LETTER, None, {name: text for name, text in info.items() if text}))
+            info = {name: text for name, text in info.items() if text}
+            return Rejected(AmqpError(servicebus.DEAD_LETTER, None, info))
 
 
 class Settling(Waiter):

@@ -30,6 +30,7 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from sbclient.amqp import servicebus
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.transport.amqp.connection import Sink, Stream
 
@@ -37,8 +38,6 @@ AMQPS_PORT: Final = 5671
 AMQP_PORT: Final = 5672
 HTTPS_PORT: Final = 443
 HTTP_PORT: Final = 80
-WEBSOCKET_PATH: Final = "/$servicebus/websocket"
-SUB_PROTOCOL: Final = "AMQPWSB10"
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _EMULATOR_ADVICE: Final = "; if it is an emulator, add UseDevelopmentEmulator=true to the connection string"
@@ -331,7 +330,7 @@ class _WebSocket:
         """Ask for the WebSocket and wait for the answer."""
         is_usual = endpoint.port == (HTTP_PORT if endpoint.tls is None else HTTPS_PORT)
         host = endpoint.hostname if is_usual else f"{endpoint.hostname}:{endpoint.port}"
-        self._send(Request(host=host, target=WEBSOCKET_PATH, subprotocols=[SUB_PROTOCOL]))
+        self._send(Request(host=host, target=servicebus.WEBSOCKET_PATH, subprotocols=[servicebus.WEBSOCKET_PROTOCOL]))
         await self._opened
 
     # -- the stream ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from sbclient import clock
+from sbclient.amqp import servicebus
 from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusError
 from sbclient.tasks import OwnedTasks
@@ -26,7 +27,6 @@ from sbclient.transport.credential_file import Rejections
 
 log = get_logger(__name__)
 
-CBS: Final = "$cbs"
 PUT_S: Final = 60.0
 """How long the service may take to judge a token, where the caller waits longer."""
 
@@ -67,7 +67,7 @@ class Tokens:
         self._expires_at: dict[str, float] = {}
         self._puts: dict[str, Shared[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._requests = Requests(self._connect, CBS, tasks=tasks, deadlines=deadlines)
+        self._requests = Requests(self._connect, servicebus.CBS, tasks=tasks, deadlines=deadlines)
 
     async def ensure(self, path: str) -> None:
         """Return when the connection has a token for an entity.
@@ -105,13 +105,15 @@ class Tokens:
         audience = f"amqps://{self._host}/{path}"
         token = await self._source.token(audience)
         arguments = {
-            "type": token.kind,
-            "name": audience,
-            "expiration": datetime.fromtimestamp(min(token.expires_at, _LATEST), tz=UTC),
+            servicebus.TYPE: token.kind,
+            servicebus.NAME: audience,
+            servicebus.EXPIRATION: datetime.fromtimestamp(min(token.expires_at, _LATEST), tz=UTC),
         }
         doing = f"open {path!r}"
         try:
-            await self._requests.ask("put-token", token.text, doing=doing, timeout_s=PUT_S, arguments=arguments)
+            await self._requests.ask(
+                servicebus.PUT_TOKEN, token.text, doing=doing, timeout_s=PUT_S, arguments=arguments
+            )
         except ServiceBusAuthenticationError as error:
             self._rejections.rejected(error)
             raise

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from sbclient import clock
-from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections
+from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections, servicebus
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import Declared, DeliveryState
 from sbclient.deadlines import Deadlines
@@ -203,12 +203,12 @@ class AmqpTransaction(TransactionLink):
             return
 
     async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None:
-        body = {"rule-name": rule.name, "rule-description": _rule_map(rule)}
-        await self._ask_rules("com.microsoft:add-rule", body, address, f"create {address}", timeout_s)
+        body = {servicebus.RULE_NAME: rule.name, servicebus.RULE_DESCRIPTION: _rule_map(rule)}
+        await self._ask_rules(servicebus.ADD_RULE, body, address, f"create {address}", timeout_s)
 
     async def delete_rule(self, address: EntityAddress, *, timeout_s: float) -> None:
-        body = {"rule-name": address.names[-1]}
-        await self._ask_rules("com.microsoft:remove-rule", body, address, f"delete {address}", timeout_s)
+        body = {servicebus.RULE_NAME: address.names[-1]}
+        await self._ask_rules(servicebus.REMOVE_RULE, body, address, f"delete {address}", timeout_s)
 
     async def _ask_rules(
         self, operation: str, body: dict[str, Any], address: EntityAddress, doing: str, timeout_s: float
@@ -254,12 +254,12 @@ def _rule_map(rule: RuleProperties) -> dict[str, Any]:
     if isinstance(rule.filter, CorrelationRuleFilter):
         fields = {name.replace("_", "-"): getattr(rule.filter, name) for name in CORRELATION_FIELDS}
         set_fields = {name: value for name, value in fields.items() if value is not None}
-        found["correlation-filter"] = {**set_fields, "properties": dict(rule.filter.properties or {})}
+        found[servicebus.CORRELATION_FILTER] = {**set_fields, servicebus.PROPERTIES: dict(rule.filter.properties or {})}
     else:
         constant = {TrueRuleFilter: "1=1", FalseRuleFilter: "1=0"}.get(type(rule.filter))
-        found["sql-filter"] = {"expression": constant or _expression(rule.name, rule.filter)}
+        found[servicebus.SQL_FILTER] = {servicebus.EXPRESSION: constant or _expression(rule.name, rule.filter)}
     if rule.action is not None:
-        found["sql-rule-action"] = {"expression": _expression(rule.name, rule.action)}
+        found[servicebus.SQL_RULE_ACTION] = {servicebus.EXPRESSION: _expression(rule.name, rule.action)}
     return found
 
 

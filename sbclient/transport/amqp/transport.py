@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from sbclient import clock
-from sbclient.amqp import ConnectionOptions, Session
+from sbclient.amqp import ConnectionOptions, Session, servicebus
 from sbclient.amqp.types import Int
 from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
@@ -235,17 +235,17 @@ class AmqpTransport(Transport):
         while True:
             node = await self.requests_of(entity_path, deadline=deadline)
             reply = await node.ask(
-                "com.microsoft:get-message-sessions",
+                servicebus.GET_MESSAGE_SESSIONS,
                 {
-                    "last-updated-time": _ALL_SESSIONS if state_updated_after is None else state_updated_after,
-                    "skip": Int(skip),
-                    "top": Int(SESSIONS_PER_PAGE),
+                    servicebus.LAST_UPDATED_TIME: _ALL_SESSIONS if state_updated_after is None else state_updated_after,
+                    servicebus.SKIP: Int(skip),
+                    servicebus.TOP: Int(SESSIONS_PER_PAGE),
                 },
                 doing=f"list the sessions of {entity_path!r}",
                 timeout_s=max(deadline - clock.monotonic(), 0.001),
                 is_reading=True,
             )
-            page = [each for each in items_of(reply.body, "sessions-ids") if isinstance(each, str)]
+            page = [each for each in items_of(reply.body, servicebus.SESSION_IDS) if isinstance(each, str)]
             if skip and sessions.keys().isdisjoint(page):  # so many have ended that others may have been left out
                 skip = 0
                 continue

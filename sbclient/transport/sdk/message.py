@@ -17,12 +17,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from sbclient import annotated_message
-from sbclient.amqp import EncodedMessage
+from sbclient.amqp import EncodedMessage, servicebus
 from sbclient.amqp.decimals import DECIMAL128, decode_decimal, encode_decimal, service_decimal
 from sbclient.amqp.encode import encode_binary, encode_symbol, encode_timestamp, encode_uint
 from sbclient.amqp.encoded import encode_annotated
 from sbclient.amqp.types import DATE_TIME_OFFSET, TIME_SPAN, URI, DateTimeOffset, TimeSpan, Uri, ticks_of
-from sbclient.annotated_message import BROKER_ANNOTATIONS, PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 
@@ -92,7 +91,7 @@ def parts_of(
         "annotations": {
             name: value
             for name, value in _senders(raw.annotations).items()
-            if name not in (PARTITION_KEY_ANNOTATION, SCHEDULED_ENQUEUE_TIME_ANNOTATION)
+            if name not in (servicebus.PARTITION_KEY, servicebus.SCHEDULED_ENQUEUE_TIME)
         },
         "fields": {
             place: encode_field(fields[name])
@@ -115,7 +114,7 @@ _FURTHER_FIELDS: Final[dict[str, tuple[int, Callable[[Any], bytes]]]] = {
 
 def _senders(annotations: Any) -> dict[Any, Any]:
     """Return annotations by name, without those that only a broker may set."""
-    return {name: value for name, value in _named(annotations).items() if name not in BROKER_ANNOTATIONS}
+    return {name: value for name, value in _named(annotations).items() if name not in servicebus.BROKER_ANNOTATIONS}
 
 
 def _named(entries: Any) -> dict[Any, Any]:
@@ -137,12 +136,12 @@ def _content_of(raw: Any, fields: dict[str, Any]) -> ServiceBusMessage:
         application_properties={key: _untyped(value) for key, value in (raw.application_properties or {}).items()},
         session_id=_text("session_id", fields.get("group_id")),
         message_id=_text("message_id", fields.get("message_id")),
-        scheduled_enqueue_time_utc=_time(_untyped(annotations.get(SCHEDULED_ENQUEUE_TIME_ANNOTATION))),
+        scheduled_enqueue_time_utc=_time(_untyped(annotations.get(servicebus.SCHEDULED_ENQUEUE_TIME))),
         time_to_live=_duration(raw.header.time_to_live if raw.header else None),
         content_type=_text("content_type", fields.get("content_type")),
         correlation_id=_text("correlation_id", fields.get("correlation_id")),
         subject=_text("subject", fields.get("subject")),
-        partition_key=_text("partition_key", annotations.get(PARTITION_KEY_ANNOTATION)),
+        partition_key=_text("partition_key", annotations.get(servicebus.PARTITION_KEY)),
         to=_text("to", fields.get("to")),
         reply_to=_text("reply_to", fields.get("reply_to")),
         reply_to_session_id=_text("reply_to_session_id", fields.get("reply_to_group_id")),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sbclient.amqp import WireError
+from sbclient.amqp.servicebus import CBS, MANAGEMENT
 from sbclient.emulator.amqp.address import (
-    CBS,
-    MANAGEMENT,
     MAX_ADDRESS_LENGTH,
     MAX_PATH_LENGTH,
     Node,
