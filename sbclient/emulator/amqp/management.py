@@ -13,7 +13,6 @@ from datetime import MAXYEAR
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from sbclient.amqp import servicebus
 from sbclient.amqp import EncodedMessage, servicebus
 from sbclient.amqp.errors import NOT_IMPLEMENTED
 from sbclient.amqp.servicebus import MANAGEMENT
@@ -146,7 +145,7 @@ class ManagementNode:
         except ServiceBusError as error:
             reported = peer.report(error)
             status = status_of(reported.condition)
-            replies.send(request, _status(status, reported.description or servicebus.PREFIX, reported.condition))
+            replies.send(request, _status(status, reported.description or "", reported.condition))
         else:
             if faults.drops_acknowledgement(self._path, peer.now()):
                 return

@@ -311,8 +311,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a token of a lost link completes what should be abandoned",
         Change(
             "transport.amqp.receiver",
-            "'abandoned'",
-            "'completed'",
+            "servicebus.DISPOSITION_STATUSES[settlement.mode]",
+            "servicebus.DISPOSITION_STATUSES[SettleMode.COMPLETE]",
         ),
     ),
     _mutant(
