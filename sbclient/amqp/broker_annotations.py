@@ -169,10 +169,9 @@ def _delivery_annotations(shared: _Shared, token: UUID | None) -> bytes:
 def _shared_parts(sections: Sections) -> _Shared:
     raw_header = sections.raw_value(HEADER)
     durable, priority, _, first_acquirer = ((list_fields(raw_header) if raw_header else []) + _NULLS)[:4]
-    application_properties = sections.raw_value(APPLICATION_PROPERTIES)
-    bare = sections.bare
-    if _DECIMAL128 in application_properties:
-        application_properties, bare = _with_service_decimals(application_properties), None
+    sent = application_properties = sections.raw_value(APPLICATION_PROPERTIES)
+    if _DECIMAL128 in sent:
+        application_properties = _with_service_decimals(sent)
     return _Shared(
         durable + priority,
         first_acquirer,
@@ -180,7 +179,7 @@ def _shared_parts(sections: Sections) -> _Shared:
         senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS)),
         sections.raw(PROPERTIES),
         application_properties,
-        bare,
+        sections.bare if application_properties is sent else None,
     )
 
 
@@ -196,14 +195,18 @@ _DECIMAL128: Final = b"\x94"
 def _with_service_decimals(properties: bytes) -> bytes:
     """The encoded map with its decimals in the form of the service; a malformed one is unchanged."""
     entries = []
+    is_changed = False
     try:
         for _, entry in map_entries(properties):
             at = skip_value(entry, 0) + 1
-            is_decimal = entry[at - 1 : at] == _DECIMAL128
-            entries.append(entry[:at] + service_decimal(entry[at:]) if is_decimal else entry)
+            if entry[at - 1 : at] == _DECIMAL128:
+                changed = entry[:at] + service_decimal(entry[at:])
+                is_changed = is_changed or changed != entry
+                entry = changed
+            entries.append(entry)
     except WireError:
         return properties
-    return sized_map(b"".join(entries), 2 * len(entries))
+    return sized_map(b"".join(entries), 2 * len(entries)) if is_changed else properties
 
 
 def _joined_sections(sections: Sections, shared: _Shared, broker: BrokerAnnotations, without_body: bool) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from sbclient.amqp import EncodedMessage, Properties, encode_sections
 from sbclient.broker.faults import FaultKind, NoAnswer
 from sbclient.broker.pings import MAX_PATHS, Ping
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError
-from sbclient.rules.ping import ping_message
+from sbclient.rules.ping import PING_CONTENT_TYPE, ping_message
 from tests.broker.driver import DEAD_LETTER, START, Driver, at, message
+from tests.original_client import PINGS
 
 
 def test_the_last_ping_is_known_with_its_answer(broker: Driver) -> None:
@@ -37,6 +39,29 @@ def test_other_messages_are_no_pings(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("x"))
     assert broker.namespace.pings.last("q") is None
+
+
+WITH_OTHER_BODIES = [
+    encode_sections(properties=Properties(content_type=PING_CONTENT_TYPE, group_id="s"), **body)
+    for body in ({"value": None}, {"value": {"a": [1]}}, {"sequences": [[1], []]}, {"data": [b"x", b"y"]}, {})
+]
+
+
+@pytest.mark.parametrize("requires_session", [False, True])
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_pings_of_the_original_client_and_with_any_body_are_not_stored(
+    broker: Driver, requires_session: bool, is_partitioned: bool
+) -> None:
+    broker.queue(requires_session=requires_session, enable_partitioning=is_partitioned)
+    broker.topic(enable_partitioning=is_partitioned)
+    broker.subscription(requires_session=requires_session)
+    for payload in [each.payload for each in PINGS] + WITH_OTHER_BODIES:
+        broker.wait(1)
+        for path, stored in (("q", "q"), ("t", "t/Subscriptions/s")):
+            broker.send(path, EncodedMessage.of(payload))
+            assert broker.namespace.pings.last(path) == Ping(path, broker.now, None)
+            assert broker.browse(stored) == []
+            assert broker.counts(stored).total_message_count == 0
 
 
 def test_pings_to_nowhere_do_not_fill_the_table(broker: Driver) -> None:
