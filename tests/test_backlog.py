@@ -8,6 +8,10 @@ from datetime import timedelta
 import pytest
 
 from sbclient import clock
+from sbclient.amqp import EncodedBatch
+from sbclient.amqp.encode import sized_map
+from sbclient.amqp.encoded import encode_entries, encoded_content
+from sbclient.amqp.sections import APPLICATION_PROPERTIES, map_entries
 from sbclient.backlog import Backlog, _gather
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
@@ -16,6 +20,7 @@ from sbclient.errors import InvalidOperationError, OperationTimeoutError, Servic
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
+from tests.original_client import BACKLOG, Recorded, healthy
 
 
 async def divert(pair: MemoryPair, client: ServiceBusClient, count: int, *, queue: str = "orders") -> None:
@@ -242,3 +247,36 @@ async def test_cancelling_a_survey_that_fails_at_that_time_ends_it() -> None:
     survey.cancel()
     with pytest.raises(asyncio.CancelledError):
         await survey
+
+
+@pytest.mark.parametrize("recorded", BACKLOG[:4], ids=str)
+async def test_messages_of_net_are_resubmitted_and_forwarded_byte_for_byte(recorded: Recorded) -> None:
+    pair = memory_pair(seed=1)
+    options = PairedNamespaceOptions(backlog_queue_count=1, missing_entity_grace=timedelta(0))
+    sections = recorded.message.sections
+    async with pair.client(options) as client, pair.unpaired_client(secondary=True) as stranger:
+        async with stranger.get_queue_sender("contoso/x-servicebus-transfer/0") as sender:
+            await sender.send_encoded(EncodedBatch([recorded.message]))
+        assert (await client.run_syphon(until="empty")).dead_lettered == {"DestinationNotFound": 1}
+        await client.administration.create_queue(healthy(recorded).path)
+        assert await Backlog(client.pair).resubmit() == 1
+        assert (await client.run_syphon(until="empty")).drained == 1
+        async with client.get_queue_receiver(healthy(recorded).path) as receiver:
+            (message,) = await receiver.peek_messages()
+        found = encoded_content(message).sections
+        assert found.raw_body == sections.raw_body
+        entries = dict(map_entries(sections.raw_value(APPLICATION_PROPERTIES)))
+        aliases = [name for name in entries if name.startswith("x-ms-")]
+        assert found.raw_value(APPLICATION_PROPERTIES) == sized_map(
+            b"".join(entry for name, entry in entries.items() if name not in aliases), 2 * (len(entries) - len(aliases))
+        )
+        async with client.get_queue_sender("copies") as sender:  # read, changed and sent on
+            await client.administration.create_queue("copies")
+            message.application_properties["added"] = 1
+            await sender.send_messages(message)
+        async with client.get_queue_receiver("copies") as receiver:
+            (copy,) = await receiver.peek_messages()
+        copied = encoded_content(copy).sections
+        assert copied.raw_body == sections.raw_body
+        added = encode_entries({"added": 1})[0]
+        assert copied.raw_value(APPLICATION_PROPERTIES).endswith(found.raw_value(APPLICATION_PROPERTIES)[3:] + added)
