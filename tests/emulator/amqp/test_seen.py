@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -392,6 +392,35 @@ async def test_lost_session_is_accepted_again_and_gives_its_messages(
         assert await raw.messages(1) == ["1"]
         renewal = await raw.request("s/$management", "com.microsoft:renew-session-lock", {"session-id": "a"})
         assert renewal.application_properties["statusCode"] == 200
+
+
+@pytest.mark.parametrize("ending", ["close", "cut", "half-open"])
+@pytest.mark.parametrize("wanted", ["a", None])
+@pytest.mark.parametrize("drains", [False, True])
+async def test_session_of_a_lost_connection_is_accepted_by_the_next_one(
+    context: NamespaceContext, host: BrokerHost, ending: str, wanted: str | None, drains: bool
+) -> None:
+    create(host, EntityKind.QUEUE, "s", requires_session=True, lock_duration=timedelta(seconds=5))
+    put(host, "s", "0", "1", session_id="a")
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(raw_client(context))
+        await first.open()
+        first.write(receiver("r", 0, "s", filters={SESSION_FILTER: wanted}), flow(0, credit=1))
+        assert await first.messages(1) == ["0"]
+        if drains:  # a call that has waited for the next message in vain
+            first.write(Flow(1, 5_000, 0, 5_000, 0, 1, 1), Flow(1, 5_000, 0, 5_000, 0, 1, 1, drain=True))
+            assert await first.messages(1) == ["1"]
+        if ending == "close":
+            first.write(Close())
+            await first.next(Close)
+        elif ending == "cut":
+            await stack.aclose()
+        else:
+            await asyncio.sleep(5.1)
+        async with raw_client(context) as second:
+            await second.open()
+            second.write(receiver("r", 0, "s", filters={SESSION_FILTER: "a"}), flow(0, credit=2))
+            assert await second.messages(2) == ["0", "1"]
 
 
 async def test_messages_of_a_session_carry_the_end_of_its_lock(context: NamespaceContext, host: BrokerHost) -> None:
