@@ -10,16 +10,18 @@ from urllib.parse import unquote
 import pytest
 
 from sbclient import clock
-from sbclient.amqp import encode_message
+from sbclient.amqp import DateTimeOffset, TimeSpan, encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.broker.filters import SystemProperties, compile_filter
 from sbclient.broker.profile import PREM_2021
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
 from sbclient.emulator.management.api import ManagementApi
+from sbclient.emulator.management.atom_values import read_any
 from sbclient.emulator.management.xml import Element, read_xml
 from sbclient.emulator.net.http_messages import NoResponse, Response
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
-from sbclient.entities import AccessRights, AuthorizationRule
+from sbclient.entities import AccessRights, AuthorizationRule, SqlRuleFilter
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.requests import described, request, token
@@ -436,7 +438,7 @@ class TestRules:
                 "boolean": "true",
                 "double": "3",
                 "dateTime": "2026-01-31T00:00:00.1234567Z",
-                "duration": "PT1H",
+                "duration": "PT1H0.0000001S",
             }.items()
         )
         inner = (
@@ -453,6 +455,22 @@ class TestRules:
             "<CompatibilityLevel>20</CompatibilityLevel><Parameters/></Action>" in text
         )
         assert "<CreatedAt>2023-11-14T22:13:20Z</CreatedAt><Name>r</Name></RuleDescription>" in text
+
+    @pytest.mark.parametrize(
+        ("date", "span", "is_selected"),
+        [
+            ("2026-11-23T10:00:00Z", "PT3M0.0000001S", True),
+            ("2026-11-23T10:00:00.0000001Z", "PT3M0.0000001S", True),
+            ("2026-11-23T10:00:00.0000002Z", "PT3M0.0000001S", False),
+            ("2026-11-23T10:00:00Z", "PT3M", False),
+        ],
+    )
+    def test_parameters_are_compared_with_values_of_net(self, date: str, span: str, is_selected: bool) -> None:
+        parameters = {"@date": read_any("dateTime", date), "@span": read_any("duration", span)}
+        ready = compile_filter(SqlRuleFilter("at > @date AND span = @span", parameters))
+        values = {"at": DateTimeOffset.of_ticks(639_310_248_000_000_002), "span": TimeSpan.of_ticks(1_800_000_001)}
+        sent = encode_message(ServiceBusMessage(b"", application_properties=values))
+        assert ready.matches(sent, SystemProperties()) is is_selected
 
     async def test_correlation_filter_lists_its_properties_in_order(self, api: ManagementApi) -> None:
         names = ["CorrelationId", "MessageId", "To", "ReplyTo", "Label", "SessionId", "ReplyToSessionId", "ContentType"]
