@@ -21,15 +21,13 @@ ROOT: Final = Path(__file__).parents[1]
 HAS_SPARK: Final = find_spec("pyspark") is not None
 EXAMPLES: Final = sorted((ROOT / "examples").glob("*.py"))
 LEAST_EXAMPLES: Final = 3
-REAL_LIMIT_S: Final = 60.0
-SPARK_LIMIT_S: Final = 180.0
-"""Spark alone takes ten seconds to start, and more on a machine that is busy."""
 
 QUICK_START: Final = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """A Java that does not spend its time on making itself faster: an example ends before that pays."""
 
 OFFLINE: Final = """
 import runpy, sys
+from tests.limit import HANG_S
 
 LOCAL = {"localhost", "127.0.0.1", "::1", "0.0.0.0", "", None}
 
@@ -53,7 +51,7 @@ runpy.run_path(path, run_name="__main__")
 """
 
 
-def run_offline(path: Path, limit_s: float = REAL_LIMIT_S) -> subprocess.CompletedProcess[str]:
+def run_offline(path: Path) -> subprocess.CompletedProcess[str]:
     """Run one script; an environment that could name a real namespace is taken away."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICEBUS_", "AZURE_"))}
     return subprocess.run(
@@ -63,7 +61,6 @@ def run_offline(path: Path, limit_s: float = REAL_LIMIT_S) -> subprocess.Complet
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
-        timeout=limit_s,
         check=False,
     )
 
@@ -78,7 +75,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[dict[Path, Future[subproces
     asked = [item.callspec.params.get("path") for item in request.session.items if hasattr(item, "callspec")]
     with ThreadPoolExecutor(2) as pool:
         yield {
-            path: pool.submit(run_offline, path, SPARK_LIMIT_S if needs_spark(path) else REAL_LIMIT_S)
+            path: pool.submit(run_offline, path)
             for path in sorted(EXAMPLES, key=needs_spark, reverse=True)
             if path in asked and (not needs_spark(path) or HAS_SPARK)
         }

@@ -22,12 +22,12 @@ from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.emulator import Emulator
 from sbclient.testing import Fault, FaultKind, Operation, served
 from tests.cli.calling import on
+from tests.limit import HANG_S
 
 pytestmark = pytest.mark.slow  # starts many processes
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
-PATIENCE_S: Final = 30.0
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ class Terminal:
 
     def await_text(self, text: str) -> None:
         """Read until it has been printed."""
-        end_at = time.monotonic() + PATIENCE_S
+        end_at = time.monotonic() + HANG_S
         while text not in self.seen:
             assert time.monotonic() < end_at, f"never printed {text!r}, but {self.seen!r}"
             self._read()
@@ -96,7 +96,7 @@ class Terminal:
         while self._read() and select.select([self._master], [], [], 0)[0]:
             pass
         os.close(self._master)
-        return self.process.wait(PATIENCE_S)
+        return self.process.wait()
 
 
 def counts(emulator: Emulator, queue: str) -> int:
@@ -249,7 +249,7 @@ def test_closed_pipe_ends_the_command_quietly(emulator: Emulator, command: tuple
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(PATIENCE_S) == 1
+    assert process.wait() == 1
     assert counts(emulator, "orders") > 0
 
 
@@ -261,7 +261,6 @@ def test_receive_ends_with_its_reader_while_no_message_arrives(emulator: Emulato
         capture_output=True,
         text=True,
         env=environment(emulator),
-        timeout=PATIENCE_S,
         check=True,
     )
     first, statuses = ended.stdout.splitlines()
@@ -282,7 +281,7 @@ def test_messages_that_do_not_fit_into_a_closed_pipe_are_not_completed(emulator:
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(PATIENCE_S) == 1
+    assert process.wait() == 1
     assert counts(emulator, "orders") > 0
 
 

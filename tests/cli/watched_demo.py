@@ -9,7 +9,6 @@ import sys
 from typing import Final
 
 COMMAND: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()", "demo", "--page"]
-END_S: Final = 60.0
 
 
 class Demo:
@@ -27,13 +26,13 @@ class Demo:
         found = None
         while found is None and (line := self._process.stdout.readline()):
             found = re.search(r"http://localhost:\d+/", line)
-        assert found is not None, self._process.communicate(timeout=END_S)[1]
+        assert found is not None, self._process.communicate()[1]
         self.url = found[0]
 
     def interrupt(self) -> tuple[int, str]:
         """Ctrl-C; returns the exit status, and what was said after the address."""
         self._process.send_signal(signal.SIGINT)
-        out, err = self._process.communicate(timeout=END_S)
+        out, err = self._process.communicate()
         return self._process.returncode, out + err
 
     def kill(self) -> None:

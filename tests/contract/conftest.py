@@ -27,11 +27,11 @@ from sbclient.testing import VirtualLoop
 from sbclient.transport.memory.transport import drop_memory_host
 from tests.conftest import REAL_LOOPS
 from tests.contract.kinds import Amqp, Memory, NamespaceKind, Sdk, Service
+from tests.limit import HANG_S
 
 T = TypeVar("T")
 
 HORIZON_S = 366 * 86400.0
-START_S = 30.0
 
 
 class MemoryLoop(VirtualLoop):
@@ -84,7 +84,7 @@ class EmulatorThread:
         self.run(self.emulator.start())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(HANG_S)
 
     def call(self, action: Callable[[], T]) -> T:
         async def calling() -> T:
@@ -95,7 +95,7 @@ class EmulatorThread:
     def close(self) -> None:
         self.run(self.emulator.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(START_S)
+        self._thread.join(HANG_S)
         self._loop.close()
 
 

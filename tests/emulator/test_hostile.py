@@ -35,6 +35,7 @@ from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import EntityKind
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create
+from tests.limit import HANG_S
 from tests.payloads import payload_of
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
@@ -46,7 +47,6 @@ pytestmark = [
 ]
 
 MIB: Final = 2**20
-PATIENCE_S: Final = 20.0
 SHORT: Final = ServerSettings(handshake_timeout_s=1.0, request_timeout_s=1.0, http_idle_timeout_s=1.0)
 
 UPGRADE: Final = (
@@ -106,7 +106,7 @@ class GoodClient:
     async def more(self, count: int = 5) -> None:
         """Wait until it has done so many more."""
         wanted = self.rounds + count
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(HANG_S):
             while self.rounds < wanted:
                 self._has_gone_on.clear()
                 await self._has_gone_on.wait()
@@ -119,7 +119,7 @@ class GoodClient:
                 event = self._events.popleft()
                 if isinstance(event, kind):
                     return event
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(HANG_S):
                 chunk = await self._reader.read(65_536)
             assert chunk, "the good client was hung up on"
             self._engine.receive_bytes(chunk, now=0.0)
@@ -158,7 +158,7 @@ def connections(port: int, count: int, said: Callable[[int], bytes]) -> Iterator
     opened: list[socket.socket] = []
     try:
         for number in range(count):
-            connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+            connection = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
             opened.append(connection)
             with suppress(OSError):
                 connection.sendall(said(number))
@@ -195,7 +195,7 @@ async def test_a_thousand_half_open_connections_use_little_memory(certificates: 
             assert resident_bytes() - before < 64 * MIB
 
 
-async def _ends(connection: socket.socket, within_s: float = PATIENCE_S) -> bool:
+async def _ends(connection: socket.socket, within_s: float = HANG_S) -> bool:
     """Whether the emulator hangs up."""
     loop = asyncio.get_running_loop()
     connection.setblocking(False)
@@ -320,7 +320,7 @@ async def test_links_to_many_addresses_use_little_memory(certificates: Path) -> 
                 session.attach_sender(f"l{asked}", target=Target(address=path))
                 asked += 1
             writer.write(engine.bytes_to_send(now=0.0))
-            engine.receive_bytes(await asyncio.wait_for(reader.read(65_536), PATIENCE_S), now=0.0)
+            engine.receive_bytes(await asyncio.wait_for(reader.read(65_536), HANG_S), now=0.0)
             while (event := engine.next_event()) is not None:
                 refused += isinstance(event, LinkDetached)
         writer.close()

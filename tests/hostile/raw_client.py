@@ -13,9 +13,9 @@ from sbclient.amqp.encode import sized_map
 from sbclient.amqp.frames import AMQP_HEADER, SASL_HEADER, encode_frame
 from sbclient.amqp.performatives import Attach, Begin, Open, SaslInit, Source, Target
 from sbclient.amqp.transfers import write_transfers
+from tests.limit import HANG_S
 
 FRAME_BYTES: Final = 65_536
-TIMEOUT_S: Final = 20.0
 
 
 class RawClient:
@@ -27,7 +27,7 @@ class RawClient:
     """
 
     def __init__(self, port: int, properties: bytes | None = None) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
         self._deliveries = 0
         opening = Open("attacker", max_frame_size=FRAME_BYTES)
         self.send(

@@ -23,12 +23,12 @@ from sbclient.entities import (
     TopicProperties,
 )
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from tests.limit import HANG_S
 
 T = TypeVar("T")
 
 PRIMARY = "contoso"
 SECONDARY = "contoso-backup"
-START_S = 30.0
 
 
 class Served:
@@ -57,7 +57,7 @@ class Served:
         async def called() -> T:
             return work()
 
-        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(START_S)
+        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(HANG_S)
 
     def clear(self) -> None:
         """No entities, no messages, no faults, no events."""
@@ -133,10 +133,10 @@ def serving(certificates: Path, **options: Any) -> Iterator[Served]:
     thread.start()
     emulator = Emulator(PRIMARY, SECONDARY, http_port=0, certificate_directory=certificates, seed=1, **options)
     try:
-        asyncio.run_coroutine_threadsafe(emulator.start(), loop).result(START_S)
+        asyncio.run_coroutine_threadsafe(emulator.start(), loop).result(HANG_S)
         yield Served(emulator, loop)
     finally:
-        asyncio.run_coroutine_threadsafe(emulator.close(), loop).result(START_S)
+        asyncio.run_coroutine_threadsafe(emulator.close(), loop).result(HANG_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

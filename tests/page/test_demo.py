@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.watched_demo import END_S, Demo
+from tests.cli.watched_demo import Demo
+from tests.limit import HANG_S
 from tests.page.test_looking import expect
 
 Page = Any
@@ -26,14 +27,14 @@ def test_the_failover_is_watched_from_start_to_end(page: Page, demo: Demo) -> No
     story, pair = page.locator("#story"), page.locator(".pair")
     state = pair.locator(".destinations tbody tr").filter(has_text="payments").locator(".state")
     expect(state).to_have_text("healthy")
-    expect(state).to_have_text("failed over", timeout=END_S * 1000)
+    expect(state).to_have_text("failed over", timeout=HANG_S * 1000)
     undiverted = pair.locator(".destinations tbody tr").filter(has_text="ledger").locator(".state")
     expect(undiverted).to_have_text("down")
     expect(pair.locator(".way-diverted.moving").first).to_be_attached()
     expect(pair.locator(".ping").filter(has_text="refused").first).to_be_visible()
-    expect(state).to_have_text("healthy", timeout=END_S * 1000)
-    expect(pair.locator(".way-home.moving").first).to_be_attached(timeout=END_S * 1000)
-    expect(story.locator(".state")).to_have_text("over", timeout=END_S * 1000)
+    expect(state).to_have_text("healthy", timeout=HANG_S * 1000)
+    expect(pair.locator(".way-home.moving").first).to_be_attached(timeout=HANG_S * 1000)
+    expect(story.locator(".state")).to_have_text("over", timeout=HANG_S * 1000)
     lasted = pair.locator(".ribbon title").filter(has_text="payments")
     expect(lasted.filter(has_text="suspect for 1 min")).to_have_count(1)
     expect(lasted.filter(has_text="failed over for 3 min")).to_have_count(1)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.limit import HANG_S
 from tests.processes.programs import ROOT, Program
 
 pytestmark = pytest.mark.real_time
 
-PATIENCE_S = 30.0
 SLEEPER = (
     "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); print('on', flush=True); time.sleep(600)"
 )
@@ -40,7 +40,7 @@ async def started(program: Program) -> None:
 async def test_terminate_ends_a_suspended_program_with_status_0(program: Program) -> None:
     await started(program)
     program.signal(signal.SIGSTOP)
-    assert await program.terminate(PATIENCE_S) == 0
+    assert await program.terminate(HANG_S) == 0
     assert not program.is_running
 
 
@@ -74,7 +74,7 @@ def test_children_end_when_the_parent_is_killed(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + HANG_S
     while is_running(child):
         assert time.monotonic() < deadline, f"process {child} still runs"
         time.sleep(0.02)

@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.limit import HANG_S
 from tests.processes.bodies import body_of
 from tests.processes.proxy import Proxy, Trouble, Way
 
 pytestmark = pytest.mark.real_time
-
-PATIENCE_S = 20.0
 
 
 class Server:
@@ -48,14 +47,14 @@ class Server:
             self.arrived.set()
 
     async def has_received(self, count: int) -> bytes:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(HANG_S):
             while len(self.received) < count:
                 self.arrived.clear()
                 await self.arrived.wait()
         return bytes(self.received)
 
     async def ending(self) -> str:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(HANG_S):
             while not self.endings:
                 self.arrived.clear()
                 await self.arrived.wait()
@@ -93,7 +92,7 @@ class Client:
 
     async def receive(self) -> bytes:
         """Return the next piece; empty at the end."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(HANG_S):
             return await self._reader.read(1000)
 
     async def receives_nothing(self) -> bool:

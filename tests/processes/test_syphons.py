@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from tests.limit import HANG_S
 from tests.processes.syphons import TERMINATIONS, Syphoning, as_text
 
 pytestmark = [
@@ -18,13 +19,12 @@ MESSAGES: Final = 500
 RATE: Final = 20.0
 """For each syphon: draining takes about as long as starting a syphon five times."""
 
-WITHIN_S: Final = 300.0
 LONGEST_S: Final = 900.0
 
 
 async def test_syphons_that_are_stopped_and_killed_drain_the_backlog(tmp_path: Path) -> None:
     async with asyncio.timeout(LONGEST_S):
-        show = await Syphoning(tmp_path, messages=MESSAGES, within_s=WITHIN_S, rate=RATE).run()
+        show = await Syphoning(tmp_path, messages=MESSAGES, within_s=HANG_S, rate=RATE).run()
     assert not show.violations, as_text(show)
     assert show.statuses == [0] * len(TERMINATIONS)
     assert show.killed == 1

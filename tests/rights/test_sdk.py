@@ -31,10 +31,10 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage as OwnMessage
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
+from tests.limit import HANG_S
 
 pytestmark = pytest.mark.real_time
 
-PATIENCE_S: Final = 60
 AT_ONCE: Final = 40
 
 KEYS: Final = {
@@ -264,7 +264,7 @@ class Cells:
 
     async def _run(self, do: Do, string: str, place: Place, wanted: type[Exception] | None, name: str) -> None:
         before, found = self._served.print(place), ""
-        async with self._room, asyncio.timeout(PATIENCE_S):
+        async with self._room, asyncio.timeout(HANG_S):
             try:
                 await do(self._served, string, place)
             except Exception as error:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
+from tests.limit import HANG_S
+
 AsyncCheck: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
 Outcomes: TypeAlias = dict[str, BaseException | None]
-
-LONGEST_S = 90.0
 
 
 class Checks:
@@ -53,12 +53,12 @@ class Checks:
         """Run all of them in threads."""
         with ThreadPoolExecutor(at_once, thread_name_prefix="check") as pool:
             running = {name: pool.submit(check, *arguments) for name, check in self.found.items()}
-            return {name: future.exception(LONGEST_S) for name, future in running.items()}
+            return {name: future.exception(HANG_S) for name, future in running.items()}
 
 
 async def _outcome(check: Coroutine[Any, Any, None]) -> BaseException | None:
     try:
-        async with asyncio.timeout(LONGEST_S):
+        async with asyncio.timeout(HANG_S):
             await check
     except Exception as error:
         return error

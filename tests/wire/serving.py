@@ -32,10 +32,9 @@ from sbclient.entities import (
 )
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
+from tests.limit import HANG_S
 
 T = TypeVar("T")
-
-PATIENCE_S = 30.0
 
 
 class ServingThread:
@@ -51,11 +50,11 @@ class ServingThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on that loop, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(HANG_S)
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(PATIENCE_S)
+        self._thread.join(HANG_S)
         self.loop.close()
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.limit import HANG_S
 from tests.wire.programs import MODES, cache_of, check_lines, fetch, run_program, served
 from tests.wire.serving import ServingThread
 
 HERE = Path(__file__).parent / "go"
 CHECKS = ("settlements", "scheduling", "sessions", "administration", "refusals", "outage")
-BUILD_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def program() -> Path:
             shutil.copy(source, root)
     fetch(["go", "mod", "download"], root, for_what="azservicebus")
     done = subprocess.run(
-        ["go", "build", "-o", "checks", "."], cwd=root, capture_output=True, text=True, timeout=BUILD_S, check=False
+        ["go", "build", "-o", "checks", "."], cwd=root, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return root / "checks"

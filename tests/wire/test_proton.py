@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sbclient.emulator.faults import WireFault, WireFaultKind
+from tests.limit import HANG_S
 from tests.wire.checks import Names
 from tests.wire.programs import MODES
 from tests.wire.serving import ServedNamespace, ServingThread
@@ -26,7 +27,6 @@ LinkDetached = utils.LinkDetached
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:proton")
 
 names = Names("proton")
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -55,7 +55,7 @@ def options(namespace: ServedNamespace) -> dict[str, Any]:
 
 @contextmanager
 def connected(namespace: ServedNamespace, key: str = "SAS_KEY_VALUE") -> Iterator[Any]:
-    connection = utils.BlockingConnection(url(namespace, key), timeout=PATIENCE_S, **options(namespace))
+    connection = utils.BlockingConnection(url(namespace, key), timeout=HANG_S, **options(namespace))
     try:
         yield connection
     finally:
@@ -68,7 +68,7 @@ def test_send_receive_and_accept(namespace: ServedNamespace) -> None:
         sent = Message(body={"k": [1, "a"]}, id="m", subject="s", properties={"p": proton.ubyte(7)}, group_id="g")
         connection.create_sender(path).send(sent)
         receiver = connection.create_receiver(path, credit=1)
-        message = receiver.receive(timeout=PATIENCE_S)
+        message = receiver.receive(timeout=HANG_S)
         assert message.body == {"k": [1, "a"]}
         assert (message.id, message.subject, message.group_id) == ("m", "s", "g")
         assert message.properties == {"p": 7}
@@ -84,17 +84,17 @@ def test_reject_dead_letters_and_release_returns(namespace: ServedNamespace) -> 
         sender = connection.create_sender(path)
         sender.send(Message(body="dead"))
         receiver = connection.create_receiver(path, credit=1)
-        receiver.receive(timeout=PATIENCE_S)
+        receiver.receive(timeout=HANG_S)
         receiver.reject()
         sender.send(Message(body="back"))
-        receiver.receive(timeout=PATIENCE_S)
+        receiver.receive(timeout=HANG_S)
         receiver.release(delivered=False)
-        assert receiver.receive(timeout=PATIENCE_S).delivery_count == 0
+        assert receiver.receive(timeout=HANG_S).delivery_count == 0
         receiver.release(delivered=True)
-        assert receiver.receive(timeout=PATIENCE_S).delivery_count == 1
+        assert receiver.receive(timeout=HANG_S).delivery_count == 1
         receiver.accept()
         dead = connection.create_receiver(f"{path}/$DeadLetterQueue", credit=1)
-        assert dead.receive(timeout=PATIENCE_S).body == "dead"
+        assert dead.receive(timeout=HANG_S).body == "dead"
         dead.accept()
 
 
@@ -106,7 +106,7 @@ def test_a_session_by_its_filter(namespace: ServedNamespace) -> None:
             sender.send(Message(body=session, group_id=session))
         chosen = reactor.Filter({symbol("com.microsoft:session-filter"): "b"})
         receiver = connection.create_receiver(path, credit=1, options=chosen)
-        assert receiver.receive(timeout=PATIENCE_S).body == "b"
+        assert receiver.receive(timeout=HANG_S).body == "b"
         receiver.accept()
         with pytest.raises(LinkDetached, match="session-cannot-be-locked"):
             connection.create_receiver(path, credit=1, options=chosen, name="another")
@@ -140,7 +140,7 @@ def test_a_request_is_answered(namespace: ServedNamespace) -> None:
             body={"from-sequence-number": proton.ulong(0), "message-count": proton.int32(1)},
         )
         connection.create_sender(f"{path}/$management").send(request)
-        reply = replies.receive(timeout=PATIENCE_S)
+        reply = replies.receive(timeout=HANG_S)
         assert reply.correlation_id == "r-1"
         assert reply.properties["statusCode"] == 200
         assert len(reply.body["messages"]) == 1
@@ -151,7 +151,7 @@ def ask(connection: Any, path: str, operation: str, body: Any) -> Any:
     replies = connection.create_receiver(f"{path}/$management", credit=1)
     request = Message(id=operation, reply_to="here", properties={"operation": f"com.microsoft:{operation}"}, body=body)
     connection.create_sender(f"{path}/$management", name=names.new()).send(request)
-    reply = replies.receive(timeout=PATIENCE_S)
+    reply = replies.receive(timeout=HANG_S)
     assert reply.correlation_id == operation
     replies.close()
     return reply
@@ -186,7 +186,7 @@ def test_schedule_peek_and_cancel(namespace: ServedNamespace) -> None:
 
 def process_until(connection: Any, condition: Callable[[], bool]) -> None:
     """Process events until the condition holds. `connection.wait` would block until the server sends something."""
-    ends_at = time.monotonic() + PATIENCE_S
+    ends_at = time.monotonic() + HANG_S
     connection.container.timeout = 0.05
     while not condition():
         assert time.monotonic() < ends_at
@@ -198,7 +198,7 @@ def test_defer_receive_by_number_and_renew_the_lock(namespace: ServedNamespace) 
     with connected(namespace) as connection:
         connection.create_sender(path).send(Message(body="x"))
         receiver = connection.create_receiver(path, credit=1)
-        message = receiver.receive(timeout=PATIENCE_S)
+        message = receiver.receive(timeout=HANG_S)
         token = message.instructions["x-opt-lock-token"]
         renewed = ask(connection, path, "renew-lock", {"lock-tokens": uuids(token)})
         assert len(renewed.body["expirations"].elements) == 1
@@ -248,7 +248,7 @@ def test_rules_are_added_listed_and_removed(namespace: ServedNamespace) -> None:
 
 def test_client_connects_again_after_an_outage(namespace: ServedNamespace) -> None:
     path = namespace.queue(names.new())
-    lost = utils.BlockingConnection(url(namespace), timeout=PATIENCE_S, **options(namespace))
+    lost = utils.BlockingConnection(url(namespace), timeout=HANG_S, **options(namespace))
     sender = lost.create_sender(path)
     fault = namespace.inject_wire_fault(WireFault(WireFaultKind.RESET))
     with pytest.raises(proton.ProtonException):
@@ -277,7 +277,7 @@ class Script(handlers.MessagingHandler, handlers.TransactionHandler):  # type: i
         self.sender = event.container.create_sender(self.connection, self.path)
         self.receiver = event.container.create_receiver(self.connection, self.path)
         self.container.declare_transaction(self.connection, handler=self, settle_before_discharge=False)
-        self.deadline = event.container.schedule(PATIENCE_S, self)
+        self.deadline = event.container.schedule(HANG_S, self)
 
     def on_transaction_declared(self, event: Any) -> None:
         self.transaction = event.transaction

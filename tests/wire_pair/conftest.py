@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.limit import HANG_S
+
 ROOT = Path(__file__).parents[2]
-END_S = 10.0
 
 
 def pytest_asyncio_loop_factories(
@@ -70,7 +71,7 @@ class NamespaceProcess:
     def close(self) -> None:
         self._process.send_signal(signal.SIGCONT)
         self._process.terminate()
-        self._process.wait(END_S)
+        self._process.wait(HANG_S)
         for stream in (self._process.stdin, self._process.stdout):
             assert stream is not None
             stream.close()

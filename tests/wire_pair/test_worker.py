@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
+from tests.limit import HANG_S
 from tests.wire_pair.conftest import NamespaceProcess
-from tests.wire_pair.working import NAME, PATIENCE_S, QUEUES, WorkerProcess, drained_of, errors_in
+from tests.wire_pair.working import NAME, QUEUES, WorkerProcess, drained_of, errors_in
 from tests.worker.scene import Listener
 
 QUEUE = "orders"
@@ -85,12 +86,11 @@ async def test_worker_drains_reports_its_status_and_ends_with_status_0(
     assert line.endswith(" 300.0")
     heard = listener.heard()  # a socket holds a few messages only
     assert heard[0]["READY"] == "1"
-    async with asyncio.timeout(PATIENCE_S):
-        while sum("WATCHDOG" in message for message in heard) < 2:
-            await asyncio.sleep(0.1)
-            heard += listener.heard()
+    while sum("WATCHDOG" in message for message in heard) < 2:
+        await asyncio.sleep(0.1)
+        heard += listener.heard()
     worker.program.signal(signal.SIGTERM)
-    assert await worker.program.ended(PATIENCE_S) == 0
+    assert await worker.program.ended(HANG_S) == 0
     assert drained_of(worker.program.file("out").read_text()) == 300
     assert [event["event"] for event in worker.events][-1] == "worker.ended"
     assert sum("STOPPING" in message for message in listener.heard()) == 1
@@ -113,7 +113,7 @@ async def test_signals_pause_and_resume_it_and_ctrl_c_ends_it(
     worker.program.signal(signal.SIGUSR2)
     await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 300)
     worker.program.signal(signal.SIGINT)
-    assert await worker.program.ended(PATIENCE_S) == 0
+    assert await worker.program.ended(HANG_S) == 0
     assert await arrived(primary) == Counter(bodies)
 
 
@@ -124,7 +124,7 @@ async def test_stopped_in_the_middle_it_releases_everything(
     worker.start("--http-port", "0", "--json", "--max-messages-per-second", "60")
     await worker.readiness_is(lambda _, said: said["drained"] > 20)
     worker.program.signal(signal.SIGTERM)
-    assert await worker.program.ended(PATIENCE_S) == 0
+    assert await worker.program.ended(HANG_S) == 0
     drained = drained_of(worker.program.file("out").read_text())
     assert 0 < drained < 400
     began = time.monotonic()
@@ -146,7 +146,7 @@ async def test_stopped_while_it_starts_it_ends_in_order(
     assert (status, content["state"]) == (503, "starting")
     assert (await worker.asked("/healthz"))[0] == 200
     worker.program.signal(signal.SIGTERM)
-    assert await worker.program.ended(10.0) == 0
+    assert await worker.program.ended(HANG_S) == 0
     secondary.heal("frozen")
     assert (await worker.run("--until", "empty"))[0] == 0
     assert await arrived(primary) == Counter(bodies)
@@ -161,7 +161,7 @@ async def test_worker_ends_in_time_without_responses(
     secondary.hurt("frozen")
     began = time.monotonic()
     worker.program.signal(signal.SIGTERM)
-    assert await worker.program.ended(PATIENCE_S) == 1
+    assert await worker.program.ended(HANG_S) == 1
     assert 1.5 < time.monotonic() - began < 6.0
     assert worker.events[-1]["event"] == "worker.late"
 
@@ -197,7 +197,7 @@ async def test_an_outage_of_either_namespace_is_reported_and_survived(
     secondary.heal("reset")
     await worker.readiness_is(lambda status, _: status == 200)
     worker.program.signal(signal.SIGTERM)
-    assert await worker.program.ended(PATIENCE_S) == 0
+    assert await worker.program.ended(HANG_S) == 0
     assert await arrived(primary) == Counter(bodies)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.limit import HANG_S
 from tests.processes.programs import SBCLIENT, Program, until
 from tests.wire_pair.conftest import NamespaceProcess
 
-PATIENCE_S: Final = 40.0
 QUEUES: Final = 2
 NAME: Final = "contoso"
 
@@ -39,7 +39,7 @@ class WorkerProcess:
     async def run(self, *arguments: str) -> tuple[int | None, str, list[str]]:
         """Run it to its end; returns the exit status, what it printed, and those lines on stderr that are no events."""
         self.start(*arguments)
-        status = await self.program.ended(PATIENCE_S)
+        status = await self.program.ended(HANG_S)
         said = self.program.file("log").read_text().splitlines()
         return status, self.program.file("out").read_text(), [line for line in said if not line.startswith("{")]
 
@@ -55,7 +55,7 @@ class WorkerProcess:
         def found() -> list[dict[str, Any]]:
             return [event for event in self.events if event["event"] == name]
 
-        assert await until(lambda: len(found()) >= times, PATIENCE_S), self.program.output()
+        assert await until(lambda: len(found()) >= times, HANG_S), self.program.output()
         return found()[times - 1]
 
     async def asked(self, path: str, method: str = "GET") -> tuple[int, str, bytes]:
@@ -80,7 +80,7 @@ class WorkerProcess:
 
     async def readiness_is(self, is_so: Callable[[int, dict[str, Any]], bool]) -> dict[str, Any]:
         """Wait until `/readyz` says so; returns what it says."""
-        for _ in range(int(PATIENCE_S / 0.1)):
+        for _ in range(int(HANG_S / 0.1)):
             status, content = await self.readiness()
             if is_so(status, content):
                 return content
