@@ -19,6 +19,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -63,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if (value := config.getini("servicebus_time")) not in TIMES:
         raise pytest.UsageError(f"servicebus_time is {value!r}: give one of {', '.join(TIMES)}")
+    if value == VIRTUAL_DATETIME and find_spec("time_machine") is None:
+        raise pytest.UsageError(f"servicebus_time = {value} requires time-machine: python -m pip install time-machine")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

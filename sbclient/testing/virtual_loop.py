@@ -55,6 +55,9 @@ MANY_LEAPS: Final = 5_000
 NOTED_LEAD_S: Final = 60.0
 """A program that fails after more virtual time may have compared it with `datetime.now()`."""
 
+_MOST_SHOWN: Final = 10
+"""Waiting tasks in an error."""
+
 _LEAPS_AT_ONCE: Final = 64
 """Iterations without a check of the wake-up pipe of the loop."""
 
@@ -94,6 +97,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _timer_cancelled_count: int
     _clock_resolution: float
     _debug: bool
+    _closed = True  # until asyncio opens it, so that a loop without time-machine has nothing to close
 
     def __init__(
         self,
@@ -108,6 +112,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._travel = _time_machine().travel if patch_datetime else None
         self._traveller: Any = None
         self._travelled = timedelta(0)
+        self._main: Any = None
         self._time_s = 0.0
         self._began_at = real_time.time() if epoch is None else epoch
         self._speed = speed
@@ -134,6 +139,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since 1970-01-01 UTC."""
         wall_s = self._began_at + self._time_s
         return wall_s if self._travel is None else round(wall_s * 1e6) / 1e6  # whole microseconds, as in a datetime
+
+    def run_until_complete(self, future: Any) -> Any:
+        """As in asyncio; an error names the place of this task first."""
+        self._main = future
+        return super().run_until_complete(future)
 
     def run_forever(self) -> None:
         """As in asyncio, with a virtual `datetime.now()` if it is patched."""
@@ -322,8 +332,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _report(self, problem: str, reason: str) -> str:
         """Return where the tasks wait, the main task first, and why that is a problem."""
-        waiting = sorted(asyncio.all_tasks(self), key=hash)
-        places = [f"{_place(task)} [{task.get_name()}]" for task in waiting]
+        waiting = sorted(asyncio.all_tasks(self), key=lambda task: (task is not self._main, hash(task)))
+        places = [f"{_place(task)} [{task.get_name()}]" for task in waiting[:_MOST_SHOWN]]
+        if len(waiting) > _MOST_SHOWN:
+            places.append(f"and {len(waiting) - _MOST_SHOWN:,} more")
         return "\n  ".join(
             [
                 f"{places[0] if places else 'no task'}\n{problem}. The virtual loop is at "

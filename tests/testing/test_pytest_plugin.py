@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import trustme  # noqa: F401
 
 from sbclient.pytest_plugin import FIXTURES
+from sbclient.testing import VirtualLoop
 
 pytestmark = [
     pytest.mark.slow,  # each test runs pytest
@@ -404,16 +406,25 @@ def test_unittest_has_virtual_time_and_the_check_for_leftovers(stranger: pytest.
     assert outcomes == {"passed": 2}, out
 
 
-def test_an_unknown_time_is_refused(stranger: pytest.Pytester) -> None:
+def test_an_unknown_time_is_refused(stranger: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stranger.runpytest_subprocess(*PLUGIN, "-o", "servicebus_time=fast")
     assert "servicebus_time is 'fast': give one of virtual, virtual-datetime, real" in run.stderr.str()
+    monkeypatch.setitem(sys.modules, "time_machine", None)
+    with pytest.raises(ImportError, match="patch_datetime requires the package time-machine"):
+        VirtualLoop(patch_datetime=True)
 
 
 def test_test_that_waits_forever_fails_and_names_the_place(stranger: pytest.Pytester) -> None:
     outcomes, out = results(
         stranger,
         """
-        async def test_waits(servicebus_namespace):
+        import asyncio, pytest
+
+        @pytest.fixture
+        async def pollers():
+            return [asyncio.create_task(asyncio.Event().wait()) for _ in range(20)]
+
+        async def test_waits(servicebus_namespace, pollers):
             async with servicebus_namespace.client() as client:
                 await client.administration.create_queue("orders")
                 async for message in client.get_queue_receiver("orders"):
@@ -422,7 +433,8 @@ def test_test_that_waits_forever_fails_and_names_the_place(stranger: pytest.Pyte
         *ALONE,
     )
     assert outcomes == {"failed": 1}, out
-    assert re.search(r"DeadlockError: \S*test_test_that_waits\w*\.py:4 in test_waits, awaiting", out), out
+    assert re.search(r"DeadlockError: \S*test_test_that_waits\w*\.py:10 in test_waits, awaiting", out), out
+    assert re.search(r"and 1\d more", out), out
 
 
 def test_leftovers_on_the_emulator_or_in_the_backlog_fail_the_test(stranger: pytest.Pytester) -> None:
