@@ -35,7 +35,7 @@ from sbclient.entities import (
     kind_of,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import read_duration
+from sbclient.formats.iso8601 import read_duration
 from sbclient.options import without_ignored
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.transport.base import TransactionLink, Transport

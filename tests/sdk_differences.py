@@ -22,7 +22,7 @@ from azure.servicebus.aio import management
 
 import sbclient
 import sbclient.aio.management
-import sbclient.annotated_message
+import sbclient.amqp
 import sbclient.exceptions
 import sbclient.management
 from tests.page_table import PageTable
@@ -35,7 +35,7 @@ MODULES: Final = [
     (sdk_exceptions, sbclient.exceptions),
     (sdk_management, sbclient.management),
     (management, sbclient.aio.management),
-    (sdk_amqp, sbclient.annotated_message),
+    (sdk_amqp, sbclient.amqp),
 ]
 
 CLASSES: Final = [

@@ -22,13 +22,13 @@ import sbclient
 ROOT: Final = Path(__file__).parents[1]
 
 FLOORS: Final = (
-    "annotated_message certificate clock delivery deviations entities errors transport version",
-    "description_tables emulator.events iso8601 message options",
+    "certificate clock delivery entities errors formats transport version",
+    "emulator.events formats.description_tables formats.iso8601 message options",
     "amqp",
     "rules settings telemetry transport.base",
-    "broker deadlines emulator.faults emulator.sas message_json prometheus rate_limit retry tasks "
+    "broker deadlines emulator.faults emulator.sas formats.message_json prometheus rate_limit retry tasks "
     "transport.credential_file",
-    "emulator.data entity_settings hosting pairing transport.amqp transport.sdk",
+    "emulator.data formats.entity_settings hosting pairing transport.amqp transport.sdk",
     "backlog emulator.context syphon transport.memory",
     "emulator.net transport.choice",
     "administration emulator.amqp emulator.control emulator.management",
@@ -45,8 +45,8 @@ A file belongs to the longest name that matches it: `broker` covers `broker.sql.
 FLOOR_OF: Final = {name: floor for floor, names in enumerate(FLOORS) for name in names.split()}
 
 PURE: Final = """
-    amqp annotated_message broker delivery description_tables entities entity_settings errors iso8601 message
-    message_json options rules settings transport.base
+    amqp broker delivery entities errors formats formats.description_tables formats.entity_settings
+    formats.iso8601 formats.message_json message options rules settings transport.base
 """
 IMPURE_MODULES: Final = """
     asyncio concurrent http io logging multiprocessing os pathlib secrets select selectors signal socket ssl structlog
@@ -235,6 +235,11 @@ def test_each_file_keeps_the_laws() -> None:
 def test_no_imports_form_a_cycle() -> None:
     cycle = import_cycle({name: imports_of(name, ast.parse(path.read_text())) for name, path in FILES.items()})
     assert not cycle, " -> ".join(cycle)
+
+
+def test_root_holds_few_files() -> None:
+    """Public doors and the vocabulary; what has a subject of its own belongs into a folder."""
+    assert sum(path.is_file() for path in (ROOT / "sbclient").iterdir()) <= 20
 
 
 def test_every_name_of_a_floor_covers_a_file() -> None:

@@ -9,16 +9,16 @@ from typing import Final
 
 from typer.testing import CliRunner
 
-from sbclient import deviations as module
+from sbclient.cli import deviations as module
 from sbclient.cli.app import make_app
-from sbclient.deviations import AREAS, deviations, page
+from sbclient.cli.deviations import AREAS, deviations, page
 from sbclient.version import VERSION
 
 ROOT: Final = Path(__file__).parents[1]
 
 
 def test_the_page_is_the_list() -> None:
-    """To update the page: python -m sbclient.deviations > docs/deviations.md"""
+    """To update the page: python -m sbclient.cli.deviations > docs/deviations.md"""
     assert (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8") == page()
     assert all(page().count(f"`{each.id}`") == 1 for each in deviations())
 

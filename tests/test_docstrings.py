@@ -13,7 +13,6 @@ import sbclient
 
 MODULES: Final = [
     "administration",
-    "annotated_message",
     "backlog",
     "client.batch",
     "client.client",

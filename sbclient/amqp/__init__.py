@@ -84,7 +84,7 @@ from sbclient.amqp.types import (
     Uri,
     UShort,
 )
-from sbclient.annotated_message import (
+from sbclient.message import (
     AmqpAnnotatedMessage,
     AmqpMessageBodyType,
     AmqpMessageHeader,

@@ -45,11 +45,13 @@ from sbclient.amqp.sections import (
     map_entries,
 )
 from sbclient.amqp.types import Binary, Opaque, Timestamp, TypedInteger
-from sbclient.annotated_message import AmqpAnnotatedMessage, AmqpMessageHeader, AmqpMessageProperties
 from sbclient.errors import InvalidOperationError
 from sbclient.message import (
     MAX_ID_LENGTH,
+    AmqpAnnotatedMessage,
     AmqpMessageBodyType,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
     PropertyValue,
     ServiceBusMessage,
     ServiceBusReceivedMessage,

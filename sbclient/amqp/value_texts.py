@@ -44,8 +44,8 @@ from sbclient.amqp.types import (
     ticks_of,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import read_timestamp, write_ticks
-from sbclient.iso8601 import ticks_of as ticks_of_text
+from sbclient.formats.iso8601 import read_timestamp, write_ticks
+from sbclient.formats.iso8601 import ticks_of as ticks_of_text
 
 STRING: Final = "string"
 ENCODED: Final = "encoded"

@@ -25,8 +25,8 @@ from sbclient.cli.common import (
 from sbclient.cli.completion import entities, queues, settings, topics
 from sbclient.cli.control import Control, HttpPort, NamespaceName
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties
-from sbclient.entity_settings import described, with_settings
 from sbclient.errors import InvalidOperationError, MessagingEntityAlreadyExistsError
+from sbclient.formats.entity_settings import described, with_settings
 from sbclient.transport.base import Administration
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ import typer
 from sbclient import clock
 from sbclient.cli.common import open_administration
 from sbclient.entities import CORRELATION_FIELDS, EntityKind, settings_of
-from sbclient.message_json import ATTRIBUTES, PROPERTY
+from sbclient.formats.message_json import ATTRIBUTES, PROPERTY
 
 PATIENCE_S: Final = 3.0
 """A person waits for the answer; a namespace that is slower gives no names."""

@@ -226,7 +226,7 @@ def _show_json(served: Emulator, certificate: Path | None, data: Path | None) ->
 def _show_deviations(*, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from sbclient.deviations import deviations
+    from sbclient.cli.deviations import deviations
 
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in deviations()], ensure_ascii=False))

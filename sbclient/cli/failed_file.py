@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Self
 
 from sbclient.errors import InvalidOperationError
+from sbclient.formats.message_json import content_json
 from sbclient.message import ServiceBusMessage
-from sbclient.message_json import content_json
 
 
 def _open_private(path: Path) -> tuple[int, bool]:

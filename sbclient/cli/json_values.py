@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from sbclient.entities import NEVER
-from sbclient.message_json import duration_text, timestamp_text
+from sbclient.formats.message_json import duration_text, timestamp_text
 
 
 def plain(value: Any) -> Any:

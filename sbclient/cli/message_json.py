@@ -13,14 +13,7 @@ from typing import Any, Final
 
 from sbclient.cli.json_values import plain
 from sbclient.errors import InvalidOperationError
-from sbclient.message import (
-    DEAD_LETTER_DESCRIPTION,
-    DEAD_LETTER_REASON,
-    AmqpMessageBodyType,
-    ServiceBusMessage,
-    ServiceBusReceivedMessage,
-)
-from sbclient.message_json import (
+from sbclient.formats.message_json import (
     ATTRIBUTES,
     PROPERTY,
     TEXTS,
@@ -30,7 +23,14 @@ from sbclient.message_json import (
     texts_of,
     timestamp_text,
 )
-from sbclient.message_json import message_of as read_message
+from sbclient.formats.message_json import message_of as read_message
+from sbclient.message import (
+    DEAD_LETTER_DESCRIPTION,
+    DEAD_LETTER_REASON,
+    AmqpMessageBodyType,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+)
 from sbclient.telemetry.log import printable_json, printable_line
 
 FACTS: Final = (

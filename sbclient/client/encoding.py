@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from sbclient.amqp import EncodedBatch, EncodedMessage, EncodeError, encode_message
 from sbclient.amqp.encoded import encode_annotated
-from sbclient.annotated_message import AmqpAnnotatedMessage
 from sbclient.delivery import SenderLimits
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage
+from sbclient.message import AmqpAnnotatedMessage, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import check_not_ping
 from sbclient.transport.sdk.message import is_sdk_message, parts_of

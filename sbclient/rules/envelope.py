@@ -29,7 +29,7 @@ from sbclient.amqp.encoded import encode_entries, encoded_content
 from sbclient.amqp.sections import APPLICATION_PROPERTIES, map_entries
 from sbclient.amqp.types import TimeSpan
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import ticks_of
+from sbclient.formats.iso8601 import ticks_of
 from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusReceivedMessage
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import canonical, check_entity_path

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import ticks_of
+from sbclient.formats.iso8601 import ticks_of
 
 _UNITS_S: Final = {
     "": 1.0,

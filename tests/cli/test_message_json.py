@@ -15,8 +15,8 @@ from sbclient.amqp import encode_message
 from sbclient.cli.json_values import plain
 from sbclient.cli.message_json import message_json, message_line, message_of, named, set_by_name
 from sbclient.errors import InvalidOperationError
+from sbclient.formats.message_json import ATTRIBUTES, timestamp_text
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, AmqpMessageBodyType
-from sbclient.message_json import ATTRIBUTES, timestamp_text
 from sbclient.telemetry.log import printable_json
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

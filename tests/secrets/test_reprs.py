@@ -37,7 +37,7 @@ HARMLESS: Final = frozenset(_NAMES.split())
 """Fields with such a name or type that hold no secret."""
 
 HARMLESS_IN: Final = {
-    "annotated_message.AmqpMessageProperties": {"correlation_id", "message_id"},
+    "message.AmqpMessageProperties": {"correlation_id", "message_id"},
     "cli.progress.Amount": {"text"},  # a count
     "amqp.delivery.DispositionsReceived": {"deliveries", "link"},  # whose reprs show no content
     "amqp.errors.AmqpError": {"info"},  # of a dead letter: its reason

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from sbclient.emulator.config.located_json import Located
 from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import read_duration
+from sbclient.formats.iso8601 import read_duration
 from sbclient.rules.entity_path import check_entity_path
 
 Choice = TypeVar("Choice", bound=StrEnum)

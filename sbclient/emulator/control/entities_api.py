@@ -21,8 +21,8 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.http_messages import Request, json_object
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties, kind_of
-from sbclient.entity_settings import described, settings_text, with_settings
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
+from sbclient.formats.entity_settings import described, settings_text, with_settings
 
 Facts: TypeAlias = dict[str, Any]
 T = TypeVar("T")

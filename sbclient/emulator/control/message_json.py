@@ -12,8 +12,8 @@ from sbclient.amqp import EncodedMessage
 from sbclient.broker.entry import Entry
 from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import InvalidOperationError, ServiceBusError
+from sbclient.formats.message_json import TEXTS, message_of, value_json
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState
-from sbclient.message_json import TEXTS, message_of, value_json
 
 Facts: TypeAlias = dict[str, Any]
 

@@ -26,7 +26,6 @@ from sbclient.broker.directory import Entity
 from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.management import Management
-from sbclient.description_tables import KINDS
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.management.atom import (
     ENTRY_TYPE,
@@ -80,6 +79,7 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from sbclient.formats.description_tables import KINDS
 from sbclient.rules.entity_path import split_sub_queue
 from sbclient.telemetry.log import get_logger
 

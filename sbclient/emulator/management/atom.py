@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Final
 from uuid import uuid4
 
-from sbclient.description_tables import KINDS
 from sbclient.emulator.management.atom_descriptions import (
     SCHEMA_INSTANCE,
     SERVICE_BUS,
@@ -38,7 +37,8 @@ from sbclient.entities import (
     kind_of,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import write_timestamp
+from sbclient.formats.description_tables import KINDS
+from sbclient.formats.iso8601 import write_timestamp
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"

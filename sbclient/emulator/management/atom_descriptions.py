@@ -19,7 +19,6 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
 
-from sbclient.description_tables import KINDS, TABLES, Row
 from sbclient.emulator.management.atom_values import read_any, write_any
 from sbclient.emulator.management.xml import Element, tag, text_tag, write_element
 from sbclient.entities import (
@@ -37,7 +36,8 @@ from sbclient.entities import (
     settings_of,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import read_timestamp, write_timestamp
+from sbclient.formats.description_tables import KINDS, TABLES, Row
+from sbclient.formats.iso8601 import read_timestamp, write_timestamp
 
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"

@@ -23,7 +23,7 @@ from sbclient.entities import (
     TrueRuleFilter,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import write_timestamp
+from sbclient.formats.iso8601 import write_timestamp
 
 XML_SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"

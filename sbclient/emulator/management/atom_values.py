@@ -16,8 +16,8 @@ from uuid import UUID
 from sbclient.amqp.types import Long, TimeSpan
 from sbclient.broker.sql.values import PreciseTime
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import read_duration, read_timestamp, write_duration, write_ticks, write_timestamp
-from sbclient.iso8601 import ticks_of as ticks_of_text
+from sbclient.formats.iso8601 import read_duration, read_timestamp, write_duration, write_ticks, write_timestamp
+from sbclient.formats.iso8601 import ticks_of as ticks_of_text
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1

@@ -10,10 +10,9 @@ from uuid import UUID
 
 from sbclient.amqp import EncodedMessage, IncomingDelivery, Sections, WireError, servicebus
 from sbclient.amqp.types import Timestamp
-from sbclient.annotated_message import AmqpAnnotatedMessage
 from sbclient.delivery import expiry
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.message import AmqpAnnotatedMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)

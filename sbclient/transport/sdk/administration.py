@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 from xml.etree import ElementTree
 
 from sbclient import clock
-from sbclient.description_tables import KINDS, TABLES
 from sbclient.entities import (
     PROPERTIES_OF,
     EntityAddress,
@@ -26,6 +25,7 @@ from sbclient.errors import (
     OperationTimeoutError,
     ServiceBusAuthenticationError,
 )
+from sbclient.formats.description_tables import KINDS, TABLES
 from sbclient.rules.entity_path import canonical
 from sbclient.transport.base import Administration
 from sbclient.transport.sdk.entities import (

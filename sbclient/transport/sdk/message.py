@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from sbclient import annotated_message
+from sbclient import message as our_message
 from sbclient.amqp import EncodedMessage, servicebus
 from sbclient.amqp.decimals import DECIMAL128, decode_decimal, encode_decimal, service_decimal
 from sbclient.amqp.encode import encode_binary, encode_symbol, encode_timestamp, encode_uint
@@ -73,7 +73,7 @@ def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> EncodedMe
 
 
 def parts_of(
-    message: sdk.ServiceBusMessage | AmqpAnnotatedMessage | annotated_message.AmqpAnnotatedMessage,
+    message: sdk.ServiceBusMessage | AmqpAnnotatedMessage | our_message.AmqpAnnotatedMessage,
 ) -> tuple[ServiceBusMessage, dict[str, Any]]:
     """Return a plain message, and the arguments of `encode_annotated` for all that it has no attribute for.
 

@@ -31,9 +31,8 @@ from sbclient.amqp.types import (
     ULong,
     UShort,
 )
-from sbclient.annotated_message import AmqpMessageHeader
 from sbclient.errors import ServiceBusError
-from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
+from sbclient.message import AmqpMessageBodyType, AmqpMessageHeader, ServiceBusMessage
 from sbclient.rules.envelope import seal, unseal
 from sbclient.transport.amqp.received import AmqpReceivedMessage
 from tests.payloads import payload_of

@@ -11,8 +11,8 @@ import pytest
 from azure.core.pipeline.transport import AioHttpTransport
 
 from sbclient.administration import AccessRights, AuthorizationRule, ServiceBusAdministrationClient
-from sbclient.description_tables import KINDS, TABLES
 from sbclient.emulator import Emulator
+from sbclient.formats.description_tables import KINDS, TABLES
 
 pytestmark = pytest.mark.real_time
 

@@ -31,7 +31,7 @@ from sbclient.entities import (
     settings_of,
 )
 from sbclient.errors import InvalidOperationError
-from sbclient.message_json import PROPERTY, TYPED, property_json, property_named, read_duration
+from sbclient.formats.message_json import PROPERTY, TYPED, property_json, property_named, read_duration
 from sbclient.settings.durations import duration_text
 
 _STATED_BY_THE_BROKER: Final = ("authorization_rules", "availability_status", "size_in_bytes")

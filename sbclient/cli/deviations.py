@@ -1,6 +1,6 @@
 """The list of known differences from Service Bus and from azure-servicebus.
 
-The list is `deviations.json` in this folder. `python -m sbclient.deviations` generates docs/deviations.md from it.
+The list is `deviations.json` in this folder. `python -m sbclient.cli.deviations` generates docs/deviations.md from it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def page() -> str:
         "# Deviations from Service Bus",
         "",
         "Known differences from Azure Service Bus, from its Python SDK, and from the paired namespaces of its former",
-        ".NET client. A difference that is not listed is a bug. The same list as JSON: `sbclient/deviations.json`, or",
+        ".NET client. A difference that is not listed is a bug. The same list as JSON:",
         "`sbclient emulator --deviations --json`.",
     ]
     for area, title in AREAS.items():

@@ -22,7 +22,7 @@ from sbclient.amqp.encode import MAX_DEPTH
 from sbclient.amqp.value_texts import NAMES, name_of, text_of, value_of
 from sbclient.entities import LEAST_UNLIMITED, UNLIMITED
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import read_timestamp, write_duration
+from sbclient.formats.iso8601 import read_timestamp, write_duration
 from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 from sbclient.settings.durations import seconds_of
 

@@ -28,8 +28,8 @@ from sbclient.amqp.types import (
 )
 from sbclient.entities import UNLIMITED
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import read_timestamp
-from sbclient.message_json import property_json, property_of, read_duration, value_json, value_of_json
+from sbclient.formats.iso8601 import read_timestamp
+from sbclient.formats.message_json import property_json, property_of, read_duration, value_json, value_of_json
 
 PROPERTIES = st.one_of(
     st.text(),

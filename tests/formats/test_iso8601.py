@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sbclient.entities import NEVER, UNLIMITED
 from sbclient.errors import InvalidOperationError
-from sbclient.iso8601 import NO_LIMIT, read_duration, read_timestamp, write_duration, write_timestamp
+from sbclient.formats.iso8601 import NO_LIMIT, read_duration, read_timestamp, write_duration, write_timestamp
 
 
 @pytest.mark.parametrize(
