@@ -17,6 +17,7 @@ from sbclient_spark.java import ensure_java
 from sbclient_spark.jobs import activate
 from sbclient_spark.log import log_event
 from sbclient_spark.read.held_sessions import HeldSessions
+from sbclient_spark.read.preview import preview
 from sbclient_spark.read.receive_stream import find_orphans
 from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.table_options import defaults_of
@@ -33,6 +34,7 @@ __all__ = [
     "ensure_java",
     "find_orphans",
     "prepare",
+    "preview",
     "register",
     "report_progress",
     "write_with_report",

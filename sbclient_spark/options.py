@@ -242,6 +242,41 @@ def _pairing_value(name: str, key: str, value: str) -> Any:
 # -- tables of options
 
 
+_ABOUT: Final = {
+    "connectionString": "The primary namespace.",
+    "secondaryConnectionString": "The secondary namespace; without one there is no failover.",
+    "clientSecret": "The secret of the application, for `clientSecret`.",
+    "token": "A token, for `token`.",
+    "fullyQualifiedNamespace": "The host name of the primary, for use with `auth`.",
+    "secondaryNamespace": "The host name of the secondary, for use with `auth`.",
+    "failoverInterval": "How long an entity may fail before its messages are diverted.",
+    "pingInterval": "How often a failed-over entity is tried.",
+    "backlogQueueCount": "The number of backlog queues of the pair.",
+    "queue": "The queue.",
+    "queues": "Queues, separated by commas.",
+    "topic": "The topic.",
+    "subscription": "The subscription of `topic`.",
+    "entity": "The queue or topic.",
+    "path": "The queue or topic; `save` and `load` set it.",
+}
+
+
+def _about(name: str) -> str:
+    for suffix, place in (("Env", "environment variable"), ("File", "file")):
+        if (secret := name.removesuffix(suffix)) in SECRETS and name.endswith(suffix):
+            return f"The {place} on the workers that contains `{secret}`."
+    return _ABOUT[name]
+
+
+def listed(table: Mapping[str, Setting]) -> str:
+    """Return the options of an operation as text, a line for each."""
+    lines = []
+    for name, row in sorted(table.items()):
+        default = "" if row.default in (None, "", ()) else f" Default {row.default}."
+        lines.append(f"{name} ({row.kind.word}): {row.about}{default}")
+    return "\n".join(lines)
+
+
 _CONNECTION_KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys((place for secret in SECRETS for place in places_of(secret)), TEXT),
     **dict.fromkeys(("fullyQualifiedNamespace", "secondaryNamespace"), TEXT),
@@ -257,7 +292,7 @@ def table_of(settings: type[Any], others: Mapping[str, Kind] = MappingProxyType(
     The field `task_deadline_s` is the option `taskDeadline`.
     """
     rows = {
-        name: Setting(name, name, kind, None, about="", group="", unit="", variable="", is_secret=False)
+        name: Setting(name, name, kind, None, about=_about(name), group="", unit="", variable="", is_secret=False)
         for name, kind in {**_CONNECTION_KINDS, **others}.items()
     }
     declared = [settings_of(each, name_of=_option_name) for each in (ConnectionOptions, settings)]

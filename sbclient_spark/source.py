@@ -17,6 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError
 from sbclient_spark.log import log_event
+from sbclient_spark.options import listed
 from sbclient_spark.read.batch import FilteringReader, PeekReader
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.read.options import READ_TABLE, read_options
@@ -114,6 +115,18 @@ class ServiceBusDataSource(DataSource):
             )
         defaults = known_defaults(self.defaults, WRITE_TABLE)
         return merged(defaults, options_of_table(schema, is_write=True), self.options)
+
+
+ServiceBusDataSource.__doc__ = f"""{ServiceBusDataSource.__doc__}
+
+Options of a write:
+
+{listed(WRITE_TABLE)}
+
+Options of a read or a stream:
+
+{listed(READ_TABLE)}
+"""
 
 
 class ServiceBusWriter(DataSourceArrowWriter):

@@ -124,9 +124,9 @@ class RowEncoder:
         for name, place in self._plan.attributes:
             column = batch.column(place)
             if name == "time_to_live":
-                ttl_us = converted(column, pa.int64(), amqp.durations, columns.duration_us, errors)
+                ttl_us = converted(column, pa.int64(), amqp.durations, columns.duration_us, errors, name=name)
             elif name == "scheduled_enqueue_time_utc":
-                schedule_us = converted(column, pa.int64(), amqp.timestamps, columns.timestamp_us, errors)
+                schedule_us = converted(column, pa.int64(), amqp.timestamps, columns.timestamp_us, errors, name=name)
             else:
                 texts[name] = _text(column, name, errors)
         return texts, ttl_us, schedule_us
@@ -341,6 +341,8 @@ def converted(
     one: Callable[[Any], Any],
     errors: Errors,
     start: int = 0,
+    *,
+    name: str | None = None,
 ) -> pa.Array:
     """Return a converted column, with null in place of each invalid value.
 
@@ -351,6 +353,7 @@ def converted(
         one: converts columns of length 1; raises if the value is invalid.
         errors: receives the reason of each invalid value.
         start: the place of the first value.
+        name: of the column, for reasons that do not name it.
     """
     try:
         return whole(column)
@@ -358,11 +361,11 @@ def converted(
         middle = len(column) // 2
     if middle:
         parts = [(column.slice(0, middle), start), (column.slice(middle), start + middle)]
-        return pa.concat_arrays([converted(part, kind, whole, one, errors, place) for part, place in parts])
+        return pa.concat_arrays([converted(part, kind, whole, one, errors, place, name=name) for part, place in parts])
     try:
         return pa.array([one(column)], kind)
     except _NO_ROW as error:
-        errors.setdefault(start, str(error))
+        errors.setdefault(start, str(error) if name is None else f"column {name!r}: {error}")
         return pa.nulls(1, kind)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
+from sbclient import clock
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient_spark.clients import RANDOM, Connection, WorkerClients, worker_clients
 from sbclient_spark.log import log_event
@@ -187,6 +189,10 @@ def _id_place(plan: WritePlan, place: TaskPlace) -> Place | None:
     return Place(place.query_id, place.batch_id, place.partition)
 
 
+PROGRESS_S: Final = 60.0
+"""How often a task shows its progress. It is logged as a warning, which a worker shows without being configured."""
+
+
 class _Sending:
     """The run of a task that sends."""
 
@@ -206,6 +212,7 @@ class _Sending:
         self._is_ordered = plan.options.ordering == "session"
         self._own_senders: dict[Destination, Any] = {}
         self._sessions = SessionDigests()
+        self._shown_at = math.inf
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskResult:
         slices = _slices(batches)
@@ -231,6 +238,8 @@ class _Sending:
         return TaskResult(self._report, self._sessions.packed())
 
     async def _open(self, connection: Connection) -> PartitionWriter:
+        self._shown_at = clock.monotonic()
+
         def own_sender(destination: Destination) -> Any:
             """Return a sender of this task only: the session state of a sender is stale after another task has sent."""
             if destination not in self._own_senders:
@@ -265,6 +274,12 @@ class _Sending:
         for bad in refused:
             writer.refuse(bad)
         await writer.offer(rows)
+        if (now := clock.monotonic()) >= self._shown_at + PROGRESS_S:
+            self._shown_at = now
+            text = (
+                "the task for {destination!r} has sent {sent} of {rows} rows so far, {diverted} of them to the backlog"
+            )
+            log_event("task.progress", text, asdict(self._report), level=logging.WARNING)
 
     async def _close(self, connection: Connection) -> None:
         for sender in self._own_senders.values():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from inspect import getdoc as help_of
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from sbclient_spark.read.options import READ_TABLE
+from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.write.options import WRITE_TABLE
 from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import write
@@ -30,6 +32,13 @@ def test_every_option_of_a_write_is_listed() -> None:
 
 def test_every_option_of_a_read_is_listed() -> None:
     assert listed("both") | listed("reading") == set(READ_TABLE)
+
+
+def test_help_explains_every_option() -> None:
+    text = help_of(ServiceBusDataSource) or ""
+    for name, row in (READ_TABLE | WRITE_TABLE).items():
+        assert row.about
+        assert f"\n{name} ({row.kind.word}): {row.about}" in text
 
 
 def shown(name: str) -> Any:
@@ -54,6 +63,16 @@ def test_the_documented_batches_run(spark: SparkSession, pair: EmulatedPair) -> 
         numbers = [int(str(message)) for message in arrived if message.session_id == session]
         assert numbers == sorted(numbers)
     assert shown("drain_backlog")(spark, pair.primary, pair.secondary) == 0
+
+
+def test_the_documented_preview_takes_nothing(spark: SparkSession, pair: EmulatedPair) -> None:
+    orders = pair.create_queue("orders")
+    shown("write")(spark, pair.primary, pair.secondary, orders)
+    found = shown("look")(spark, pair.primary, orders).collect()
+    assert [(row.sequence_number, row.body[:5], row.state) for row in found] == [
+        (number, "order", "active") for number in range(1, 11)
+    ]
+    assert pair.count(orders) == 1000
 
 
 def check_stream(name: str, location: str, spark: SparkSession, pair: EmulatedPair, folder: Path) -> None:

@@ -89,6 +89,18 @@ def test_a_task_returns_when_every_row_was_acknowledged(clients: WorkerClients) 
     assert pickle.loads(pickle.dumps(result)) == result
 
 
+def test_a_long_task_logs_its_progress(
+    clients: WorkerClients, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_task(plan(), batches(1400), PLACE)
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    monkeypatch.setattr("sbclient_spark.write.task.PROGRESS_S", 0.0)
+    run_task(plan(), batches(1400), PLACE)
+    lines = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert len(lines) == 2
+    assert "of 1400 rows so far, 0 of them to the backlog" in lines[-1]
+
+
 def test_the_same_task_again_adds_nothing_and_has_its_client_already(clients: WorkerClients) -> None:
     first = run_task(plan(), batches(300), PLACE).report
     again = run_task(plan(), batches(300), TaskPlace(2, 1, 10, "query", 4)).report
