@@ -14,10 +14,8 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.errors import (
     InvalidOperationError,
-    MessageAlreadySettled,
     MessageLockLostError,
     MessageNotFoundError,
-    MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusConnectionError,
     SessionCannotBeLockedError,
@@ -36,15 +34,6 @@ async def send(client: ServiceBusClient, *texts: str, queue: str = QUEUE, **attr
         await sender.send_messages([ServiceBusMessage(text, **attributes) for text in texts])
 
 
-async def test_receive_waits_for_a_message(pair: MemoryPair, client: ServiceBusClient) -> None:
-    async with client.get_queue_receiver(QUEUE) as receiver:
-        receive = asyncio.ensure_future(receiver.receive_messages())
-        await clock.sleep(10.0)
-        await send(client, "a")
-        assert texts(await receive) == ["a"]
-    assert clock.monotonic() == 10.0
-
-
 @pytest.mark.parametrize(("own_s", "asked_s", "waits_s"), [(None, None, 60), (20, None, 20), (20, 5, 5)])
 async def test_receive_returns_an_empty_list_after_the_wait(
     client: ServiceBusClient, own_s: float | None, asked_s: float | None, waits_s: float
@@ -60,17 +49,6 @@ async def test_receive_returns_at_most_max_message_count(pair: MemoryPair, clien
         assert texts(await receiver.receive_messages()) == ["a"]
         assert texts(await receiver.receive_messages(None)) == ["b"]
         assert texts(await receiver.receive_messages(10)) == ["c", "d", "e"]
-
-
-async def test_iteration_ends_after_max_wait_time(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await send(client, *"abc")
-    async with client.get_queue_receiver(QUEUE, max_wait_time=5) as receiver:
-        seen = []
-        async for message in receiver:
-            seen.append(str(message))
-            await receiver.complete_message(message)
-    assert seen == ["a", "b", "c"]
-    assert clock.monotonic() == 5.0
 
 
 async def test_iteration_without_max_wait_time_does_not_end(pair: MemoryPair, client: ServiceBusClient) -> None:
@@ -121,12 +99,6 @@ async def test_a_closed_receiver_rejects_operations(client: ServiceBusClient) ->
             await use
 
 
-async def test_an_unknown_entity_is_not_found(client: ServiceBusClient) -> None:
-    async with client.get_queue_receiver("typo") as receiver:
-        with pytest.raises(MessagingEntityNotFoundError):
-            await receiver.receive_messages()
-
-
 # -- settling ----------------------------------------------------------------------------------------------------------
 
 
@@ -147,17 +119,6 @@ async def test_every_settlement(pair: MemoryPair, client: ServiceBusClient) -> N
     async with client.get_queue_receiver(QUEUE, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
         (letter,) = await dead.receive_messages()
     assert (letter.dead_letter_reason, letter.dead_letter_error_description) == ("reason", "description")
-
-
-async def test_a_message_is_settled_once(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await send(client, "a")
-    async with client.get_queue_receiver(QUEUE) as receiver:
-        (message,) = await receiver.receive_messages()
-        await receiver.complete_message(message)
-        assert message.is_settled
-        for use in (receiver.abandon_message(message), receiver.renew_message_lock(message)):
-            with pytest.raises(MessageAlreadySettled):
-                await use
 
 
 async def test_deleted_and_peeked_messages_cannot_be_settled(pair: MemoryPair, client: ServiceBusClient) -> None:

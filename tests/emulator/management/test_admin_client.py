@@ -55,36 +55,6 @@ async def names(pages: Any) -> list[str]:
     return [each.name async for each in pages]
 
 
-async def test_namespace(client: ServiceBusAdministrationClient) -> None:
-    found = await client.get_namespace_properties()
-    assert (found.name, found.messaging_sku, found.namespace_type) == ("contoso", "Standard", "Messaging")
-    assert found.created_at_utc is not None
-    assert datetime.now(UTC) - found.created_at_utc < timedelta(minutes=1)
-
-
-async def test_queue_from_its_creation_to_its_end(client: ServiceBusAdministrationClient) -> None:
-    made = await client.create_queue("a/b")
-    assert (made.name, made.lock_duration, made.max_delivery_count) == ("a/b", timedelta(minutes=1), 10)
-    assert made.default_message_time_to_live == made.auto_delete_on_idle == UNLIMITED
-    assert (made.status, made.availability_status) == ("Active", "Available")
-    new = await client.get_queue_runtime_properties("a/b")
-    assert new.accessed_at_utc == datetime(1, 1, 1, tzinfo=UTC)
-    found = await client.get_queue("a/b")
-    found.lock_duration = timedelta(seconds=13)
-    found.max_delivery_count = 14
-    found.user_metadata = "<&>"
-    await client.update_queue(found)
-    after = await client.get_queue("A/B")
-    assert (after.lock_duration, after.max_delivery_count) == (timedelta(seconds=13), 14)
-    assert after.user_metadata == "<&>"
-    runtime = await client.get_queue_runtime_properties("a/b")
-    assert runtime.total_message_count == runtime.active_message_count == runtime.dead_letter_message_count == 0
-    await client.delete_queue("a/b")
-    for work in (client.get_queue("a/b"), client.delete_queue("a/b"), client.get_queue_runtime_properties("a/b")):
-        with pytest.raises(ResourceNotFoundError):
-            await work
-
-
 async def test_every_setting_of_a_queue(client: ServiceBusAdministrationClient) -> None:
     await client.create_queue("target")
     rule = AuthorizationRule(

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from random import Random
 from time import process_time
 from typing import Any
 
 import pytest
 
-from sbclient import clock
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.broker.profile import PREM_2017
-from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
+from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.entities import (
     EntityAddress,
     EntityKind,
     QueueProperties,
-    SubscriptionProperties,
-    TopicProperties,
 )
 from sbclient.errors import (
     InvalidOperationError,
@@ -29,9 +25,9 @@ from sbclient.errors import (
     SessionLockLostError,
 )
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.transport.base import Administration, ReceiverLink, SenderLink, Transport
+from sbclient.transport.base import ReceiverLink
 from sbclient.transport.memory.transport import MemoryTransport, drop_memory_host, memory_host
-from tests.broker.driver import ABANDON, COMPLETE, DEFER, at, bodies, message
+from tests.broker.driver import ABANDON, COMPLETE, bodies, message
 from tests.payloads import batch_of
 
 QUEUE = EntityAddress(EntityKind.QUEUE, ("q",))
@@ -57,16 +53,6 @@ async def receive(link: ReceiverLink, count: int = 10, wait_s: float = 0.0) -> l
     return await link.receive(max_message_count=count, max_wait_time_s=wait_s)
 
 
-def test_transport_implements_the_port() -> None:
-    transport = MemoryTransport(memory_host("shape"))
-    port: Transport = transport
-    sender: SenderLink = transport.open_sender("q")
-    receiver: ReceiverLink = transport.open_receiver("q")
-    administration: Administration = transport.administration
-    assert all((port, sender, receiver, administration))
-    drop_memory_host("shape")
-
-
 def test_a_namespace_is_found_by_its_name_in_any_case() -> None:
     host = memory_host("Contoso", profile="prem-2017")
     assert memory_host("memory://contoso/") is host
@@ -76,16 +62,6 @@ def test_a_namespace_is_found_by_its_name_in_any_case() -> None:
     assert memory_host("contoso") is not host
     drop_memory_host("contoso")
     drop_memory_host("contoso")
-
-
-async def test_messages_go_in_and_come_out(transport: MemoryTransport) -> None:
-    await send(transport, "a", "b")
-    receiver = transport.open_receiver("q")
-    received = await receive(receiver)
-    assert bodies(received) == ["a", "b"]
-    for each in received:
-        await receiver.settle(each, COMPLETE, timeout_s=T)
-    assert (await transport.administration.runtime(QUEUE)).total_message_count == 0
 
 
 async def test_sender_opens_at_first_use_and_reports_that_it_is_ready(transport: MemoryTransport) -> None:
@@ -120,61 +96,10 @@ async def test_opening_proves_that_the_entity_exists(transport: MemoryTransport)
         await transport.open_receiver("q", session="x").open(timeout_s=T)
 
 
-async def test_messages_are_scheduled_and_cancelled(transport: MemoryTransport) -> None:
-    sender = transport.open_sender("q")
-    later = at(clock.now() + 30)
-    first, _ = await sender.schedule(
-        batch_of([message(name, scheduled_enqueue_time_utc=later) for name in "ab"]), timeout_s=T
-    )
-    await sender.cancel_scheduled([first], timeout_s=T)
-    assert bodies(await receive(transport.open_receiver("q"), wait_s=60)) == ["b"]
-    assert asyncio.get_running_loop().time() == 30
-
-
-async def test_a_transaction_commits_or_rolls_back(transport: MemoryTransport) -> None:
-    sender, receiver = transport.open_sender("q"), transport.open_receiver("q")
-    await send(transport, "a")
-    (held,) = await receive(receiver)
-    for ends in ("rollback", "commit"):
-        transaction = await transport.begin_transaction(timeout_s=T)
-        await sender.send(batch_of([message(ends)]), timeout_s=T, transaction=transaction)
-        await sender.schedule(
-            batch_of([message("later", scheduled_enqueue_time_utc=at(clock.now() + 5))]),
-            timeout_s=T,
-            transaction=transaction,
-        )
-        await receiver.settle(held, COMPLETE, timeout_s=T, transaction=transaction)
-        await getattr(transaction, ends)(timeout_s=T)
-    assert bodies(await receive(receiver)) == ["commit"]
-    assert bodies(await receive(receiver, wait_s=10)) == ["later"]
-
-
 async def test_a_transaction_of_another_transport_is_refused(transport: MemoryTransport) -> None:
     foreign: Any = object()
     with pytest.raises(InvalidOperationError):
         await transport.open_sender("q").send(batch_of([message("a")]), timeout_s=T, transaction=foreign)
-
-
-async def test_deferred_messages_are_fetched_and_messages_peeked(transport: MemoryTransport) -> None:
-    receiver = transport.open_receiver("q")
-    await send(transport, "a", "b")
-    first, _ = await receive(receiver)
-    await receiver.settle(first, DEFER, timeout_s=T)
-    peeked = await receiver.peek(max_message_count=10, sequence_number=0, timeout_s=T)
-    assert bodies(peeked) == ["a", "b"]
-    (fetched,) = await receiver.receive_deferred([first.sequence_number], timeout_s=T)
-    assert str(fetched) == "a"
-    with pytest.raises(InvalidOperationError):
-        await receiver.settle(peeked[0], COMPLETE, timeout_s=T)
-
-
-async def test_a_lock_is_renewed(transport: MemoryTransport) -> None:
-    receiver = transport.open_receiver("q")
-    await send(transport, "a")
-    (held,) = await receive(receiver)
-    await asyncio.sleep(50)
-    assert held.locked_until_utc is not None
-    assert await receiver.renew_lock(held, timeout_s=T) == held.locked_until_utc + timedelta(seconds=50)
 
 
 async def test_message_received_and_deleted_cannot_be_settled(transport: MemoryTransport) -> None:
@@ -208,23 +133,6 @@ async def test_the_lock_of_a_prefetched_message_runs(transport: MemoryTransport)
     await receive(receiver, 1)
     await asyncio.sleep(60)
     assert sorted(bodies(await receive(transport.open_receiver("q")))) == ["a", "b"]
-
-
-async def test_sessions_are_held_with_their_state(transport: MemoryTransport) -> None:
-    await send(transport, "a", path="s", session_id="x")
-    assert list(await transport.list_sessions("s", state_updated_after=None, timeout_s=T)) == ["x"]
-    receiver = transport.open_receiver("s", session=NEXT_AVAILABLE_SESSION)
-    assert (receiver.session_id, receiver.session_locked_until_utc) == (None, None)
-    await receiver.set_session_state(b"state", timeout_s=T)
-    assert await receiver.get_session_state(timeout_s=T) == b"state"
-    assert receiver.session_id == "x"
-    await asyncio.sleep(30)
-    until = await receiver.renew_session_lock(timeout_s=T)
-    assert until == receiver.session_locked_until_utc == at(clock.now() + 60)
-    (held,) = await receive(receiver)
-    assert bodies(await receiver.peek(max_message_count=5, sequence_number=0, timeout_s=T)) == ["a"]
-    await receiver.settle(held, DEFER, timeout_s=T)
-    assert len(await receiver.receive_deferred([held.sequence_number], timeout_s=T)) == 1
 
 
 async def test_closing_a_session_s_link_lets_it_go_with_its_messages(transport: MemoryTransport) -> None:
@@ -281,26 +189,6 @@ async def test_a_fault_does_not_keep_a_closed_link_s_messages(transport: MemoryT
     await receiver.close()
     transport.host.heal(fault)
     assert bodies(await receive(transport.open_receiver("q"))) == ["b"]
-
-
-async def test_entities_are_managed(transport: MemoryTransport) -> None:
-    admin = transport.administration
-    topic, subscription = (
-        EntityAddress(EntityKind.TOPIC, ("t",)),
-        EntityAddress(EntityKind.SUBSCRIPTION, ("t", "s")),
-    )
-    await admin.create(topic, TopicProperties("t"))
-    await admin.create(subscription, SubscriptionProperties("s"))
-    description = await admin.get(subscription)
-    assert isinstance(description, SubscriptionProperties)
-    description.max_delivery_count = 3
-    await admin.update(subscription, description)
-    assert [each.name for each in await admin.list(EntityKind.QUEUE)] == ["q", "s"]
-    assert [each.name for each in await admin.list(EntityKind.RULE, ("t", "s"))] == ["$Default"]
-    assert (await admin.namespace()).name == "test"
-    await admin.delete(topic)
-    with pytest.raises(MessagingEntityNotFoundError):
-        await admin.get(subscription)
 
 
 async def test_an_operation_is_struck_by_its_own_fault_only(transport: MemoryTransport) -> None:
