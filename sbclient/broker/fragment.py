@@ -468,8 +468,8 @@ class Fragment(Storage):
         self.advance(now)
         return self.check_session(lock).state
 
-    def set_session_state(self, lock: SessionLock, state: bytes | None, now: float) -> None:
-        """Set or delete the state of a session.
+    def check_session_state(self, lock: SessionLock, state: bytes | None, now: float) -> int:
+        """Check that the state of a session can be set; return the bytes by which it grows.
 
         Raises:
             MessageSizeExceededError: the state exceeds the maximum message size.
@@ -486,7 +486,11 @@ class Fragment(Storage):
         growth = size - len(session.state or b"")
         if growth > 0:  # a smaller state fits even if the fragment is full
             self.check_room(growth)
-        self.usage.size_bytes += growth
+        return growth
+
+    def set_session_state(self, lock: SessionLock, state: bytes | None, now: float) -> None:
+        """Set or delete the state of a session; raises what `check_session_state` does."""
+        self.usage.size_bytes += self.check_session_state(lock, state, now)
         self._sessions.set_state(lock.session_id, state, now)
         if self.log is not None:
             self.log.set_state(lock.session_id)

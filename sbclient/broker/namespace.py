@@ -528,9 +528,24 @@ class Namespace:
     def get_session_state(self, call: Call, path: str, lock: SessionLock) -> bytes | None:
         return self._session_fragment(call, path, lock).session_state(lock, call.now)
 
-    def set_session_state(self, call: Call, path: str, lock: SessionLock, state: bytes | None) -> None:
-        # Clients in Go delete a state by an empty one, which AMQP distinguishes from null.
-        self._session_fragment(call, path, lock).set_session_state(lock, state or None, call.now)
+    def set_session_state(
+        self,
+        call: Call,
+        path: str,
+        lock: SessionLock,
+        state: bytes | None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Set or delete the state of a session, in a transaction at its commit."""
+        state = state or None  # clients in Go delete a state by an empty one, which AMQP distinguishes from null
+        fragment = self._session_fragment(call, path, lock)
+        if transaction is None:
+            fragment.set_session_state(lock, state, call.now)
+            return
+        entity = self._gate.check(call, path)[0]
+        scope = Scope((entity.topic or entity).path, fragment.index)
+        transaction.add_session_state(scope, fragment, lock, state, call.now)
 
     def list_sessions(self, call: Call, path: str, *, state_updated_after: datetime | None = None) -> list[str]:
         """Return ids in order: of sessions with messages or state, or of those whose state was set after a time."""

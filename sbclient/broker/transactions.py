@@ -244,6 +244,20 @@ class Transaction:
             )
             self.add(step, Scope(path, fragment.index), now, token=number)
 
+    def add_session_state(
+        self, scope: Scope, fragment: Fragment, lock: SessionLock, state: bytes | None, now: float
+    ) -> None:
+        """Store the change of a session's state, which was checked.
+
+        Raises:
+            InvalidOperationError: the transaction cannot include it.
+        """
+        self.check_open(now)
+        self.check_scope(scope, 1)
+        growth = fragment.check_session_state(lock, state, now)
+        check = partial(fragment.check_session_state, lock, state)
+        self.add(Step(check, partial(fragment.set_session_state, lock, state), fragment, max(growth, 0)), scope, now)
+
     def commit(self, now: float) -> None:
         """Apply all operations, or raise the first error; the transaction is over in both cases."""
         try:

@@ -264,8 +264,8 @@ class Driver:
     def state(self, path: str, lock: SessionLock) -> bytes | None:
         return self.namespace.get_session_state(self.call(Operation.SESSION), path, lock)
 
-    def set_state(self, path: str, lock: SessionLock, state: bytes | None) -> None:
-        self.namespace.set_session_state(self.call(Operation.SESSION), path, lock, state)
+    def set_state(self, path: str, lock: SessionLock, state: bytes | None, **where: Any) -> None:
+        self.namespace.set_session_state(self.call(Operation.SESSION), path, lock, state, **where)
 
     def renew_session(self, path: str, lock: SessionLock) -> float:
         return self.namespace.renew_session(self.call(Operation.RENEW), path, lock)

@@ -9,6 +9,7 @@ from sbclient.entities import SqlRuleFilter
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
+    MessageSizeExceededError,
     MessagingEntityAlreadyExistsError,
     MessagingEntityNotFoundError,
     ServiceBusConnectionError,
@@ -493,3 +494,58 @@ def test_a_plain_entity_takes_any_keys_in_one_transfer(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("0", partition_key="a"), message("1", session_id="b"), message("2"))
     assert bodies(broker.drain()) == ["0", "1", "2"]
+
+
+# -- session states ----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_state_is_set_at_the_commit(broker: Driver) -> None:
+    broker.queue(requires_session=True)
+    broker.send("q", message("a", session_id="s"))
+    lock = broker.held("q", "s")
+    broker.set_state("q", lock, b"old")
+    for ends, state in ((broker.rollback, b"old"), (broker.commit, b"new")):
+        transaction = broker.begin()
+        broker.settle("q", broker.one(lock=lock), lock=lock, transaction=transaction)
+        broker.set_state("q", lock, b"new", transaction=transaction)
+        assert broker.state("q", lock) == b"old"
+        ends(transaction)
+        assert broker.state("q", lock) == state
+        broker.release("q", lock)
+        lock = broker.held("q", "s")
+    assert broker.receive(lock=lock) == []
+
+
+def test_a_session_state_needs_its_lock_and_room_at_the_commit(broker: Driver) -> None:
+    broker.queue(requires_session=True)
+    lock = broker.held("q", "s")
+    transaction = broker.begin()
+    broker.send("q", message("a", session_id="s"), transaction=transaction)
+    broker.set_state("q", lock, b"x", transaction=transaction)
+    broker.wait(61)
+    with pytest.raises(SessionLockLostError):
+        broker.commit(transaction)
+    assert broker.browse() == []
+    lock = broker.held("q", "s")
+    assert broker.state("q", lock) is None
+    with pytest.raises(MessageSizeExceededError):
+        broker.set_state("q", lock, b"x" * 300_000, transaction=broker.begin())
+    fragment = broker.body().fragments[0]
+    transaction = broker.begin()
+    broker.set_state("q", lock, b"x" * 1_000, transaction=transaction)
+    broker.send("q", message("a", session_id="s"), transaction=transaction)
+    fragment.usage.size_bytes = fragment.policy.max_size_bytes - 1_001
+    with pytest.raises(ServiceBusQuotaExceededError):
+        broker.commit(transaction)
+    assert (broker.state("q", lock), broker.receive(lock=lock)) == (None, [])
+
+
+def test_session_states_of_two_entities_or_fragments_are_not_set_in_one_transaction(broker: Driver) -> None:
+    broker.partitioned(requires_session=True)
+    one, two = broker.held("q", KEYS[1]), broker.held("q", KEYS[2])
+    transaction = broker.begin()
+    broker.set_state("q", one, b"x", transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        broker.set_state("q", two, b"x", transaction=transaction)
+    broker.commit(transaction)
+    assert (broker.state("q", one), broker.state("q", two)) == (b"x", None)

@@ -115,7 +115,7 @@ class ManagementNode:
             servicebus.RENEW_LOCK: _Operation(Operation.RENEW, listen, self._renew_locks),
             servicebus.RENEW_SESSION_LOCK: _Operation(Operation.RENEW, listen, self._renew_session),
             servicebus.GET_SESSION_STATE: _Operation(Operation.SESSION, listen, self._get_state),
-            servicebus.SET_SESSION_STATE: _Operation(Operation.SESSION, listen, self._set_state),
+            servicebus.SET_SESSION_STATE: _Operation(Operation.SESSION, listen, self._set_state, is_transactional=True),
             servicebus.GET_MESSAGE_SESSIONS: _Operation(Operation.SESSION, listen, self._list_sessions),
             servicebus.UPDATE_DISPOSITION: _Operation(Operation.SETTLE, listen, self._settle, is_transactional=True),
             servicebus.BATCH_DELETE_MESSAGES: _Operation(
@@ -309,9 +309,8 @@ class ManagementNode:
 
     def _set_state(self, request: _Call) -> Body:
         lock = self._held(request, request.arguments.text(servicebus.SESSION_ID))
-        self._namespace.set_session_state(
-            request.call, self._path, lock, request.arguments.binary(servicebus.SESSION_STATE)
-        )
+        state = request.arguments.binary(servicebus.SESSION_STATE)
+        self._namespace.set_session_state(request.call, self._path, lock, state, transaction=request.transaction)
         return {}
 
     def _list_sessions(self, request: _Call) -> Body:

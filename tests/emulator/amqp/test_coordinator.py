@@ -375,8 +375,7 @@ async def test_rules_change_in_a_transaction_on_plain_topics_only(
 async def test_other_requests_are_refused_in_a_transaction(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         _, txn = await begun(client)
-        request = {"session-id": "a", "session-state": None}
-        answer = await client.ask(queue, "set-session-state", request, state=TransactionalState(txn))
+        answer = await client.ask(queue, "get-session-state", {"session-id": "a"}, state=TransactionalState(txn))
         assert answer == (400, "amqp:not-allowed")
 
 

@@ -24,7 +24,7 @@ from sbclient.amqp import (
     encode_message,
     encode_sections,
 )
-from sbclient.amqp.performatives import Disposition, Transfer
+from sbclient.amqp.performatives import Attach, Disposition, Transfer
 from sbclient.amqp.sections import Header
 from sbclient.amqp.types import Int, Long, longs
 from sbclient.broker.faults import Call, Operation
@@ -265,6 +265,39 @@ async def test_cancelling_a_scheduled_message_in_a_transaction(
                 await raw.next(Transfer, within_s=100)
         else:
             assert await raw.messages(1, within_s=100) == ["x"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_setting_a_session_state_in_a_transaction(
+    context: NamespaceContext, host: BrokerHost, is_committed: bool
+) -> None:
+    create(host, EntityKind.QUEUE, "s", requires_session=True)
+    put(host, "s", "x", session_id="a")
+    async with raw_client(context) as raw:
+        await raw.open()
+        send = Sending(raw)
+        raw.write(
+            receiver("r", 1, "s", filters={"com.microsoft:session-filter": "a"}), flow(1, credit=1), send.coordinator(0)
+        )
+        delivery_id, _ = await taken(raw)
+        txn = await send.declare(0)
+        await raw.settle(delivery_id, TransactionalState(txn, ACCEPTED))
+        reply = await raw.request(
+            "s/$management",
+            "com.microsoft:set-session-state",
+            {"session-id": "a", "session-state": b"new"},
+            state=TransactionalState(txn),
+            delivery_id=1,
+        )
+        assert reply.application_properties["statusCode"] == 200
+        await send.discharge(0, txn, fail=not is_committed)
+        await raw.next(Disposition)
+    async with raw_client(context) as raw:
+        await raw.open()
+        raw.write(receiver("r", 0, "s", filters={"com.microsoft:session-filter": "a"}))
+        await raw.next(Attach)
+        reply = await raw.request("s/$management", "com.microsoft:get-session-state", {"session-id": "a"})
+        assert reply.value()["session-state"] == (b"new" if is_committed else None)
 
 
 def keys_of_two_fragments(host: BrokerHost, path: str) -> tuple[str, str]:
