@@ -24,7 +24,7 @@ from sbclient.amqp import (
     encode_message,
     encode_sections,
 )
-from sbclient.amqp.performatives import Attach, Disposition, Transfer
+from sbclient.amqp.performatives import Disposition, Transfer
 from sbclient.amqp.sections import Header
 from sbclient.amqp.types import Int, Long, longs
 from sbclient.broker.faults import Call, Operation
