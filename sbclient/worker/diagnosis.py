@@ -459,6 +459,10 @@ class Doctor:
             return [Finding(SYPHON, "messages leave the backlog, so a syphon runs")]
         if not total.depth:
             return [Finding(SYPHON, "unknown, because no waiting message is known; give --worker to ask one")]
+        if total.waiting and total.parked and has_moved is not None and is_primary_well:
+            parked = f"a syphon has parked {total.parked:,}"
+            text = f"no message was taken, but {parked}: it retries once a minute, or has ended"
+            return [Finding(SYPHON, text, f"look again in a minute; if the number does not fall, {start}")]
         if total.waiting and has_moved is not None and is_primary_well:
             text = f"no syphon runs: {total.waiting:,} messages wait, and none was taken"
             return [Finding(SYPHON, text, f"{start}; if one runs, give its address with --worker to see its reasons")]

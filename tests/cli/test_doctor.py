@@ -202,6 +202,24 @@ def test_no_syphon(pair: Pair) -> None:
     assert "the number does not fall: no syphon runs" in pair.doctor(command="backlog").stdout
 
 
+def test_syphon_that_may_be_about_to_retry(pair: Pair) -> None:
+    pair.run(diverts=True)
+
+    async def park_one_of_two() -> None:
+        directory = pair.emulator.context("contoso-backup").host.namespace.directory
+        (path,) = [entity.path for entity in directory.all() if len(entity.body.fragments[0])]
+        secondary = pair.variables["SERVICEBUS_SECONDARY_CONNECTION_STRING"]
+        async with ServiceBusClient.from_connection_string(secondary) as client:
+            receiver = client.get_queue_receiver(path)
+            (message,) = await receiver.receive_messages()
+            await receiver.defer_message(message)
+            diverted = ServiceBusMessage(b"x", application_properties={"x-ms-path": "orders"})
+            await client.get_queue_sender(path).send_messages(diverted)
+
+    asyncio.run(park_one_of_two())
+    assert "No message was taken, but a syphon has parked 1" in first_line(pair.doctor(), 1)
+
+
 def test_worker_that_does_not_run(pair: Pair) -> None:
     pair.run(diverts=True)
     address = f"http://127.0.0.1:{free_port()}"
