@@ -517,12 +517,14 @@ class Connection:
         frame_size = options.max_frame_size
         if self._is_server and self.remote is not None:  # the service answers with the smaller one
             frame_size = min(frame_size, self.remote.max_frame_size)
+        desired = () if self.remote is None else self.remote.desired_capabilities or ()
         performative = Open(
             options.container_id,
             options.hostname,
             frame_size,
             options.channel_max,
             idle_ms,
+            offered_capabilities=tuple(each for each in desired if each in options.capabilities) or None,
             properties=options.properties,
         )
         room = max(self.remote_max_frame_size, MIN_MAX_FRAME_SIZE)

@@ -20,6 +20,7 @@ class ConnectionOptions:
         hostname: the host that a client connects to; None for a server.
         max_frame_size: the largest frame accepted, in bytes, at least 512. Default 64 KiB, as Service Bus.
         channel_max: the highest channel number: the number of sessions less one. Default 255.
+        capabilities: of the connection, offered to a peer that desires them.
         handle_max: the highest handle: the number of links of a session less one. Default 4,095.
         max_links: links of all sessions, including those that one side has detached. Default 4,096.
         max_retained_bytes: the size in memory of the peer's open and of the attaches of all links. Default 128 MiB.
@@ -44,6 +45,7 @@ class ConnectionOptions:
     max_frame_size: int = 65_536
     channel_max: int = 255
     handle_max: int = 4_095
+    capabilities: tuple[str, ...] = ()
     max_links: int = 4_096
     max_retained_bytes: int = 134_217_728
     max_unsettled: int = 65_536

@@ -16,7 +16,7 @@ from random import Random
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
-from sbclient.broker.entry import Entry
+from sbclient.broker.entry import Entry, Selector
 from sbclient.broker.faults import Call, Faults
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.front_end import FrontEndCache
@@ -120,7 +120,12 @@ class Queue:
     # ------------------------------------------------------------------ receive
 
     def receive(
-        self, call: Call, max_message_count: int, mode: ServiceBusReceiveMode, lock: SessionLock | None
+        self,
+        call: Call,
+        max_message_count: int,
+        mode: ServiceBusReceiveMode,
+        lock: SessionLock | None,
+        selector: Selector | None = None,
     ) -> list[Entry]:
         """Take the messages that are ready, at most that many, in the order of each fragment."""
         deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
@@ -130,10 +135,11 @@ class Queue:
             fragments = [self.placement.reached(call, 0)]
         else:
             fragments = self._reachable(call)
-        if lock is None and len(self.fragments) > 1 and self._cache is not None:  # even with one reachable fragment
+        is_any = lock is None and selector is None
+        if is_any and len(self.fragments) > 1 and self._cache is not None:  # even with one reachable fragment
             taken = self._cache.receive(call, fragments, max_message_count, delete=deletes)
         else:
-            taken = self._taken(call, fragments, max_message_count, lock, delete=deletes)
+            taken = self._taken(call, fragments, max_message_count, lock, selector, delete=deletes)
         if len(self.fragments) > 1 and self._faults.any_active:
             for index in dict.fromkeys(entry.number >> COUNTER_BITS for entry in taken):
                 self._faults.delay(call, self.path, index)
@@ -153,6 +159,7 @@ class Queue:
         fragments: Sequence[Fragment],
         max_message_count: int,
         lock: SessionLock | None,
+        selector: Selector | None,
         *,
         delete: bool,
     ) -> list[Entry]:
@@ -164,7 +171,7 @@ class Queue:
                 if len(taken) == max_message_count:
                     break
                 self.store_queries += 1
-                entry = fragment.take(call.now, lock, delete=delete)
+                entry = fragment.take(call.now, lock, delete=delete, selector=selector)
                 if entry is not None:
                     taken.append(entry)
                     still_yielding.append(fragment)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from sbclient.amqp import EncodedMessage
@@ -156,3 +156,7 @@ def _limit_ttl(received: ServiceBusReceivedMessage, ttl_s: float) -> None:
 def utc_datetime(at: float) -> datetime:
     """Convert seconds since 1970 to a datetime in UTC."""
     return datetime.fromtimestamp(at, UTC)
+
+
+Selector: TypeAlias = Callable[[Entry], bool]
+"""Whether a receiver takes a message."""

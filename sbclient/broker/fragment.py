@@ -17,13 +17,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Final, TypeAlias
 
 from sbclient.amqp import EncodedMessage
 from sbclient.broker.deadlines import Deadlines
-from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry
+from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry, Selector
 from sbclient.broker.locks import Locks
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import Session, SessionLock, Sessions
@@ -212,9 +212,11 @@ class Fragment(Storage):
 
     # ------------------------------------------------------------------ messages are taken
 
-    def take(self, now: float, lock: SessionLock | None = None, *, delete: bool = False) -> Entry | None:
-        """Take the next ready message, and lock it or delete it; None if there is none."""
-        entry = self._pop_ready(now, lock)
+    def take(
+        self, now: float, lock: SessionLock | None = None, *, delete: bool = False, selector: Selector | None = None
+    ) -> Entry | None:
+        """Take the next ready message that a selector matches, and lock it or delete it; None if there is none."""
+        entry = self._pop_ready(now, lock) if selector is None else self._pop_selected(now, selector)
         if entry is not None:
             self.hand_out(entry, now, delete=delete)
         return entry
@@ -272,6 +274,21 @@ class Fragment(Storage):
         if entry is not None:
             self._pop_number()
         return entry
+
+    def _pop_selected(self, now: float, selector: Selector) -> Entry | None:
+        self.advance(now)
+        for numbers in (sorted(self._returned), self._fresh):
+            for number in numbers:
+                entry: Entry | None = self._entries.get(number)
+                if entry is None or not selector(entry):
+                    continue
+                if numbers is self._fresh:
+                    self._fresh.remove(number)
+                else:
+                    self._returned.remove(number)
+                    heapify(self._returned)
+                return entry
+        return None
 
     def head(self, now: float) -> Entry | None:
         """The next ready message of an entity without sessions; it stays in place."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from random import Random
 
 from sbclient.broker.descriptions import changed, check_api_version, check_values, completed, policy_of
@@ -38,6 +39,7 @@ from sbclient.entities import (
     QueueProperties,
     RuleProperties,
     RuntimeProperties,
+    SqlRuleFilter,
     SubscriptionProperties,
     TopicProperties,
     kind_of,
@@ -124,6 +126,26 @@ class Management:
         self._check_entity_counts(is_partitioned=bool(description.enable_partitioning))
         self._check_forwarding(description)
         return self._added(self._made(description, call.now), call.now)
+
+    def subscribe(self, call: Call, topic: str, name: str, *, is_durable: bool, selector: str | None = None) -> str:
+        """Create a client-scoped subscription of JMS unless it exists, and return its path.
+
+        Args:
+            name: may have characters that the names of other subscriptions may not have.
+            is_durable: whether it remains while nobody receives from it.
+            selector: the condition for messages; None = all.
+        """
+        address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))
+        path = path_of(address)
+        self._gate.check_management(call, path)
+        if self._directory.get(path) is None:
+            idle = None if is_durable else timedelta(minutes=5)  # if an earlier process has left it
+            properties = SubscriptionProperties(name, auto_delete_on_idle=idle)
+            self._added(self._checked_subscription(call, address, properties), call.now)
+            if selector is not None:
+                rule = RuleProperties(DEFAULT_RULE_NAME, filter=SqlRuleFilter(selector))
+                self._rulebook.update(EntityAddress(EntityKind.RULE, (topic, name, rule.name)), rule)
+        return path
 
     def _check_is_new(self, path: str) -> None:
         if self._directory.get(path) is not None:

@@ -18,7 +18,7 @@ from sbclient.broker.admission import Transfer, admit, store
 from sbclient.broker.changes import Changes
 from sbclient.broker.directory import NAMED_ENTITY, Directory, Entity
 from sbclient.broker.entity import OnQueueReady, PeekCursor, Queue, peek
-from sbclient.broker.entry import Entry
+from sbclient.broker.entry import Entry, Selector
 from sbclient.broker.faults import Call, Faults, Operation
 from sbclient.broker.forwarding import Forwarding
 from sbclient.broker.fragment import Fragment
@@ -350,17 +350,19 @@ class Namespace:
         max_message_count: int,
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         lock: SessionLock | None = None,
+        selector: Selector | None = None,
     ) -> list[Entry]:
         """Take the messages that are available now.
 
         Args:
             lock: of the session to receive from, None for an entity without sessions.
+            selector: takes only messages for which it returns True.
 
         Returns: the stored entries. Read them before the next call, and do not change them.
         """
         queue = self._receivable(call, path)
         queue.check_receiver(with_session=lock is not None)
-        return queue.receive(call, max_message_count, mode, lock)
+        return queue.receive(call, max_message_count, mode, lock, selector)
 
     def receive_deferred(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -81,6 +81,7 @@ class NamespaceContext:
         data: keeps the namespaces of the emulator over a restart; None = nothing does.
         amqp_connection_count: open AMQP connections whose client has presented a token.
         newcomers: limits how many clients without a token are served in one step of the event loop, in all namespaces.
+        subscribers: how many links of JMS receive from a subscription, by its path.
         fault_log: the times at which faults were injected or healed, and the faults that were active from then on.
     """
 
@@ -93,6 +94,7 @@ class NamespaceContext:
     data: DataDirectory | None = None
     amqp_connection_count: int = field(default=0, init=False)
     newcomers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NEWCOMERS))
+    subscribers: Counter[str] = field(default_factory=Counter, init=False)
     fault_log: deque[tuple[float, tuple[AnyFault, ...]]] = field(
         default_factory=lambda: deque(maxlen=FAULT_CHANGES_KEPT), init=False
     )

@@ -19,7 +19,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from sbclient import clock
 from sbclient.broker.directory import Entity
-from sbclient.broker.entry import Entry
+from sbclient.broker.entry import Entry, Selector
 from sbclient.broker.faults import Call, Fault, NoAnswer, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import STD_2021, Profile
@@ -252,21 +252,28 @@ class BrokerHost:
         lock: SessionLock | None = None,
         front_end: int = 0,
         check: Callable[[], None] = lambda: None,
+        selector: Selector | None = None,
     ) -> list[Entry]:
         """Wait for a first message, and take the messages that are available with it; empty if none arrives in time.
 
         Args:
             check: called before messages are taken; its error ends the wait.
+            selector: see `Namespace.receive`. Its receiver waits in a division of its own, because it does not take
+                every message.
 
         Returns: the stored entries; see `Namespace.receive`.
         """
 
         def take(call: Call) -> list[Entry]:
             check()
-            return self.namespace.receive(call, path, max_message_count=max_message_count, mode=mode, lock=lock)
+            return self.namespace.receive(
+                call, path, max_message_count=max_message_count, mode=mode, lock=lock, selector=selector
+            )
 
         awaited = None if lock is None else lock.session_id
         division = self._division(path, front_end) if lock is None else lock.fragment_index
+        if selector is not None:
+            division = id(selector)
         return await self._wait_for(Operation.RECEIVE, path, awaited, division, take, max_wait_time_s, front_end) or []
 
     async def accept_session(

@@ -5,6 +5,7 @@
     client receives from $cbs or <entity>/$management    ReplyLink
     client sends to an entity                            SenderLink
     client receives from an entity                       ReceiverLink; with a session filter, of one session
+    client of JMS on a Premium namespace                 those of `jms`
 
 Source: the documented protocol of the service.
 """
@@ -21,6 +22,7 @@ from sbclient.amqp.servicebus import CBS, MANAGEMENT
 from sbclient.amqp.types import Described
 from sbclient.broker.directory import path_of
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
+from sbclient.emulator.amqp import jms
 from sbclient.emulator.amqp.address import Node, entity_path_of, node_of
 from sbclient.emulator.amqp.cbs import TokenNode
 from sbclient.emulator.amqp.coordinator import CoordinatorLink
@@ -35,9 +37,6 @@ from sbclient.rules.entity_path import canonical, split_sub_queue
 
 SESSION_WAIT_S: Final = 65.0
 """The wait for an available session if the client names none. Source: the service."""
-
-UNSETTLED_STATE: Final = 2
-"""The terminus durability of a durable subscriber."""
 
 LONGEST_WAIT_S: Final = 86_400.0
 
@@ -58,6 +57,11 @@ def handler_of(peer: Peer, link: OutgoingLink | IncomingLink) -> LinkHandler:
     if isinstance(link, IncomingLink) and isinstance(attach.target, Coordinator):
         return CoordinatorLink(peer, link)
     terminus = attach.source if isinstance(link, OutgoingLink) else attach.target
+    if peer.is_premium:
+        if isinstance(link, IncomingLink) and isinstance(terminus, Target) and terminus.dynamic:
+            return jms.temporary(peer, link)
+        if isinstance(link, OutgoingLink) and terminus is None:
+            return jms.UnsubscribeLink(peer, link)
     if not isinstance(terminus, Source | Target):
         raise WireError(INVALID_FIELD, "the attach has no source or target of the broker")
     node = node_of(terminus.address)
@@ -81,13 +85,16 @@ def _sent_to(peer: Peer, link: IncomingLink, node: Node) -> LinkHandler:
             peer, link, f"{node.path}/{MANAGEMENT}", ManagementNode(peer, node.path).on_request, node.path
         )
     destination = _properties(link).get(servicebus.LINK_TRANSFER_DESTINATION)
-    return SenderLink(
+    sender = SenderLink(
         peer,
         link,
         node.path,
         timeout_s=_timeout_s(link, OPERATION_TIMEOUT_S),
         destination=None if destination is None else node_of(destination).path,
     )
+    if peer.is_premium:
+        sender.changed = jms.delayed
+    return sender
 
 
 def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source | Target) -> LinkHandler:
@@ -97,18 +104,15 @@ def _received_from(peer: Peer, link: OutgoingLink, node: Node, terminus: Source 
         return ReplyLink(peer, link, CBS)
     if node.kind == MANAGEMENT:
         return ReplyLink(peer, link, f"{node.path}/{MANAGEMENT}", node.path)
-    path = node.path
-    if isinstance(terminus, Source) and terminus.durable == UNSETTLED_STATE:
-        path = _durable_subscription(peer, link, path)
+    path, session = node.path, _session_of(terminus)
     is_deleting = link.remote is not None and link.remote.snd_settle_mode == SETTLE_SETTLED
-    return ReceiverLink(
-        peer,
-        link,
-        path,
-        session=_session_of(terminus),
-        mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE if is_deleting else ServiceBusReceiveMode.PEEK_LOCK,
-        timeout_s=_timeout_s(link, SESSION_WAIT_S),
-    )
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if is_deleting else ServiceBusReceiveMode.PEEK_LOCK
+    if peer.is_premium and session is None and isinstance(terminus, Source):
+        return jms.receiver(peer, link, terminus, path, mode)
+    if isinstance(terminus, Source) and terminus.durable == jms.UNSETTLED_STATE:
+        path = _durable_subscription(peer, link, path)
+    timeout_s = _timeout_s(link, SESSION_WAIT_S)
+    return ReceiverLink(peer, link, path, session=session, mode=mode, timeout_s=timeout_s)
 
 
 def _durable_subscription(peer: Peer, link: Link, path: str) -> str:

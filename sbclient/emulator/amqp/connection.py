@@ -40,6 +40,7 @@ from sbclient.amqp.errors import NOT_IMPLEMENTED, UNAUTHORIZED
 from sbclient.amqp.link import Link
 from sbclient.emulator.amqp.attach import handler_of
 from sbclient.emulator.amqp.conditions import amqp_error_of
+from sbclient.emulator.amqp.jms import CAPABILITIES
 from sbclient.emulator.amqp.peer import DETACH_FORCED, Peer
 from sbclient.emulator.amqp.receiver_link import ReceiverLink
 from sbclient.emulator.context import NamespaceContext
@@ -108,6 +109,7 @@ class _Connection:
             max_message_size=MAX_MESSAGE_BYTES,
             idle_timeout_s=settings.amqp_idle_timeout_s,
             handshake_timeout_s=settings.handshake_timeout_s,
+            capabilities=CAPABILITIES if context.host.namespace.profile.sku is MessagingSku.PREMIUM else (),
         )
         self._stream = stream
         self._context = context
@@ -276,6 +278,8 @@ class _Connection:
         elif kind is LinkDetached:
             handler = handlers.pop(event.link, None)
             if handler is not None:
+                if event.closed:
+                    handler.on_closed()
                 handler.on_over()
         elif kind is DispositionWalked:
             self._peer.time_slice.end()  # the next frame may name as many deliveries
@@ -283,8 +287,7 @@ class _Connection:
             self._admit(event)
         elif kind is ConnectionOpened:
             self._peer.has_new_deadline.set()  # the client has announced its idle timeout
-            is_premium = self._context.host.namespace.profile.sku is MessagingSku.PREMIUM
-            if not is_premium and (event.open.properties or {}).get(servicebus.IS_JMS_CLIENT) is True:
+            if not self._peer.is_premium and (event.open.properties or {}).get(servicebus.IS_JMS_CLIENT) is True:
                 self._peer.close(AmqpError(NOT_IMPLEMENTED, JMS_ON_STANDARD))
             if self._peer.grants.has_begun:
                 try:

@@ -9,7 +9,8 @@ Laws (source: AMQP 1.0 part 4; transactions of Service Bus, documented):
 3. A coordinator that is the first link of its AMQP session declares transactions that span entities: by the entity of
    the session's next link. The receivers of that session are limited to that entity (source: Microsoft's clients).
 4. A delivery that was settled in a transaction is settled by the commit. After a rollback it is unsettled and locked,
-   so that the client can settle it again (AMQP 1.0 part 4 section 4.4.2).
+   so that the client can settle it again (AMQP 1.0 part 4 section 4.4.2). A client that sent its outcome settled, as
+   those of JMS do, cannot; then the message is available again, with one failed delivery more.
 5. A discharge that cannot do everything does nothing. It is rejected with `amqp:transaction:rollback`, and the
    transaction has ended.
 """
@@ -126,8 +127,11 @@ class CoordinatorLink(LinkHandler):
             await peer.perform(Operation.TRANSACTION, path, end, timeout_s=OPERATION_TIMEOUT_S)
         except ServiceBusError as error:
             peer.report(error)
+            declared.rolled_back()
             raise _RolledBack(f"{amqp_error_of(error).condition}: {error.message}") from error
-        if not request.fail:
+        if request.fail:
+            declared.rolled_back()
+        else:
             declared.settle()
 
     def on_over(self) -> None:
@@ -135,6 +139,7 @@ class CoordinatorLink(LinkHandler):
         for transaction_id, declared in self._declared.items():
             self._peer.transactions.pop(transaction_id, None)
             declared.transaction.rollback()
+            declared.rolled_back()
         self._declared.clear()
 
 

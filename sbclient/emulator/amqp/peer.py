@@ -36,7 +36,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice
 from sbclient.emulator.sas import Grant
-from sbclient.entities import AccessRights
+from sbclient.entities import AccessRights, MessagingSku
 from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError
 from sbclient.hosting.host import Performed
 from sbclient.rules.entity_path import canonical
@@ -67,15 +67,22 @@ class DeclaredTransaction:
 
     Attributes:
         transaction: of the broker.
+        on_rollback: called after a rollback.
     """
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
+        self.on_rollback: list[Callable[[], None]] = []
         self._states: dict[OutgoingDelivery, DeliveryState | None] = {}
 
     def add(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
         """Note a delivery and the state that the commit settles it with."""
         self._states[delivery] = state
+
+    def rolled_back(self) -> None:
+        """Make the messages available that the client cannot settle again, after the rollback."""
+        for call in self.on_rollback:
+            call()
 
     def settle(self) -> None:
         """Settle the deliveries, after the commit."""
@@ -116,6 +123,9 @@ class LinkHandler:
         """The client has sent the same state of several messages."""
         for each in event.each():
             self.on_disposition(each)
+
+    def on_closed(self) -> None:
+        """The client has closed the link, and not only detached it; `on_over` follows."""
 
     def on_over(self) -> None:
         """The link has ended."""
@@ -261,6 +271,11 @@ class Peer:
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
         """Do what the broker does by itself when a link ends. Faults do not affect it."""
         return work(Call(operation, clock.now(), front_end=self.front_end))
+
+    @property
+    def is_premium(self) -> bool:
+        """Whether the namespace is of the Premium tier."""
+        return self.host.namespace.profile.sku is MessagingSku.PREMIUM
 
     def now(self) -> float:
         """The broker's wall clock, in seconds."""

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -32,9 +34,10 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.states import DeliveryState, is_terminal
 from sbclient.amqp.types import Described, Long
+from sbclient.broker.entry import Selector
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
-from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
+from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.emulator.amqp.delivery import EncodedDelivery, encode_entry
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
@@ -68,6 +71,7 @@ class ReceiverLink(LinkHandler):
         session: the session to receive from; None for an entity without sessions.
         mode: whether messages are deleted when they are sent.
         timeout_s: how long the broker waits for an available session.
+        selector: receives only messages that it matches.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class ReceiverLink(LinkHandler):
         session: SessionChoice,
         mode: ServiceBusReceiveMode,
         timeout_s: float,
+        selector: Selector | None = None,
     ) -> None:
         self.entity_path = path
         self._peer = peer
@@ -87,6 +92,7 @@ class ReceiverLink(LinkHandler):
         self._session = session
         self._mode = mode
         self._timeout_s = timeout_s
+        self._selector = selector
         self._lock: SessionLock | None = None
         self._opening: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -131,8 +137,9 @@ class ReceiverLink(LinkHandler):
         requested = link.remote.source if link.remote is not None else None
         assert requested is not None  # a link without a source is refused before
         filters = requested.filter or {}
-        if lock is None:  # no other filter is applied, and so none is echoed
-            link.accept(source=requested._replace(filter=None) if filters else None)
+        if lock is None:  # a filter that is not applied is not echoed
+            is_echoed = not filters or self._is_selective
+            link.accept(source=None if is_echoed else requested._replace(filter=None))
             return
         self._peer.sessions[link.name] = canonical(self._path), lock
         wanted, granted = filters.get(servicebus.SESSION_FILTER), lock.session_id
@@ -157,6 +164,11 @@ class ReceiverLink(LinkHandler):
                 f"session {lock.session_id!r} of {self._path}"
             ),
         )
+
+    @property
+    def _is_selective(self) -> bool:
+        """Whether a selector of the client is applied."""
+        return self._selector is not None
 
     def check_rights(self) -> None:
         """Receiving needs Listen."""
@@ -225,6 +237,7 @@ class ReceiverLink(LinkHandler):
                 lock=self._lock,
                 front_end=self._peer.front_end,
                 check=self.check_rights,
+                selector=self._selector,
             )
         except ServiceBusAuthorizationError as error:
             self._peer.expire(self._link, error)
@@ -270,7 +283,8 @@ class ReceiverLink(LinkHandler):
         if not event.settled and not is_terminal(event.state):
             return
         if isinstance(event.state, TransactionalState):
-            self._peer.start(self._settle_in_transaction([delivery], event.state), name="amqp settle")
+            work = self._settle_in_transaction([delivery], event.state, is_settled=event.settled)
+            self._peer.start(work, name="amqp settle")
         else:
             self._settle(delivery, event.state)
 
@@ -280,15 +294,28 @@ class ReceiverLink(LinkHandler):
         if not event.settled and not is_terminal(state):
             return
         if isinstance(state, TransactionalState):
-            self._peer.start(self._settle_in_transaction(deliveries, state), name="amqp settle")
+            work = self._settle_in_transaction(deliveries, state, is_settled=event.settled)
+            self._peer.start(work, name="amqp settle")
         elif not self._settle_together(deliveries, state):
             for delivery in deliveries:
                 self._settle(delivery, state)
 
-    async def _settle_in_transaction(self, deliveries: Sequence[OutgoingDelivery], state: TransactionalState) -> None:
+    async def _settle_in_transaction(
+        self, deliveries: Sequence[OutgoingDelivery], state: TransactionalState, *, is_settled: bool
+    ) -> None:
         """Settle in order with the requests to the coordinator, which are tasks too."""
         for delivery in deliveries:
             self._settle(delivery, state)
+            declared = self._peer.transactions.get(state.txn_id)
+            if is_settled and declared is not None:
+                declared.on_rollback.append(partial(self._abandon, delivery.owner))
+
+    def _abandon(self, token: UUID) -> None:
+        namespace, abandoned = self._peer.host.namespace, Settlement(SettleMode.ABANDON)
+        with suppress(ServiceBusError):  # its lock has ended
+            self._peer.at_once(
+                Operation.SETTLE, lambda call: namespace.settle(call, self._path, [token], abandoned, lock=self._lock)
+            )
 
     def _settle_together(self, deliveries: Sequence[OutgoingDelivery], state: DeliveryState | None) -> bool:
         """Settle messages by one request; False, with no effect, if each must be settled by itself.

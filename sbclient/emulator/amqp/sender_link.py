@@ -21,6 +21,7 @@ from sbclient.amqp import (
     IncomingDelivery,
     IncomingLink,
     Rejected,
+    Target,
     TransactionalState,
     WireError,
     servicebus,
@@ -58,7 +59,13 @@ class SenderLink(LinkHandler):
         path: of the entity.
         timeout_s: how long the broker may take to store a transfer.
         destination: the entity that the messages are for, if this one only forwards them.
+
+    Attributes:
+        target: of the answer; None = the one that the client asked for.
+        changed: changes each message before it is stored.
     """
+
+    changed: Callable[[EncodedMessage], EncodedMessage] | None = None
 
     def __init__(
         self,
@@ -75,6 +82,7 @@ class SenderLink(LinkHandler):
         self._path = path
         self._timeout_s = timeout_s
         self._destination = destination
+        self.target: Target | None = None
 
     def open(self) -> None:
         """Accept the link, or refuse it with an error."""
@@ -110,6 +118,7 @@ class SenderLink(LinkHandler):
         largest = limits.max_message_size_bytes
         self._link.accept(
             credit=CREDIT,
+            target=self.target,
             max_message_size=largest,
         )
         self._link.max_message_size = max(largest, limits.max_batch_size_bytes) + ENVELOPE_BYTES
@@ -170,6 +179,8 @@ class SenderLink(LinkHandler):
         """
         peer, namespace, state = self._peer, self._peer.host.namespace, delivery.state
         messages = messages_in(delivery)
+        if self.changed is not None:
+            messages = [self.changed(message) for message in messages]
         transaction = peer.transaction(state.txn_id) if isinstance(state, TransactionalState) else None
         if transaction is not None and (via := transaction.via_to(self._path)) is not None:
             peer.check_right(via, AccessRights.SEND)
