@@ -7,12 +7,12 @@ encoded content when it is read.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias
 from uuid import UUID
 
 from sbclient.errors import InvalidOperationError, ServiceBusError
@@ -525,11 +525,14 @@ class ServiceBusMessage:
     def reply_to_session_id(self, value: str | None) -> None:
         self._reply_to_session_id = _short_id("reply_to_session_id", value)
 
+    _decoded: ClassVar[Collection[str]]
+    """The attributes that encoded content is decoded into."""
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             """Decode an attribute of encoded content when it is read for the first time."""
-            if name not in _CONTENT or self._content is None:
+            if name not in self._decoded or self._content is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             value = self._content.read(name)
             setattr(self, name, value)
@@ -559,7 +562,7 @@ class ServiceBusMessage:
 
 
 _CONTENT: Final = tuple(name for name in ServiceBusMessage.__slots__ if name != "_content")
-"""The attributes that encoded content is decoded into."""
+ServiceBusMessage._decoded = frozenset(_CONTENT)
 
 
 class ServiceBusReceivedMessage(ServiceBusMessage):
@@ -687,6 +690,10 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         value = (self._application_properties or {}).get(name)
         return value if isinstance(value, str) else None
 
+
+ServiceBusReceivedMessage._decoded = frozenset(
+    {*_CONTENT, *ServiceBusReceivedMessage.__slots__} - {"_auto_renew_error", "is_settled", "lock_token"}
+)
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"

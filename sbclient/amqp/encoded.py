@@ -10,7 +10,7 @@ Source of the layout: AMQP 1.0 part 3.2; the AMQP guide of Service Bus.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import MAXYEAR, datetime, timedelta
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
@@ -45,6 +45,7 @@ from sbclient.amqp.sections import (
     map_entries,
 )
 from sbclient.amqp.types import Binary, Opaque, Timestamp, TypedInteger
+from sbclient.delivery import expiry
 from sbclient.errors import InvalidOperationError
 from sbclient.message import (
     MAX_ID_LENGTH,
@@ -54,6 +55,7 @@ from sbclient.message import (
     AmqpMessageProperties,
     PropertyValue,
     ServiceBusMessage,
+    ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
 
@@ -233,10 +235,11 @@ class EncodedMessage:
         return message
 
     def read(self, name: str) -> Any:
-        """Decode the value of an attribute of `ServiceBusMessage`; see `message.Content`."""
+        """Decode the value of an attribute of a message; see `message.Content`."""
         if name == "_application_properties":
             return self._typed_properties() or None
-        return getattr(self, name[1:])
+        of_broker = _OF_BROKER.get(name)
+        return getattr(self, name[1:]) if of_broker is None else of_broker(self)
 
     def annotated(self, received: ServiceBusReceivedMessage | None = None) -> AmqpAnnotatedMessage:
         """Return all sections of the message, decoded; see `message.Content`."""
@@ -256,6 +259,23 @@ class EncodedMessage:
             content=self.body,
             body_type=self.body_type,
         )
+
+    def _number(self, name: str) -> int | None:
+        number = self.annotations.get(name)
+        return int(number) if isinstance(number, int) else None
+
+    def _timestamp(self, name: str) -> datetime | None:
+        value = self.annotations.get(name)
+        if isinstance(value, datetime):
+            return value
+        return _LATEST if isinstance(value, Timestamp) and value > 0 else None
+
+    def _dead_letter_source(self) -> str | None:
+        source = self.annotations.get(servicebus.DEAD_LETTER_SOURCE)
+        return source if isinstance(source, str) else None
+
+    def _enqueued_at(self) -> datetime:
+        return self._timestamp(servicebus.ENQUEUED_TIME) or _UNKNOWN
 
     def _typed_properties(self) -> dict[str, PropertyValue]:
         found = self.sections.application_properties
@@ -338,6 +358,23 @@ class EncodedMessage:
             is_own = name in encodings and type(own[name]) is type(value) and own[name] == value
             parts.append(encodings[name] if is_own else encode_entries({name: value})[0])
         return sized_map(b"".join(parts), 2 * len(parts)) if parts else b""
+
+
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+_UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
+_STATES: Final = {state.value: state for state in ServiceBusMessageState}
+
+_OF_BROKER: Final[dict[str, Callable[[EncodedMessage], Any]]] = {
+    "dead_letter_source": EncodedMessage._dead_letter_source,
+    "delivery_count": lambda message: message.sections.header.delivery_count,
+    "enqueued_sequence_number": lambda message: message._number(servicebus.ENQUEUE_SEQUENCE_NUMBER),
+    "enqueued_time_utc": EncodedMessage._enqueued_at,
+    "expires_at_utc": lambda message: expiry(message._enqueued_at(), message.time_to_live),
+    "locked_until_utc": lambda message: message._timestamp(servicebus.LOCKED_UNTIL),
+    "sequence_number": lambda message: message._number(servicebus.SEQUENCE_NUMBER) or 0,
+    "state": lambda message: _STATES.get(message._number(servicebus.MESSAGE_STATE) or 0, ServiceBusMessageState.ACTIVE),
+}
+"""What a broker adds to a message when it delivers it, by the attributes of a received message."""
 
 
 _ANNOTATIONS: Final = {

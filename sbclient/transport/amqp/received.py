@@ -1,30 +1,23 @@
-"""Messages as the service delivers them. Each attribute is decoded when it is first read."""
+"""Messages as the service delivers them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Final, Self
 from uuid import UUID
 
 from sbclient.amqp import EncodedMessage, IncomingDelivery, Sections, WireError, servicebus
-from sbclient.amqp.types import Timestamp
-from sbclient.delivery import expiry
 from sbclient.errors import InvalidOperationError
-from sbclient.message import AmqpAnnotatedMessage, ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.message import AmqpAnnotatedMessage, ServiceBusReceivedMessage
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
 
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
-_UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
 _TOKEN_BYTES: Final = 16
-_STATES: Final = {state.value: state for state in ServiceBusMessageState}
 
 
 class AmqpReceivedMessage(ServiceBusReceivedMessage):
-    """A message received over AMQP. An attribute that has not been read or set yet has an empty slot.
+    """A message received over AMQP.
 
     Attributes:
         delivery: of the link that brought it; None for a message from a management reply.
@@ -69,16 +62,11 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message.is_settled = False
         return message
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Decode an attribute whose slot is empty."""
-            read = _ATTRIBUTES.get(name)
-            if read is None:
-                return super().__getattr__(name)
-            value = read(self)
-            setattr(self, name, value)
-            return value
+    @property
+    def lock_token(self) -> UUID | None:  # type: ignore[override]  # most tokens are only passed on as bytes
+        """Identifies this delivery; None for a peeked or deleted message."""
+        token = self._token
+        return UUID(bytes_le=token) if isinstance(token, bytes) else token
 
     @property
     def _is_locked(self) -> bool:
@@ -86,39 +74,8 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
 
     @property
     def raw_amqp_message(self) -> AmqpAnnotatedMessage:
+        """The sections as they were received."""
         return replace(self._content.annotated(), application_properties=dict(self.application_properties))
-
-
-def _number(message: AmqpReceivedMessage, name: str) -> int | None:
-    number = message._content.annotations.get(name)
-    return int(number) if isinstance(number, int) else None
-
-
-def _state(message: AmqpReceivedMessage) -> ServiceBusMessageState:
-    return _STATES.get(_number(message, servicebus.MESSAGE_STATE) or 0, ServiceBusMessageState.ACTIVE)
-
-
-def _dead_letter_source(message: AmqpReceivedMessage) -> str | None:
-    source = message._content.annotations.get(servicebus.DEAD_LETTER_SOURCE)
-    return source if isinstance(source, str) else None
-
-
-def _lock_token(message: AmqpReceivedMessage) -> UUID | None:
-    token = message._token
-    return UUID(bytes_le=token) if isinstance(token, bytes) else token
-
-
-_ATTRIBUTES: Final[dict[str, Callable[[AmqpReceivedMessage], Any]]] = {
-    "dead_letter_source": _dead_letter_source,
-    "delivery_count": lambda message: message._content.sections.header.delivery_count,
-    "enqueued_sequence_number": lambda message: _number(message, servicebus.ENQUEUE_SEQUENCE_NUMBER),
-    "enqueued_time_utc": lambda message: _timestamp(message, servicebus.ENQUEUED_TIME) or _UNKNOWN,
-    "expires_at_utc": lambda message: expiry(message.enqueued_time_utc, message.time_to_live),
-    "lock_token": _lock_token,
-    "locked_until_utc": lambda message: _timestamp(message, servicebus.LOCKED_UNTIL),
-    "sequence_number": lambda message: _number(message, servicebus.SEQUENCE_NUMBER) or 0,
-    "state": _state,
-}
 
 
 def read_delivery(delivery: IncomingDelivery, *, is_locked: bool, has_session: bool) -> AmqpReceivedMessage | None:
@@ -151,10 +108,3 @@ def token_of(delivery: IncomingDelivery) -> UUID | bytes:
     if isinstance(token, UUID):
         return token
     raise InvalidOperationError("a delivery has no lock token: neither a tag of 16 bytes nor the annotation")
-
-
-def _timestamp(message: AmqpReceivedMessage, name: str) -> datetime | None:
-    value = message._content.annotations.get(name)
-    if isinstance(value, datetime):
-        return value
-    return _LATEST if isinstance(value, Timestamp) and value > 0 else None
