@@ -102,13 +102,13 @@ class EncodedBatch:
     @property
     def message_format(self) -> int:
         """The message format of the transfer."""
-        return BATCH_FORMAT if len(self) > 1 else 0
+        return BATCH_FORMAT if self.size_bytes > self.largest_bytes else 0
 
     @property
     def payload(self) -> bytes:
         """The payload of the transfer."""
-        if len(self) == 1:
-            return self.messages[0].payload
+        if self.size_bytes == self.largest_bytes:  # one message
+            return self._messages[0].payload if self._messages else self.messages[0].payload
         if self._sections is not None:
             return b"".join((_head(self._sections.first), self._sections.content))
         messages = self._messages

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
@@ -98,6 +99,16 @@ _FIELDS: Final = {
 
 ATTRIBUTES: Final = (*_FIELDS, "partition_key", "scheduled_enqueue_time_utc", "time_to_live")
 """The attributes of a message beside its body and its application properties."""
+
+_ENCODED_WITH: Final = (
+    "message_id",
+    "session_id",
+    "partition_key",
+    "content_type",
+    "scheduled_enqueue_time_utc",
+    "time_to_live",
+)
+"""The attributes that `encode_message` sets, so that they need not be decoded."""
 
 _BODY_TYPES: Final = {
     DATA: AmqpMessageBodyType.DATA,
@@ -300,6 +311,26 @@ class EncodedMessage:
             changes: attributes by name, see `ATTRIBUTES`.
         """
         sections = self.sections
+        if application_properties is None:
+            described = sections.raw(APPLICATION_PROPERTIES)
+        else:
+            described = b"\x00\x53\x74" + application_properties if application_properties else b""
+        payload = None if via_partition_key is not None else sections.with_application_properties(described)
+        if payload is not None and {*changes.values(), *map(partial(getattr, self), changes)} == {None}:
+            rewritten = EncodedMessage(payload)  # most messages have nothing that changes
+            for name in _ENCODED_WITH:
+                setattr(rewritten, name, getattr(self, name))
+            return rewritten
+        rewritten = self._joined_again(described, created_at_ms, via_partition_key, changes)
+        for name in ATTRIBUTES:
+            setattr(rewritten, name, changes[name] if name in changes else getattr(self, name))
+        return rewritten
+
+    def _joined_again(
+        self, described: bytes, created_at_ms: int, via_partition_key: str | None, changes: Mapping[str, Any]
+    ) -> EncodedMessage:
+        """Join the sections, changed where that is needed; see `rewritten`."""
+        sections = self.sections
         raw = sections.raw_value(HEADER)
         header = list_fields(raw)[:4] if raw else []
         properties = list_fields(sections.raw_value(PROPERTIES)) if sections.has(PROPERTIES) else []
@@ -321,20 +352,13 @@ class EncodedMessage:
         annotations = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS), dropped)
         added = _annotations(changes.get("partition_key"), changes.get("scheduled_enqueue_time_utc"), via_partition_key)
         delivery_annotations = senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS))
-        if application_properties is None:
-            described = sections.raw(APPLICATION_PROPERTIES)
-        else:
-            described = b"\x00\x53\x74" + application_properties if application_properties else b""
-        rewritten = _joined(
+        return _joined(
             header,
             delivery_annotations,
             annotations + added,
             properties,
             described + sections.raw_body + sections.raw(FOOTER),
         )
-        for name in ATTRIBUTES:
-            setattr(rewritten, name, changes[name] if name in changes else getattr(self, name))
-        return rewritten
 
     def with_properties(self, properties: Mapping[str, PropertyValue]) -> EncodedMessage:
         """Return a message with these application properties; a value of this message keeps its encoding."""

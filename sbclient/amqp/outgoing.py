@@ -89,7 +89,7 @@ class OutgoingLink(Link):
             raise InvalidOperationError(f"link {self.name!r} has no credit: wait for CreditGranted")
         delivery = OutgoingDelivery(self, 0, tag, settled=settled, state=None)
         self.session.write_transfer(delivery, self.handle, message_format, payload, state)
-        self.delivery_count = serial.after(self.delivery_count)
+        self.delivery_count = (self.delivery_count + 1) & serial.MASK
         self._credit -= 1
         return delivery
 

@@ -267,7 +267,7 @@ class Session:
                 max_frame_size=self._connection.remote_max_frame_size,
             )
         )
-        self._next_delivery_id = serial.after(delivery_id)
+        self._next_delivery_id = (delivery_id + 1) & serial.MASK
         if not delivery.is_settled:
             self._outgoing.add(delivery)
         if self._windows.held_bytes:

@@ -116,5 +116,5 @@ class Windows:
 
     def _write(self, frame: bytes) -> None:
         self._remote_window -= 1
-        self._next_outgoing_id = serial.after(self._next_outgoing_id)
+        self._next_outgoing_id = (self._next_outgoing_id + 1) & serial.MASK
         self._write_bytes(frame)

@@ -200,12 +200,14 @@ class Outbox:
 
     def _leave(self, lane: _Lane, group: list[_Call]) -> None:
         """Send one transfer."""
-        first = group[0]
-        messages = first.messages if len(group) == 1 else [call.messages[0] for call in group]
+        if len(group) == 1:
+            messages, deadline = group[0].messages, group[0].deadline
+        else:
+            messages, deadline = [call.messages[0] for call in group], _deadline_of(group)
         for call in group:
             call.was_sent = True
         try:
-            sending = self._route.send(EncodedBatch(messages), _deadline_of(group))
+            sending = self._route.send(EncodedBatch(messages), deadline)
         except Exception as error:  # it belongs to these callers, and others wait in the lane
             sending = asyncio.get_running_loop().create_future()
             sending.set_exception(error.with_traceback(None))  # it would refer to this frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -55,11 +55,21 @@ class DirectRoute:
     Attributes:
         link: the link to the primary.
         reserved_bytes: the space to reserve in each message for a diversion to the backlog.
+
+    Args:
+        narrow: lowers the limits of the primary, so that a diverted message fits the backlog too.
     """
 
-    def __init__(self, core: ClientCore, path: str, reserved_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        path: str,
+        narrow: Callable[[SenderLimits], SenderLimits] = lambda limits: limits,
+        reserved_bytes: int = 0,
+    ) -> None:
         self._retry = core.retry
         self._path = path
+        self._narrow = narrow
         self.reserved_bytes = reserved_bytes
         self._tasks = OwnedTasks(on_failure=_is_raised_to_callers)
         self.link = core.primary.open_sender(path, self._check)
@@ -166,6 +176,7 @@ class DirectRoute:
         Raises:
             MessageSizeExceededError: a message or the transfer is too large.
         """
+        limits = self._narrow(limits)
         largest = batch.largest_bytes
         if largest > limits.max_message_size_bytes:
             raise self._too_large("a message", largest, limits.max_message_size_bytes)
@@ -187,7 +198,8 @@ class PairedRoute(DirectRoute):
 
     def __init__(self, core: ClientCore, pair: PairState, path: str) -> None:
         self._growth_bytes = len(path) + ALIAS_BYTES
-        super().__init__(core, path, self._growth_bytes if pair.options.reserve_backlog_headroom else 0)
+        reserved_bytes = self._growth_bytes if pair.options.reserve_backlog_headroom else 0
+        super().__init__(core, path, pair.common_limits, reserved_bytes)
         self._pair = pair
         self._entity = pair.entity(path)
         self._order = SessionOrder(pair, self._entity)
@@ -333,9 +345,6 @@ class PairedRoute(DirectRoute):
         return BACKLOG
 
     # -- limits and sessions ---------------------------------------------------------------------------------------
-
-    def _check(self, batch: EncodedBatch, limits: SenderLimits) -> None:
-        super()._check(batch, self._pair.common_limits(limits))
 
     async def limits(self, deadline: float) -> SenderLimits:
         """Return the limits for batches. An outage does not prevent it: the limits of the backlog apply then."""

@@ -12,7 +12,7 @@ from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.batch import ServiceBusMessageBatch
 from sbclient.client.core import ClientCore, sequence_numbers_of
-from sbclient.client.encoding import encoded_messages, is_message
+from sbclient.client.encoding import encoded_message, encoded_messages, is_message
 from sbclient.client.outbox import Outbox
 from sbclient.client.route import DirectRoute, PairedRoute, not_sent
 from sbclient.client.transaction import Transaction
@@ -97,7 +97,10 @@ class ServiceBusSender:
             ServiceBusError: any other answer of the service.
         """
         deadline = await self._begin(timeout, transaction)
-        if isinstance(message, ServiceBusMessageBatch):
+        is_single = is_message(message)
+        if is_single:
+            messages = [encoded_message(message, self._core.new_id, clock.now())]
+        elif isinstance(message, ServiceBusMessageBatch):
             messages = message.encoded()
         else:
             messages = encoded_messages(message, self._core.new_id, clock.now())
@@ -108,7 +111,7 @@ class ServiceBusSender:
         if transaction is not None:
             send: Any = partial(self._transact, transaction, messages, deadline, self._link.send)
         else:
-            send = partial(self._outbox.send, messages, deadline=deadline, may_share=is_message(message))
+            send = partial(self._outbox.send, messages, deadline=deadline, may_share=is_single)
         await self._telemetry.sending("send", messages, send)
 
     async def send_encoded(
@@ -217,15 +220,14 @@ class ServiceBusSender:
 
     async def _begin(self, timeout: float | None = None, transaction: Transaction | None = None) -> float:
         """Open the client if it is not open; return the deadline of the operation in monotonic seconds."""
-        check_seconds("timeout", timeout)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         if transaction is not None and not isinstance(transaction, Transaction):
             raise InvalidOperationError(
                 f"transaction is a {type(transaction).__name__}: give one of client.transaction(), or None"
             )
-        deadline = self._core.retry.deadline(timeout)
-        if self._core.is_open:
-            self._core.check()
-        else:
+        deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
+        if not self._core.is_open:
             timeout_s = deadline - clock.monotonic()
             try:
                 async with clock.timeout(timeout_s):

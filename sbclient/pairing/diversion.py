@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from sbclient import clock
@@ -75,11 +76,12 @@ class Diversion:
             return None
         if pair.backlog.split_by_key and len({message.partition_key for message in messages}) > 1:
             return None
-        queue = self._next_queue(None, {})
-        if queue is None or pair.quarantine.is_in(queue, now):
+        queue = (self._choice or self._chosen()).pick(now)
+        if queue is None or (pair.quarantine.terms and pair.quarantine.is_in(queue, now)):
             return None
-        self._warn_if_never_reached()
-        sealed = EncodedBatch([seal(message, entity.path) for message in messages])
+        if not pair.is_primary_reached:
+            self._warn_if_never_reached()
+        sealed = EncodedBatch(list(map(partial(seal, destination=entity.path), messages)))
         self._check_size(sealed)
         return self._attempt(queue, sealed, _attempt_s(remaining_s))
 
@@ -211,14 +213,18 @@ class Diversion:
     def _next_queue(self, only: str | None, tried: Mapping[str, Exception]) -> str | None:
         if only is not None:
             return None if only in tried else only
+        return self._chosen().pick(clock.monotonic(), tried=tried)
+
+    def _chosen(self) -> BacklogChoice:
         if self._choice is None:
             self._choice = BacklogChoice(self._pair.backlog_queues, self._pair.quarantine, self._pair.random)
-        return self._choice.pick(clock.monotonic(), tried=tried)
+        return self._choice
 
     def accepted(self, batch: EncodedBatch) -> None:
         """Count the messages of a transfer that a backlog queue has accepted."""
-        self._entity.diverted += len(batch)
-        metrics.add(metrics.DIVERTED, len(batch), self._entity.attributes)
+        count = len(batch)
+        self._entity.diverted += count
+        metrics.add(metrics.DIVERTED, count, self._entity.attributes)
 
     def _state(self) -> str:
         return {
@@ -243,7 +249,8 @@ class Diversion:
         if limits is None:
             return
         size_bytes = sealed.size_bytes
-        limit_bytes = limits.max_message_size_bytes if len(sealed) == 1 else limits.max_batch_size_bytes
+        is_single = size_bytes == sealed.largest_bytes
+        limit_bytes = limits.max_message_size_bytes if is_single else limits.max_batch_size_bytes
         if size_bytes > limit_bytes:
             raise MessageSizeExceededError(
                 f"a message for {self._entity.path!r} takes {size_bytes} bytes in the backlog, {limit_bytes} are "

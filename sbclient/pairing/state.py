@@ -79,13 +79,16 @@ class PairedEntity:
     @property
     def is_failed_over(self) -> bool:
         """Whether sends go to the backlog now. Checks the failover deadline too."""
-        self.apply(self.failover.advance(clock.monotonic()))
-        return self.failover.is_failed_over
+        failover = self.failover
+        if failover.deadline_at is not None:
+            self.apply(failover.advance(clock.monotonic()))
+        return failover.state is FailoverState.FAILED_OVER
 
     def succeeded(self, generation: int) -> None:
         """Record that the primary accepted a send that began in this failover generation."""
         self.has_sent = self._pair.is_primary_reached = True
-        self.apply(self.failover.success(clock.monotonic(), generation=generation))
+        if self.failover.state is not FailoverState.HEALTHY:
+            self.apply(self.failover.success(clock.monotonic(), generation=generation))
 
     def failed(self, error: ServiceBusError, keys: PingKeys) -> bool:
         """Record the final error of a send with these keys; return whether it counts as an outage."""
@@ -319,7 +322,7 @@ class PairState:
         """Quarantine a backlog queue for every sender after a fault, or end that since it has accepted a message."""
         if error is not None:
             self.queue_failed(queue, error)
-        elif self.quarantine.succeeded(queue):
+        elif self.quarantine.terms and self.quarantine.succeeded(queue):
             self.record("backlog.usable", "backlog queue {path!r} accepts messages again", queue)
 
     def at_backlog(self, queue: str) -> dict[str, str | int]:

@@ -116,35 +116,39 @@ class _Term:
 
 
 class Quarantine:
-    """The backlog queues that failed recently. Shared by every sender of a client."""
+    """The backlog queues that failed recently. Shared by every sender of a client.
+
+    Attributes:
+        terms: the last exclusion of each queue that has not succeeded since.
+    """
 
     def __init__(self) -> None:
-        self._terms: dict[str, _Term] = {}
+        self.terms: dict[str, _Term] = {}
 
     def failed(self, queue: str, now: float) -> None:
         """Exclude a queue for 30 s, or for twice as long as the last time, at most 5 min."""
-        term = self._terms.get(queue)
+        term = self.terms.get(queue)
         if term is not None and now < term.until_at:
             return
         duration_s = QUARANTINE_S if term is None else min(term.duration_s * 2, QUARANTINE_MAX_S)
-        self._terms[queue] = _Term(now + duration_s, duration_s)
+        self.terms[queue] = _Term(now + duration_s, duration_s)
 
     def succeeded(self, queue: str) -> bool:
         """Forget the failures of a queue. Returns whether there were any."""
-        return self._terms.pop(queue, None) is not None
+        return self.terms.pop(queue, None) is not None
 
     def is_in(self, queue: str, now: float) -> bool:
-        term = self._terms.get(queue)
+        term = self.terms.get(queue)
         return term is not None and now < term.until_at
 
     def due_at(self, queue: str) -> float:
         """Return the end of a queue's quarantine. It is in the past if the queue is not in quarantine."""
-        term = self._terms.get(queue)
+        term = self.terms.get(queue)
         return float("-inf") if term is None else term.until_at
 
     def queues(self, now: float) -> list[str]:
         """Return the queues in quarantine, sorted by name."""
-        return sorted(queue for queue in self._terms if self.is_in(queue, now))
+        return sorted(queue for queue in self.terms if self.is_in(queue, now))
 
 
 class BacklogChoice:
@@ -168,8 +172,9 @@ class BacklogChoice:
         If all remaining queues are in quarantine, this is the queue whose quarantine ends first. The caller tries at
         most one queue in quarantine for each message.
         """
-        if self._chosen is not None and self._chosen not in tried and not self._quarantine.is_in(self._chosen, now):
-            return self._chosen
+        chosen, is_any_out = self._chosen, bool(self._quarantine.terms)
+        if chosen is not None and chosen not in tried and not (is_any_out and self._quarantine.is_in(chosen, now)):
+            return chosen
         usable = [queue for queue in self._queues if queue not in tried and not self._quarantine.is_in(queue, now)]
         if usable:
             self._chosen = self._random.choice(usable)

@@ -118,7 +118,7 @@ def seal(message: EncodedMessage, destination: str, *, native_session_id: str | 
     Raises:
         InvalidOperationError: the destination is not a legal path, or is a backlog queue.
     """
-    aliases: dict[str, PropertyValue] = {PATH: _checked_destination(destination)}
+    aliases: dict[str, PropertyValue] = {}
     changes: dict[str, Any] = {}
     if message.session_id is not None:
         aliases[SESSION_ID] = message.session_id
@@ -129,11 +129,13 @@ def seal(message: EncodedMessage, destination: str, *, native_session_id: str | 
     if native_session_id is not None and message.partition_key is not None:
         aliases[PARTITION_KEY] = message.partition_key
         changes["partition_key"] = None
-    entries = [
-        encode_string(USER_PREFIX + name) + entry[skip_value(entry, 0) :] if _is_reserved(name) else entry
-        for name, entry in _entries(message)
-    ]
-    added, count = encode_entries(aliases)
+    entries: list[bytes] = []
+    for name, entry in _entries(message):
+        entries.append(
+            encode_string(USER_PREFIX + name) + entry[skip_value(entry, 0) :] if _is_reserved(name) else entry
+        )
+    entries.append(_path_entry(destination))
+    added, count = encode_entries(aliases) if aliases else (b"", 0)
     return message.rewritten(
         application_properties=sized_map(b"".join(entries) + added, 2 * len(entries) + count),
         session_id=native_session_id,
@@ -216,6 +218,12 @@ def _checked_destination(path: str) -> str:
     if is_backlog_path(destination):
         raise InvalidOperationError(f"{path!r} is reserved for backlog queues: choose another destination")
     return destination
+
+
+@lru_cache(_PATHS_KEPT)
+def _path_entry(path: str) -> bytes:
+    """Return the encoded property of a destination."""
+    return encode_entries({PATH: _checked_destination(path)})[0]
 
 
 def _is_reserved(name: str) -> bool:

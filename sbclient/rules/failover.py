@@ -123,6 +123,9 @@ class EntityFailover:
         pings_to_recover: consecutive accepted pings that end the failover.
         random: source of the jitter of the pings.
         now: the time of the first use of the entity.
+
+    Attributes:
+        deadline_at: when the entity fails over unless it succeeds before; None = it does not.
     """
 
     def __init__(
@@ -138,11 +141,11 @@ class EntityFailover:
         self._ping_interval_s = ping_interval_s
         self._pings_to_recover = pings_to_recover
         self._random = random
-        self._deadline_at: float | None = None
         self._ping_at: float | None = None
         self._pings_accepted = 0
         self.state = FailoverState.HEALTHY
         self.since_at = now
+        self.deadline_at: float | None = None
         self.generation = 0
         self.is_forced = False
         self.ping_keys = PingKeys()
@@ -163,8 +166,8 @@ class EntityFailover:
         if keys != PingKeys() or self.state is FailoverState.HEALTHY:
             self.ping_keys = keys
         changed = self._apply(FailoverEvent.OUTAGE, now)
-        if self._deadline_at is None:
-            self._deadline_at = now + self._failover_interval_s
+        if self.deadline_at is None:
+            self.deadline_at = now + self._failover_interval_s
         return self.advance(now) or changed
 
     def success(self, now: float, *, generation: int) -> Transition | None:
@@ -175,13 +178,13 @@ class EntityFailover:
 
     def advance(self, now: float) -> Transition | None:
         """Fail the entity over if its deadline has passed."""
-        if self._deadline_at is not None and now >= self._deadline_at:
+        if self.deadline_at is not None and now >= self.deadline_at:
             return self._apply(FailoverEvent.DEADLINE_PASSED, now)
         return None
 
     def next_deadline(self) -> float | None:
         """Return the time of the next `advance` or ping; None if neither is due before the next send."""
-        return self._ping_at if self.is_failed_over else self._deadline_at
+        return self._ping_at if self.is_failed_over else self.deadline_at
 
     def is_ping_due(self, now: float) -> bool:
         """Return whether a ping is due."""
@@ -229,7 +232,7 @@ class EntityFailover:
     def _apply(self, event: FailoverEvent, now: float) -> Transition | None:
         before, after = self.state, TRANSITIONS[self.state, event]
         if after is not FailoverState.SUSPECT:
-            self._deadline_at = None
+            self.deadline_at = None
         if event is FailoverEvent.MARKED_UNHEALTHY and self.is_forced:
             self.is_forced, self._ping_at, self._pings_accepted = False, now, 0
         if after is before:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from sbclient import clock
@@ -88,7 +89,10 @@ class AmqpSender(SenderLink):
     ) -> asyncio.Future[None]:
         began_at = clock.monotonic()
         if transaction is None:
-            return self._transfers.send(_Message(self, batch, began_at, timeout_s))
+            late = partial(self._suspect, began_at)
+            return self._transfers.send(
+                Transfer(batch.payload, batch=batch, deadline=began_at + timeout_s, doing=self._sending, on_late=late)
+            )
         sending = self._send_in(transaction_of(transaction), batch, began_at + timeout_s)
         return self._owner.tasks.start(sending, name=self._sending)
 
@@ -156,6 +160,7 @@ class AmqpSender(SenderLink):
             raise InvalidOperationError(f"the link to {self.path!r} was closed: open a new one")
 
     def _suspect(self, since: float) -> None:
+        """Probe the connection after a transfer that was not answered in time."""
         end = self._transfers.end
         if end is not None and isinstance(end.wire, AmqpConnection):
             end.wire.suspect(since)
@@ -179,25 +184,6 @@ class AmqpSender(SenderLink):
         batch = int(stated) if isinstance(stated, int) and stated > 0 else min(largest, MAX_BATCH_BYTES)
         end.limits = self._limits = SenderLimits(largest, min(batch, largest))
         return end
-
-
-class _Message(Transfer):
-    """A transfer outside transactions; if it is not answered in time, the connection is probed.
-
-    Args:
-        began_at: the time of the call, in monotonic seconds.
-    """
-
-    __slots__ = ("_began_at", "_sender")
-
-    def __init__(self, sender: AmqpSender, batch: EncodedBatch, began_at: float, timeout_s: float) -> None:
-        super().__init__(batch.payload, batch=batch, deadline=began_at + timeout_s, doing=sender._sending)
-        self._sender = sender
-        self._began_at = began_at
-
-    def expire(self) -> None:
-        super().expire()
-        self._sender._suspect(self._began_at)
 
 
 def _entry(message: EncodedMessage) -> dict[str, Any]:

@@ -50,9 +50,10 @@ class Transfer(Waiter):
         state: the transactional state, None outside transactions.
         has_left: whether the transfer was handed to the link.
         wire: the only connection that may carry it; None for any.
+        on_late: called if it is not answered in time.
     """
 
-    __slots__ = ("batch", "has_left", "payload", "state", "wire")
+    __slots__ = ("batch", "has_left", "on_late", "payload", "state", "wire")
 
     def __init__(
         self,
@@ -63,8 +64,12 @@ class Transfer(Waiter):
         doing: str,
         state: TransactionalState | None = None,
         wire: Wire | None = None,
+        on_late: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__(deadline, doing)
+        self.deadline = deadline  # as in the base class, whose call would cost as much
+        self.doing = doing
+        self.future = asyncio.get_running_loop().create_future()
+        self.on_late = on_late
         self.payload = payload
         self.batch = batch
         self.state = state
@@ -75,11 +80,16 @@ class Transfer(Waiter):
     def is_in_doubt(self) -> bool:
         return self.has_left
 
+    def expire(self) -> None:
+        super().expire()
+        if self.on_late is not None:
+            self.on_late()
+
     def answer(self, state: DeliveryState | None) -> None:
         """Finish the future by the outcome that the service stated."""
         if self.future.done():
             return
-        outcome = inner_outcome(state)
+        outcome = state if type(state) is Accepted else inner_outcome(state)
         if isinstance(outcome, Accepted):
             self.future.set_result(None)
         else:
@@ -166,7 +176,7 @@ class Transfers:
             return future
         future.add_done_callback(partial(self._ended, transfer))
         self._deadlines.add(transfer)
-        if self._end is None or self._is_allowed(transfer, self._end):
+        if self._check is None or self._end is None or self._is_allowed(transfer, self._end):
             self._waiting.append(transfer)
             self._pump()
         return future

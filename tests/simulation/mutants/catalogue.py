@@ -727,9 +727,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _COUNT,
         "the client counts transfers for messages",
-        Change(
-            "pairing.diversion:Diversion.accepted", "self._entity.diverted += len(batch)", "self._entity.diverted += 1"
-        ),
+        Change("pairing.diversion:Diversion.accepted", "self._entity.diverted += count", "self._entity.diverted += 1"),
     ),
     # -- limits, secrets, progress --------------------------------------------------------------------------------
     _mutant(
@@ -905,10 +903,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "rules.failover:EntityFailover.outage",
             """
-                if self._deadline_at is None:
-                    self._deadline_at = now + self._failover_interval_s
+                if self.deadline_at is None:
+                    self.deadline_at = now + self._failover_interval_s
             """,
-            "self._deadline_at = now + self._failover_interval_s",
+            "self.deadline_at = now + self._failover_interval_s",
         ),
     ),
     _mutant(
