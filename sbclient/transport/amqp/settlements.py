@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from sbclient.amqp import (
     ACCEPTED,
+    Accepted,
     AmqpError,
     IncomingDelivery,
     IncomingLink,
@@ -142,7 +143,7 @@ class Settlements:
         """The service has stated what became of settlements."""
         if not settled and state is not None and not isinstance(state, TransactionalState):
             self._link.settle_many(deliveries, state, settled=True)
-        outcome: Any = inner_outcome(state)
+        outcome: Any = state if type(state) is Accepted else inner_outcome(state)
         is_refused = getattr(outcome, "error", None) is not None
         for delivery in deliveries:
             settling = self._unconfirmed.pop(delivery, None)
