@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sbclient.broker.profile import Profile
+from tests.net_types import table
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
 MODULES: Final = {
@@ -29,6 +30,12 @@ HEAD: Final = """# Reference
 
 The classes and functions of each module, in alphabetical order. `python -m tests.reference_page` writes this page from
 their docstrings.
+"""
+NET_HEAD: Final = """## Types of application properties
+
+The types that .NET clients send, and the class of the value that a receiver gets. The classes that derive from another one are in
+`sbclient.amqp`; a value of such a class is sent as the same type again, also inside of a body that is a value, a list or a map. A plain
+`int` is sent as int or long, a `float` as double, a `timedelta` as TimeSpan, and `bytes` as a string.
 """
 SECTION: Final = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
 ENTRY: Final = re.compile(r"    (\S[^:]*): (.*)")
@@ -58,7 +65,7 @@ def page() -> str:
                 parts.append(_class(name, value) if inspect.isclass(value) else _callable("###", name, value))
             elif name != seen[value]:
                 parts.append(f"### {name}\n\nAnother name of `{seen[value]}`.\n")
-    return "\n".join(parts)
+    return "\n".join([*parts, NET_HEAD, *table(), ""])
 
 
 def public_names(module_name: str) -> list[tuple[str, Any]]:
