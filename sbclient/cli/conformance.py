@@ -17,7 +17,14 @@ from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.entities import SqlRuleFilter
 from sbclient.errors import MessageSizeExceededError, OperationTimeoutError, ServiceBusError
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import (
+    AmqpAnnotatedMessage,
+    AmqpMessageBodyType,
+    AmqpMessageHeader,
+    AmqpMessageProperties,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+)
 
 SUBSCRIPTION: Final = "all"
 FILTERED: Final = "red"
@@ -127,6 +134,50 @@ async def _send(scene: Scene) -> str:
         (message,) = await scene.taken(receiver, 1)
     fields = (message.message_id, message.subject, message.correlation_id, message.application_properties["n"])
     return _words(message, *fields, f"deliveries {message.delivery_count}")
+
+
+async def _sections(scene: Scene) -> str:
+    """Send all sections, and bodies that are not bytes. The result lists the sections that changed on their way."""
+    bodies: dict[AmqpMessageBodyType, Any] = {
+        AmqpMessageBodyType.DATA: b"a",
+        AmqpMessageBodyType.VALUE: 7,
+        AmqpMessageBodyType.SEQUENCE: [[1, 2]],
+    }
+    sent = [
+        AmqpAnnotatedMessage(
+            properties=AmqpMessageProperties(message_id=body_type.value, user_id=b"u", content_encoding="gzip"),
+            header=AmqpMessageHeader(durable=True, priority=7),
+            footer={"f": 1},
+            annotations={"mine": "a"},
+            application_properties={"p": 2},
+            content=content,
+            body_type=body_type,
+        )
+        for body_type, content in bodies.items()
+    ]
+    async with scene.client.get_queue_sender(scene.entity) as sender:
+        for message in sent:
+            await sender.send_messages(message)
+    async with scene.receiver() as receiver:
+        arrived = [message.raw_amqp_message for message in await scene.taken(receiver, len(sent))]
+    return _words([each.body_type.value for each in arrived], _differences(sent, arrived))
+
+
+def _differences(sent: Iterable[AmqpAnnotatedMessage], arrived: Iterable[AmqpAnnotatedMessage]) -> str:
+    """Return the sections that arrived unlike they were sent."""
+    found: dict[str, None] = {}
+    for ours, theirs in zip(sent, arrived, strict=True):
+        facts = {
+            "header": (ours.header.durable, ours.header.priority) == (theirs.header.durable, theirs.header.priority),
+            "footer": ours.footer == theirs.footer,
+            "annotations": ours.annotations.items() <= theirs.annotations.items(),
+            "properties": (ours.properties.user_id, ours.properties.content_encoding)
+            == (theirs.properties.user_id, theirs.properties.content_encoding),
+            "application properties": ours.application_properties == theirs.application_properties,
+            "body": ours.content == theirs.content,
+        }
+        found |= {f"{ours.body_type.value} {name}": None for name, is_equal in facts.items() if not is_equal}
+    return f"changed: {', '.join(found) or 'nothing'}"
 
 
 async def _send_list(scene: Scene) -> str:
@@ -366,6 +417,7 @@ _SESSIONS: Final = {"requires_session": True}
 
 CHECKS: Final = (
     Check("send", _send, "a, 1, s, c, 7, deliveries 0"),
+    Check("all sections", _sections, "data value sequence, changed: nothing"),
     Check("send a list", _send_list, "a b c"),
     Check("send a batch", _send_batch, "a b c"),
     Check("schedule", _schedule, "scheduled, on time"),

@@ -97,8 +97,8 @@ async def test_request_arrives_in_its_parts(talk: Talk) -> None:
         b"If-Match: *\r\nX-Two: a\r\nx-two: b\r\nContent-Length: 5\r\n\r\nhello"
     )
     assert await talk.heard() == (
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nServer: sbclient\r\n"
-        b"Content-Length: 4\r\n\r\nfine"
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        b"Date: Tue, 14 Nov 2023 22:13:20 GMT\r\nServer: sbclient\r\nContent-Length: 4\r\n\r\nfine"
     )
     (request,) = talk.asked
     assert request.method == "PUT"
