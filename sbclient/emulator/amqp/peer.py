@@ -59,7 +59,6 @@ FINISHING_S: Final = 1.0
 
 MAX_WORK_COUNT: Final = 2_000
 MAX_WORK_BYTES: Final = 2**25
-MAX_OUTPUT_BYTES: Final = 2**22
 
 
 class DeclaredTransaction:
