@@ -31,6 +31,7 @@ FURTHER: Final = (
     "limits",
     "observed",
     "spark_endurance",
+    "spark_kills",
     "watched",
     "worker_days",
 )
@@ -145,6 +146,12 @@ ROWS: Final = (
         "messages per second of a batch read: sessions of 20 messages / a plain queue",
         0.5,
         _spark("reads"),
+    ),
+    Row(
+        "spark-stream-sessions",
+        "messages per second of a stream that receives: sessions of 20 messages / a plain queue",
+        0.5,
+        _spark("stream_sessions"),
     ),
 )
 

@@ -310,6 +310,53 @@ def measured_read(emulated: Emulated, spark: SparkSession, rows: int, primary: s
     return Round(rows / span_s, *spent_us)
 
 
+def stream_sessions(settings: Settings) -> Result:
+    """Measure the row `spark-stream-sessions`: streams of queues with sessions of 20 messages, against plain queues."""
+    rows = settings.count(50_000)
+    kinds: dict[str, dict[str, bool]] = {"plain": {}, "sessions": {"requires_session": True}}
+    rounds: dict[str, list[Round]] = {}
+    with frame(rows) as (emulated, df), tempfile.TemporaryDirectory() as folder:
+        primary = connection_string(emulated.primary.port)
+        df = df.selectExpr("*", f"cast(cast(message_id as long) div {SESSION_ROWS} as string) as session_id")
+        for number in range(settings.pairs + 1):
+            for kind, properties in kinds.items():
+                queue = f"{kind}-{number}"
+                emulated.queue(queue, **properties)
+                by_the_writer(primary, None)(df, queue)
+                for mode in ("peek", "receive"):
+                    place = f"{folder}/{queue}-{mode}"
+                    one = measured_stream(emulated, df.sparkSession, rows, primary, queue, mode, place)
+                    if number:  # the first one is the warm-up
+                        rounds.setdefault(f"{mode}, {kind}", []).append(one)
+                assert emulated.count_and_delete(queue) == 0, f"messages were left in {queue}"
+    notes = [
+        f"{kind}: {median(each.rate for each in found):,.0f} messages/s, "
+        f"{median(each.workers_us for each in found):.1f} µs in Python, "
+        f"{median(each.emulator_us for each in found):.1f} µs in the emulator"
+        for kind, found in rounds.items()
+    ]
+    pairs = zip(rounds["receive, sessions"], rounds["receive, plain"], strict=True)
+    return Result(ratios=[ours.rate / other.rate for ours, other in pairs], notes=notes)
+
+
+def measured_stream(
+    emulated: Emulated, spark: SparkSession, rows: int, primary: str, queue: str, mode: str, checkpoint: str
+) -> Round:
+    """Stream a queue once, to nowhere; every message must be read."""
+    before = emulated.busy_s()
+    began_at = time.perf_counter()
+    options = {"connectionString": primary, "queue": queue, "mode": mode, "maxMessagesPerTrigger": "10000"}
+    found = spark.readStream.format("servicebus").options(**options).load()
+    writer = found.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(600)
+    span_s = time.perf_counter() - began_at
+    spent_us = ((now - then) / rows * 1e6 for now, then in zip(emulated.busy_s(), before, strict=True))
+    read = sum(each.numInputRows for each in query.recentProgress)
+    assert read == rows, f"{read} of {rows} messages were read from {queue}"
+    return Round(rows / span_s, *spent_us)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.spark")
     parser.add_argument("--rows", type=int, default=200_000)

@@ -348,6 +348,11 @@ def test_a_read_that_cannot_be_meant_is_refused(options: dict[str, str]) -> None
         read_options({**CONNECTION, **options})
 
 
+def test_a_format_of_bodies_is_refused_with_what_works() -> None:
+    with pytest.raises(InvalidOperationError, match="from_json"):
+        read_options({**CONNECTION, "queue": "a", "bodyFormat": "json"})
+
+
 def test_a_backlog_needs_a_secondary() -> None:
     with pytest.raises(InvalidOperationError):
         read_options({"connectionString": "memory://read", "backlog": "true"})

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 import sbclient_spark
 from sbclient.errors import InvalidOperationError
+from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.table_options import defaults_of, merged
 from tests.spark.emulated import EmulatedPair
 from tests.spark.versions import PARTIAL_INSERTS
@@ -54,9 +55,15 @@ def test_the_documented_statements_work(configured: SparkSession, pair: Emulated
         [{"message_id": "1", "body": "first"}, {"message_id": "2", "body": "second"}],
         [{"waiting": 1}],
         [{"waiting": 3}],
+        [
+            {"message_id": "1", "amount": None, "bad": "first"},
+            {"message_id": "2", "amount": None, "bad": "second"},
+            {"message_id": "5", "amount": 5, "bad": None},
+        ],
     ]
+    assert [row.col_name for row in configured.sql("DESCRIBE events").collect()] == READ_SCHEMA.names
     assert sorted(str(message) for message in pair.take(invoices)) == ["first", "fourth", "second", "third"]
-    assert pair.count(orders) == 2
+    assert pair.count(orders) == 3
 
 
 @PARTIAL_INSERTS
