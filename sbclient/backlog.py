@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import (
-    AsyncGenerator,
     AsyncIterator,
     Awaitable,
     Callable,
@@ -20,8 +19,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from sbclient import clock
-from sbclient.amqp import EncodedBatch, encode_message
-from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.entities import EntityAddress, EntityKind
 from sbclient.errors import (
     InvalidOperationError,
@@ -31,8 +28,6 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.message import (
-    DEAD_LETTER_DESCRIPTION,
-    DEAD_LETTER_REASON,
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
@@ -41,6 +36,7 @@ from sbclient.rules.entity_path import dead_letter_path
 from sbclient.rules.envelope import PATH
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
+from sbclient.transport.dead_letters import TIMEOUT_S, DeadLetters, Selection, everything, pages
 
 log = get_logger(__name__)
 
@@ -48,9 +44,6 @@ T = TypeVar("T")
 
 UNKNOWN_DESTINATION: Final = "(unknown)"
 NO_REASON: Final = "(none)"
-_PAGE: Final = 100
-_TIMEOUT_S: Final = 60.0
-_NOTHING_MORE_S: Final = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,7 +137,7 @@ class Backlog:
         self, queues: Collection[str] | None, limit: int, *, only_dead: Collection[str] = ()
     ) -> list[BacklogQueueView]:
         """Survey these queues; None = all."""
-        await self._pair.backlog.wait(_TIMEOUT_S)
+        await self._pair.backlog.wait(TIMEOUT_S)
         queues = self.queues if queues is None else queues
         works = [self._view(queue, limit, only_dead=queue in only_dead) for queue in queues]
         return await _gather(works)
@@ -239,7 +232,7 @@ class Backlog:
             counts = await secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (view.queue,)))
             waiting = counts.active_message_count
         except (ServiceBusAuthenticationError, ServiceBusAuthorizationError):
-            sessions = await secondary.list_sessions(view.queue, state_updated_after=None, timeout_s=_TIMEOUT_S)
+            sessions = await secondary.list_sessions(view.queue, state_updated_after=None, timeout_s=TIMEOUT_S)
             waiting, view.is_complete = len(sessions), not sessions
         total = DestinationView(waiting=waiting)
         view.add(total)
@@ -248,8 +241,8 @@ class Backlog:
 
     async def _browse(self, path: str, limit: int, view: BacklogQueueView) -> AsyncIterator[ServiceBusReceivedMessage]:
         seen = 0
-        async with aclosing(self._pages(path)) as pages:
-            async for page in pages:
+        async with aclosing(pages(self._pair.secondary, path)) as browsed:
+            async for page in browsed:
                 for message in page:
                     yield message
                 seen += len(page)
@@ -257,17 +250,6 @@ class Backlog:
                 if seen >= limit:
                     view.is_complete = False
                     return
-
-    async def _pages(self, path: str) -> AsyncGenerator[Sequence[ServiceBusReceivedMessage], None]:
-        """Yield the messages of a queue page by page, peeked."""
-        link = self._pair.secondary.open_receiver(path)
-        try:
-            number = 1
-            while page := await link.peek(max_message_count=_PAGE, sequence_number=number, timeout_s=_TIMEOUT_S):
-                yield page
-                number = page[-1].sequence_number + 1
-        finally:
-            await link.close()
 
     async def resubmit(self, *, reason: str | None = None, queue: str | None = None) -> int:
         """Send the current dead letters to their backlog queue again, so that a syphon forwards them.
@@ -282,23 +264,7 @@ class Backlog:
         Returns:
             Number of resubmitted messages.
         """
-        await self._pair.backlog.wait(_TIMEOUT_S)
-        return sum(await _gather([self._resubmit(name, reason) for name in self._chosen(queue)]))
-
-    async def _resubmit(self, queue: str, reason: str | None) -> int:
-        sender = self._pair.secondary.open_sender(queue)
-
-        async def put_back(message: ServiceBusReceivedMessage) -> None:
-            properties = dict(message.application_properties)
-            for own in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
-                properties.pop(own, None)
-            copy = encode_message(message.copy(application_properties=properties))
-            await sender.send(EncodedBatch([copy]), timeout_s=_TIMEOUT_S)
-
-        try:
-            return await self._clear(queue, reason, first=put_back)
-        finally:
-            await sender.close()
+        return await self._each(queue, lambda dead: dead.resubmit(_with_reason(reason)))
 
     async def purge(self, *, reason: str | None = None, queue: str | None = None) -> int:
         """Delete the current dead letters. Waiting and parked messages are not affected.
@@ -309,77 +275,24 @@ class Backlog:
         Returns:
             Number of deleted messages.
         """
-        await self._pair.backlog.wait(_TIMEOUT_S)
-        return sum(await _gather([self._clear(name, reason) for name in self._chosen(queue, with_sessions=True)]))
+        return await self._each(queue, lambda dead: dead.purge(_with_reason(reason)), with_sessions=True)
 
-    def _chosen(self, queue: str | None, *, with_sessions: bool = False) -> Sequence[str]:
-        every = self.queues if with_sessions else self._pair.backlog_queues
-        if queue is None:
-            return every
-        found = [name for name in every if name.casefold() == queue.casefold()]
-        if not found:
-            raise InvalidOperationError(f"{queue!r} is not one of the backlog queues {', '.join(every)}")
-        return found
-
-    async def _clear(
-        self,
-        queue: str,
-        reason: str | None,
-        *,
-        first: Callable[[ServiceBusReceivedMessage], Awaitable[None]] | None = None,
+    async def _each(
+        self, queue: str | None, work: Callable[[DeadLetters], Awaitable[int]], *, with_sessions: bool = False
     ) -> int:
-        """Complete the current dead letters with that reason, each after `first`; return their number.
+        """Do something with the dead letters of one backlog queue, or of all, and return the sum."""
+        await self._pair.backlog.wait(TIMEOUT_S)
+        queues = self.queues if with_sessions else self._pair.backlog_queues
+        chosen = [name for name in queues if queue is None or name.casefold() == queue.casefold()]
+        if not chosen:
+            raise InvalidOperationError(f"{queue!r} is not one of the backlog queues {', '.join(queues)}")
 
-        Later dead letters are skipped, since a resubmitted message may be dead-lettered again at once. Other messages
-        stay locked until the end, so that the next receive returns new ones, and are then released.
-        """
-        path = dead_letter_path(queue)
-        link = self._pair.secondary.open_receiver(path, receive_mode=ServiceBusReceiveMode.PEEK_LOCK)
-        in_flight: dict[int, ServiceBusReceivedMessage] = {}
-        cleared, wait_s = 0, _NOTHING_MORE_S
-        try:
-            wanted = await self._numbers(path, reason)
-            while wanted:
-                batch = await link.receive(max_message_count=_PAGE, max_wait_time_s=wait_s)
-                numbers = [message.sequence_number for message in batch]
-                if not batch:  # the queue is empty, its messages are locked, or the namespace is slow
-                    wanted &= await self._numbers(path, reason)
-                    if wait_s >= _TIMEOUT_S:
-                        break
-                    wait_s = min(2 * wait_s, _TIMEOUT_S)
-                elif all(number in in_flight for number in numbers):
-                    break  # their locks have expired, and more messages than can be locked precede the wanted ones
-                in_flight.update(zip(numbers, batch, strict=True))
-                for message in batch:
-                    if message.sequence_number not in wanted:
-                        continue
-                    if first is not None:
-                        await first(message)
-                    await link.settle(message, Settlement(SettleMode.COMPLETE), timeout_s=_TIMEOUT_S)
-                    wanted.discard(message.sequence_number)
-                    del in_flight[message.sequence_number]
-                    cleared += 1
-                    self._count(1)
-        except MessagingEntityNotFoundError:
-            pass
-        finally:
-            for message in in_flight.values():
-                with suppress(ServiceBusError):  # its lock expires
-                    await link.settle(message, Settlement(SettleMode.ABANDON), timeout_s=_TIMEOUT_S)
-            await link.close()
-        return cleared
+        async def handle(name: str) -> int:
+            with suppress(MessagingEntityNotFoundError):
+                return await work(DeadLetters(self._pair.secondary, name, on_done=self._count))
+            return 0
 
-    async def _numbers(self, path: str, reason: str | None) -> set[int]:
-        """Return the sequence numbers of the current dead letters with that reason."""
-        found: set[int] = set()
-        async with aclosing(self._pages(path)) as pages:
-            async for page in pages:
-                found.update(
-                    message.sequence_number
-                    for message in page
-                    if reason is None or (message.dead_letter_reason or NO_REASON) == reason
-                )
-        return found
+        return sum(await _gather(list(map(handle, chosen))))
 
     def _count(self, number: int) -> None:
         self._counted += number
@@ -399,3 +312,8 @@ async def _gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _with_reason(reason: str | None) -> Selection:
+    """Select dead letters with this reason; None = all."""
+    return everything if reason is None else lambda message: (message.dead_letter_reason or NO_REASON) == reason

@@ -27,7 +27,7 @@ FLOORS: Final = (
     "amqp",
     "rules settings telemetry transport.base",
     "broker deadlines emulator.faults emulator.sas formats.message_json prometheus rate_limit retry tasks "
-    "transport.credential_file",
+    "transport.credential_file transport.dead_letters",
     "emulator.data formats.entity_settings hosting pairing transport.amqp transport.sdk",
     "backlog emulator.context syphon transport.memory",
     "emulator.net transport.choice",

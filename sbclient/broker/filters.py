@@ -31,6 +31,7 @@ from sbclient.entities import (
     TrueRuleFilter,
 )
 from sbclient.errors import InvalidOperationError
+from sbclient.message import ServiceBusMessage
 
 __all__ = ["Action", "Filter", "FilterError", "SystemProperties", "compile_action", "compile_filter"]
 
@@ -47,7 +48,9 @@ class Filter:
     def __init__(self, test: Test | bool) -> None:
         self._test = test
 
-    def matches(self, message: EncodedMessage, system: SystemProperties, random: Random | None = None) -> bool:
+    def matches(
+        self, message: EncodedMessage | ServiceBusMessage, system: SystemProperties, random: Random | None = None
+    ) -> bool:
         """Whether the message is selected.
 
         Args:

@@ -14,19 +14,23 @@ import typer
 from sbclient.version import VERSION
 
 COMMANDS: Final = {
-    "demo": "Send messages through a simulated outage and account for each one.",
+    "demo": "Send messages through an outage and account for each one.",
     "emulator": "Serve Service Bus namespaces on local ports.",
     "syphon": "Move backlog messages to the primary, as a service or once.",
     "send": "Send lines, JSON objects or CSV rows as messages.",
     "receive": "Receive messages, print them and settle them.",
     "peek": "Print messages without receiving them.",
-    "backlog": "Show the backlog; resubmit or purge its dead letters.",
+    "dead-letter": "List, show, resubmit or purge dead letters.",
+    "backlog": "Show the backlog: numbers, destinations, ages.",
     "doctor": "Find out why messages do not move, and what to do.",
     "verify": "Check a namespace, and compare both transports on it.",
     "fault": "Add, list and remove the faults of an emulator.",
     "admin": "Create, list, show, update and delete entities.",
 }
-"""Short help by command, in the order of the help. The module of that name has a function or an app of that name."""
+"""Short help by command, in the order of the help.
+
+The module of that name, with `_` for `-`, has a function or an app of that name.
+"""
 
 HELP_OPTIONS: Final = ["--help", "-h"]
 
@@ -69,7 +73,8 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_common)
     called = [name for name in COMMANDS if list(arguments[:1]) == [name]]
     for name in called or COMMANDS:
-        command = getattr(import_module(f"sbclient.cli.{name}"), name)
+        module = name.replace("-", "_")
+        command = getattr(import_module(f"sbclient.cli.{module}"), module)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, short_help=COMMANDS[name])
         else:

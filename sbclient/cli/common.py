@@ -12,6 +12,7 @@ import shlex
 import signal
 import stat
 import sys
+from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import IntEnum
@@ -22,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from sbclient import clock
 from sbclient.cli import startup_signals
 from sbclient.cli.json_values import plain
 from sbclient.cli.progress import Progress
@@ -39,8 +41,14 @@ from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.settings.durations import seconds_of
 from sbclient.telemetry.log import printable, printable_json
-from sbclient.transport.base import Administration
+from sbclient.transport.base import Administration, Transport
 from sbclient.transport.choice import open_transport
+
+try:
+    import fcntl
+    import termios
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +63,9 @@ TRANSPORT_VARIABLE: Final = "SERVICEBUS_TRANSPORT"
 
 PROXY_VARIABLE: Final = "SERVICEBUS_HTTP_PROXY"
 """The HTTP proxy through which commands reach namespaces; the option `--http-proxy` sets it."""
+
+READER_PAUSE_S: Final = 0.005
+"""The longest pause between two looks at a pipe whose reader is slow."""
 
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -140,8 +151,8 @@ def open_client(
 
 
 @asynccontextmanager
-async def open_administration(primary: str) -> AsyncIterator[Administration]:
-    """Open the administration of a namespace.
+async def open_namespace(primary: str) -> AsyncIterator[Transport]:
+    """Open the transport of a namespace.
 
     Raises:
         InvalidOperationError: the connection string cannot be read, or there is no such transport.
@@ -150,9 +161,16 @@ async def open_administration(primary: str) -> AsyncIterator[Administration]:
         parse_connection_string(primary), random=SystemRandom(), transport=chosen_transport(), **proxy_options()
     )
     try:
-        yield transport.administration
+        yield transport
     finally:
         await transport.close()
+
+
+@asynccontextmanager
+async def open_administration(primary: str) -> AsyncIterator[Administration]:
+    """Open the administration of a namespace; raises like `open_namespace`."""
+    async with open_namespace(primary) as transport:
+        yield transport.administration
 
 
 def chosen_transport() -> str | None:
@@ -305,6 +323,26 @@ async def ends_with_reader() -> AsyncIterator[None]:
             os.close(watched)
     if is_closed:
         raise OutputClosed
+
+
+async def taken_by_reader() -> None:
+    """Wait until the reader of a pipe on stdout has taken everything that was written; elsewhere return at once."""
+    pause_s = 0.0
+    while unread_bytes():
+        await clock.sleep(pause_s)  # nothing announces that a pipe became empty
+        pause_s = min(pause_s + READER_PAUSE_S / 100, READER_PAUSE_S)
+
+
+def unread_bytes() -> int | None:
+    """Return how many bytes the reader of a pipe on stdout has not taken yet; None if it is no pipe, or not known."""
+    if fcntl is None or not _has_pipe():
+        return None
+    unread = array("i", [0])
+    try:
+        fcntl.ioctl(sys.stdout.fileno(), termios.FIONREAD, unread)
+    except OSError:
+        return None
+    return unread[0]
 
 
 def _has_pipe() -> bool:

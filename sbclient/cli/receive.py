@@ -17,12 +17,14 @@ from sbclient.cli.common import (
     is_interruption,
     open_client,
     print_note,
+    reported_errors,
     resuming_line,
     run,
     seconds,
 )
 from sbclient.cli.progress import Progress
 from sbclient.cli.reception import Form, Reception, Settle
+from sbclient.cli.selection import Where, selector
 from sbclient.cli.source import DeadLetter, Queue, Source, Subscription, Topic, TransferDeadLetter
 
 
@@ -48,6 +50,7 @@ def receive(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until interrupted.")] = False,
     settle: Annotated[Settle, typer.Option(help="How to settle each message after printing.")] = Settle.COMPLETE,
     reason: Annotated[str | None, typer.Option(help="Dead-letter reason, with --settle dead-letter.")] = None,
+    where: Where = None,
     form: Annotated[
         Form, typer.Option("--format", help="Print JSON Lines for send, or only the bodies.")
     ] = Form.MESSAGES,
@@ -56,7 +59,8 @@ def receive(
     """Receive messages and print one per line. Each message is settled after it is printed.
 
     With --settle abandon, messages stay locked until the end, so that each one is printed once. Exit status 1: some
-    messages could not be settled and will be delivered again.
+    messages could not be settled and will be delivered again. With --where the other messages stay locked until the
+    end and are then released, which counts as a delivery of them. Into a pipe, a message is settled when it was read.
 
     \b
     Example: sbclient receive --queue orders --count 10
@@ -65,6 +69,8 @@ def receive(
     Example: sbclient receive --queue orders --dead-letter > dead.jsonl
     """
     progress = Progress("receiving", is_wanted=not sys.stdout.isatty())
+    with reported_errors("receive", as_json=as_json):
+        wanted = selector(where)
     reception = Reception(
         source=Source(queue, topic, subscription, session, dead_letter, transfer_dead_letter),
         count=count,
@@ -73,6 +79,7 @@ def receive(
         reason=reason,
         form=form,
         progress=progress,
+        wanted=wanted,
     )
 
     async def work() -> None:

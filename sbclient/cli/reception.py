@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from sbclient.cli.common import print_bodies, print_json_lines
+from sbclient.cli.common import print_bodies, print_json_lines, taken_by_reader, unread_bytes
 from sbclient.cli.message_json import message_line
 from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.source import ANY_SESSION, Source
@@ -49,6 +50,7 @@ class Reception:
         count: the largest number of messages; None = no limit.
         wait_s: ends after this many seconds without a message; None = never.
         reason: the dead-letter reason.
+        wanted: whether a message is wanted; others stay locked until the end and are then released. None = all.
         received: the number of printed messages.
         unsettled: of those, the ones whose settlement failed, so that they are delivered again.
     """
@@ -60,9 +62,11 @@ class Reception:
     reason: str | None
     form: Form
     progress: Progress
+    wanted: Callable[[ServiceBusReceivedMessage], bool] | None = None
     received: int = 0
     unsettled: int = 0
     _settling: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _others: dict[int, ServiceBusReceivedMessage] = field(default_factory=dict, init=False)
 
     async def run(self, client: ServiceBusClient, deferred: list[int]) -> None:
         """Receive until `count` or `wait_s` is reached.
@@ -118,9 +122,25 @@ class Reception:
         fetch_ahead(receiver, BATCH, self._wanted)  # the next messages come while these are printed
         try:
             while messages := await self._receive(receiver, wait_s):
-                await self._handle(receiver, messages)
+                chosen = await self._chosen(messages)
+                if chosen is None:
+                    return
+                await self._handle(receiver, chosen)
         finally:
             await self._settled()
+            await _abandon(receiver, list(self._others.values()))
+            self._others.clear()
+
+    async def _chosen(self, messages: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage] | None:
+        """Keep the messages that are not wanted, and return the others; None if locks have expired meanwhile."""
+        if self.wanted is None:
+            return messages
+        if self._others.keys() & {message.sequence_number for message in messages}:
+            self._others |= {message.sequence_number: message for message in messages}
+            return None  # more messages than can be locked precede the wanted ones
+        chosen = [message for message in messages if self.wanted(message)]
+        self._others |= {message.sequence_number: message for message in messages if message not in chosen}
+        return chosen
 
     async def _receive(self, receiver: ServiceBusReceiver, wait_s: float | None) -> list[ServiceBusReceivedMessage]:
         """Return messages, and none only if none arrives for `wait_s` seconds or none is wanted."""
@@ -141,19 +161,21 @@ class Reception:
                 if numbers.intersection(message.sequence_number for message in messages):
                     return  # their locks expired, and the messages are delivered again
                 numbers.update(message.sequence_number for message in messages)
-                self._print(messages)
+                await self._print([each for each in messages if self.wanted is None or self.wanted(each)], [])
         finally:
             await _abandon(receiver, abandoned)
 
     async def _handle(self, receiver: ServiceBusReceiver, messages: list[ServiceBusReceivedMessage]) -> None:
         """Print messages and begin to settle them. Then wait for the messages before, so that two batches overlap.
 
-        Messages that were not printed are abandoned.
+        Messages that were not printed, or that the reader of a pipe has not taken, are abandoned.
         """
+        seen: list[ServiceBusReceivedMessage] = []
         try:
-            self._print(messages)
+            await self._print(messages, seen)
         except BaseException:
-            await _abandon(receiver, messages)
+            await _abandon(receiver, messages[len(seen) :])
+            await self._settle_all(receiver, seen)
             raise
         before = set(self._settling)
         settling = asyncio.create_task(self._settle_all(receiver, messages))
@@ -187,7 +209,24 @@ class Reception:
             self.unsettled += 1
             self.progress.print_above(f"message {message.sequence_number} was printed but not settled: {error}")
 
-    def _print(self, messages: list[ServiceBusReceivedMessage]) -> None:
+    async def _print(self, messages: list[ServiceBusReceivedMessage], seen: list[ServiceBusReceivedMessage]) -> None:
+        """Print messages, and add those to `seen` that were printed.
+
+        Into a pipe they go one by one: its reader, such as `head`, may end and must not have taken others.
+        """
+        if unread_bytes() is None:
+            self._write(messages)
+            seen += messages
+            return
+        for message in messages:
+            self._write([message])
+            try:
+                await taken_by_reader()
+            finally:
+                if not unread_bytes():
+                    seen.append(message)
+
+    def _write(self, messages: list[ServiceBusReceivedMessage]) -> None:
         if not messages:
             return
         if self.form is Form.LINES:

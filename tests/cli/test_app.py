@@ -35,7 +35,7 @@ from tests.fresh_process import output_of
 ROOT: Final = Path(__file__).parents[2]
 PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
 SUBCOMMANDS: Final = {
-    "backlog": ("show", "resubmit", "purge"),
+    "dead-letter": ("list", "show", "resubmit", "purge"),
     "fault": ("add", "list", "remove"),
     "admin": ("create", "update", "show", "list", "delete", "purge"),
 }
@@ -113,7 +113,7 @@ def test_each_example_of_the_help_runs(command: tuple[str, ...]) -> None:
         run_line(example)
 
 
-@pytest.mark.parametrize("command", [(), ("backlog",), ("backlog", "show"), ("send",)], ids=" ".join)
+@pytest.mark.parametrize("command", [(), ("dead-letter",), ("dead-letter", "show"), ("send",)], ids=" ".join)
 def test_short_option_shows_the_help(command: tuple[str, ...]) -> None:
     short = CliRunner().invoke(make_app(command), [*command, "-h"], terminal_width=100)
     assert (short.exit_code, short.output) == (0, help_of(*command))
@@ -188,7 +188,7 @@ def test_exit_status_of_each_error(error: Exception, status: Exit | None) -> Non
         (("admin", "delete", "queue", "q", "--primary", "memory://a"), "InvalidOperationError", 2),  # no terminal
         (("admin", "list", "queue", "--primary", UNREACHABLE), "ServiceBusConnectionError", 3),
         (("backlog", "--primary", "memory://a"), "InvalidOperationError", 2),  # no --secondary
-        (("backlog", "purge", "--primary", "memory://a", "--secondary", "memory://a"), "InvalidOperationError", 2),
+        (("backlog", "--primary", "memory://a", "--secondary", "memory://a"), "InvalidOperationError", 2),
         (("backlog", "--primary", "memory://a", "--secondary", "memory://b"), "MessagingEntityNotFoundError", 5),
         (("syphon",), "InvalidOperationError", 2),
         (("syphon", "--config", "missing.toml"), "InvalidOperationError", 2),
@@ -256,7 +256,7 @@ def filled() -> Iterator[str]:
     ("line", "expected"),
     [
         ("re", ["receive"]),
-        ("backlog pu", ["purge"]),
+        ("dead-letter pu", ["purge"]),
         ("backlog --sample 5 --wa", ["--watch"]),
         ("syphon --max-b", ["--max-bytes-in-flight"]),
         ("send --queue ord", ["orders", "orders-old"]),

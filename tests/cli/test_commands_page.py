@@ -142,7 +142,17 @@ async def _nothing(client: ServiceBusClient) -> None:
 
 def purged() -> Any:
     on(PRIMARY, _nothing, secondary=SECONDARY)
-    return lines(paired("backlog", "purge", "--yes", "--json"))[0]
+    return lines(paired("dead-letter", "purge", "--backlog", "--yes", "--json"))[0]
+
+
+def listed() -> Any:
+    async def work(client: ServiceBusClient) -> None:
+        async with client.get_queue_sender("orders") as sender, client.get_queue_receiver("orders") as receiver:
+            await sender.send_messages(ServiceBusMessage("x"))
+            await receiver.dead_letter_message((await receiver.receive_messages())[0], reason="broken")
+
+    on(PRIMARY, work)
+    return lines(call("dead-letter", "list", "orders", "--json"))[0]
 
 
 def syphoned() -> Any:
@@ -160,7 +170,8 @@ JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
     ("send", 0): lambda: lines(call("send", "--queue", "orders", "--json", stdin="x\n"))[0],
     ("receive", 0): one_received,
     ("backlog", 0): backlog_shown,
-    ("backlog", 1): purged,
+    ("dead-letter", 0): purged,
+    ("dead-letter", 1): listed,
     ("doctor", 0): lambda: lines(paired("doctor", "--json", status=5))[0],
     ("admin", 0): lambda: lines(call("admin", "show", "queue", "orders", "--json"))[0],
     ("admin", 1): lambda: lines(call("admin", "delete", "queue", "orders", "--yes", "--json"))[0],

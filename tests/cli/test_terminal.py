@@ -266,7 +266,19 @@ def test_receive_ends_with_its_reader_while_no_message_arrives(emulator: Emulato
     first, statuses = ended.stdout.splitlines()
     assert json.loads(first)["body"] == "one"
     assert (statuses, ended.stderr) == ("1 0", "")
-    assert counts(emulator, "orders") == 0  # all three were written
+    assert counts(emulator, "orders") == 2  # the reader has taken one
+
+
+def test_message_that_its_reader_has_not_taken_is_released(emulator: Emulator) -> None:
+    put(emulator, "one", "two")
+    process = subprocess.Popen(
+        [*PROGRAM, "receive", "--queue", "orders", "--follow"], stdout=subprocess.PIPE, env=environment(emulator)
+    )
+    assert process.stdout is not None
+    os.read(process.stdout.fileno(), 1)
+    process.stdout.close()
+    assert process.wait() == 1
+    assert counts(emulator, "orders") == 2
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
@@ -316,7 +328,7 @@ def test_session_queues_are_counted_without_browsing(emulator: Emulator) -> None
 
     primary, secondary = emulator.connection_strings.values()
     on(primary, divert, secondary=secondary, options=PairedNamespaceOptions(ordering="session", backlog_queue_count=1))
-    terminal = Terminal(emulator, "backlog", "show", "--sessions", "--sample", "0", "--backlog-queue-count", "1")
+    terminal = Terminal(emulator, "backlog", "--sessions", "--sample", "0", "--backlog-queue-count", "1")
     assert terminal.ended() == 0
     assert "1 to move, in 2 backlog queues" in terminal.seen
 

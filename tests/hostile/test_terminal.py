@@ -160,7 +160,7 @@ def test_backlog_is_printed_harmlessly() -> None:
     left_behind("x", path=f"orders{HOSTILE}")
     drain()
     for arguments in ([], ["--json"]):
-        assert is_harmless(paired("backlog", "show", *arguments, "--sample", "0").stdout)
+        assert is_harmless(paired("backlog", *arguments, "--sample", "0").stdout)
 
 
 def test_page_isolates_the_direction_of_texts() -> None:

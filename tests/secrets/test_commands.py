@@ -21,7 +21,7 @@ from tests.secrets.output_capture import OutputCapture, capture_output
 QUEUE = "orders"
 NOWHERE = connection_string("sb://127.0.0.1:1", more=";UseDevelopmentEmulator=true")
 SUB_COMMANDS = {
-    "backlog": ("show", "resubmit", "purge"),
+    "dead-letter": ("list", "show", "resubmit", "purge"),
     "admin": ("create", "update", "show", "list", "delete"),
     "fault": ("add", "list", "remove"),
 }
@@ -44,16 +44,19 @@ ARGUMENTS = {
     "admin create": ("queue", "new"),
     "admin update": ("queue", QUEUE, "--set", "max_delivery_count=3"),
     "admin delete": ("queue", QUEUE, "--yes"),
-    "backlog show": (),
-    "backlog resubmit": ("--yes",),
-    "backlog purge": ("--yes",),
+    "backlog": (),
+    "doctor": ("--sample", "0"),
+    "dead-letter list": (QUEUE,),
+    "dead-letter show": (QUEUE,),
+    "dead-letter resubmit": (QUEUE, "--yes"),
+    "dead-letter purge": (QUEUE, "--yes"),
     "syphon": ("--until", "empty"),
     "verify": ("--yes",),
     "fault add": ("down", "--entity", QUEUE),
     "fault list": (),
     "fault remove": ("--all",),
 }
-PAIRED = ("backlog show", "backlog resubmit", "backlog purge", "syphon")
+PAIRED = ("backlog", "doctor", "syphon")
 
 
 @pytest.fixture
