@@ -280,10 +280,16 @@ TRANSPORT_OPTIONS: Final[Mapping[str, TransportOption]] = {
         "seconds between two heartbeats", "30", _SDK, "connections are kept alive", is_of_link=True
     ),
     "logging_enable": TransportOption(
-        "whether azure-servicebus logs AMQP frames", "False", _SDK, "set the level of the logger 'sbclient' instead"
+        "whether azure-servicebus logs AMQP frames",
+        "False",
+        _SDK,
+        "set the level of the logger 'sbclient' instead",
+        is_of_link=True,
     ),
     "proxies": TransportOption(_OF_ADMINISTRATION + "a dict of HTTP proxies by scheme", "those of `http_proxy`", _SDK),
-    "retry_mode": TransportOption("`fixed` or `exponential`", "", (), "retries always use exponential back-off"),
+    "retry_mode": TransportOption(
+        "`fixed` or `exponential`", "", (), "retries always use exponential back-off", is_of_link=True
+    ),
     "socket_timeout": TransportOption(
         "seconds for a call of the socket", "0.2; 1 over WebSockets", _SDK, _TIMEOUT_OF_A_CALL, is_of_link=True
     ),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +40,20 @@ def packages() -> Path:
         return install(folder, *PACKAGES)
     except NotFetchedError as error:
         pytest.skip(str(error))
+
+
+def moved(names: Sequence[str], into: Path) -> int:
+    """Copy programs that use azure-servicebus into a folder, and let them import sbclient; returns the edited lines."""
+    edited = 0
+    for name in names:
+        for path in sorted((packages() / name).rglob("*.py")):
+            lines = path.read_text().splitlines(keepends=True)
+            changed = [re.sub(r"^(\s*(?:from|import) )azure\.servicebus\b", r"\1sbclient", line) for line in lines]
+            edited += sum(old != new for old, new in zip(lines, changed, strict=True))
+            copy = into / path.relative_to(packages())
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text("".join(changed))
+    return edited
 
 
 class AzureHost(Program):

@@ -15,7 +15,7 @@ import pytest
 
 from sbclient.emulator.sas import ROOT_KEY
 from tests.processes.programs import Program, until
-from tests.wire.programs.azure_host import NAME, AzureHost
+from tests.wire.programs.azure_host import NAME, AzureHost, moved
 
 HERE: Final = Path(__file__).parent / "python"
 TASKS: Final = 300
@@ -24,16 +24,22 @@ WORKERS: Final = {
     "celery": ["-m", "celery", "-A", "celery_tasks", "worker", "--pool", "solo", "--without-mingle"],
     "boilermaker": [str(HERE / "boilermaker_tasks.py")],
 }
+MOVED: Final = {"boilermaker": (["boilermaker", "aio_azure_clients_toolbox"], 17)}
+"""The packages of programs that also run over sbclient, and how many of their lines are edited for that: imports."""
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("name", WORKERS)
-async def test_all_tasks_are_executed_although_worker_and_emulator_are_killed(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "is_moved"), [*((each, False) for each in WORKERS), *((each, True) for each in MOVED)]
+)
+async def test_all_tasks_are_executed_although_worker_and_emulator_are_killed(
+    name: str, is_moved: bool, tmp_path: Path
+) -> None:
     config, done = tmp_path / "Config.json", tmp_path / "done"
     queue = {"Name": "tasks", "Properties": {"LockDuration": "PT10S", "MaxDeliveryCount": 10}}
     config.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [queue]}]}}))
     host, worker, sender = (
-        AzureHost(tmp_path, f"127.0.0.{5 + [*WORKERS].index(name)}", "--config", str(config)),
+        AzureHost(tmp_path, f"127.0.0.{5 + [*WORKERS].index(name) + 7 * is_moved}", "--config", str(config)),
         *(Program(each, tmp_path) for each in ("worker", "sender")),
     )
 
@@ -49,7 +55,15 @@ async def test_all_tasks_are_executed_although_worker_and_emulator_are_killed(na
     try:
         await host.begin()
         broker = f"azureservicebus://RootManageSharedAccessKey:{ROOT_KEY}@{NAME}"
-        environment = {**host.python_environment(HERE), "DONE": str(done), "BROKER": broker, "HOST": NAME}
+        if is_moved:
+            names, count = MOVED[name]
+            assert moved(names, tmp_path / "moved") == count
+        environment = {
+            **host.python_environment(tmp_path / "moved", HERE),
+            "DONE": str(done),
+            "BROKER": broker,
+            "HOST": NAME,
+        }
         sender.start([sys.executable, str(HERE / f"{name}_tasks.py"), str(TASKS)], environment)
         worker.start([sys.executable, *WORKERS[name]], environment)
         await wait(lambda tasks: len(tasks) > TASKS // 10)
