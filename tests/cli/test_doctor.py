@@ -239,7 +239,7 @@ def test_full_queue_and_paused_worker(pair: Pair) -> None:
         assert "0 waiting and 1 parked for 'orders'" in result.stdout
         pair.emulator.heal()
         events("syphon.destination_recovered")
-        with urlopen(Request(f"{address}/pause", method="POST"), timeout=30):
+        with urlopen(Request(f"{address}/pause", method="POST")):
             events("worker.paused")
         result = pair.doctor("--worker", address)
         assert "is not ready: the worker is paused" in first_line(result, 1)

@@ -122,7 +122,7 @@ def paste(text: str, cache: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "XDG_CACHE_HOME": str(cache)}
     environment.pop("SERVICEBUS_CONNECTION_STRING", None)
     done = subprocess.run(
-        ["bash", "-ec", f"{SBCLIENT}\n{text}"], capture_output=True, text=True, env=environment, timeout=60, check=False
+        ["bash", "-ec", f"{SBCLIENT}\n{text}"], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +18,9 @@ MESSAGES: Final = 500
 RATE: Final = 20.0
 """For each syphon: draining takes about as long as starting a syphon five times."""
 
-LONGEST_S: Final = 900.0
-
 
 async def test_syphons_that_are_stopped_and_killed_drain_the_backlog(tmp_path: Path) -> None:
-    async with asyncio.timeout(LONGEST_S):
-        show = await Syphoning(tmp_path, messages=MESSAGES, within_s=HANG_S, rate=RATE).run()
+    show = await Syphoning(tmp_path, messages=MESSAGES, within_s=HANG_S, rate=RATE).run()
     assert not show.violations, as_text(show)
     assert show.statuses == [0] * len(TERMINATIONS)
     assert show.killed == 1

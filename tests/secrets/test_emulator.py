@@ -21,6 +21,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
 from tests.emulator.requests import described
+from tests.limit import HANG_S
 from tests.rights.credentials import web_token
 from tests.secrets.canaries import (
     BODY,
@@ -81,8 +82,7 @@ async def exchange(port: int, raw: bytes) -> str:
     reader, writer = await asyncio.open_connection("localhost", port)
     writer.write(raw)
     try:
-        async with asyncio.timeout(5):
-            return (await reader.read()).decode()
+        return (await reader.read()).decode()
     finally:
         writer.close()
 
@@ -137,7 +137,7 @@ async def watched(port: int) -> str:
         reader, writer = await asyncio.open_connection("localhost", port)
         writer.write(f"GET /$control/{target} HTTP/1.1\r\nHost: localhost:{port}\r\n{header()}\r\n\r\n".encode())
         with suppress(TimeoutError):
-            async with asyncio.timeout(10 if target == "events" else 2):
+            async with asyncio.timeout(HANG_S if target == "events" else 2):
                 while b"connection.opened" not in text or target != "events":
                     if not (piece := await reader.read(65_536)):
                         break

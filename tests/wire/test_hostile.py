@@ -24,6 +24,7 @@ from sbclient.amqp import (
     Target,
 )
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
+from tests.limit import HANG_S
 from tests.wire.checks import Names
 from tests.wire.serving import ServedNamespace
 
@@ -38,7 +39,7 @@ MIB = 2**20
 @contextmanager
 def raw(namespace: ServedNamespace) -> Iterator[socket.socket]:
     """A socket without a client behind it."""
-    connection = socket.create_connection(("127.0.0.1", namespace.port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", namespace.port), timeout=HANG_S)
     try:
         yield connection
     finally:
@@ -83,7 +84,7 @@ async def test_garbage_and_half_open_connections_do_not_affect_other_clients(nam
 
 
 async def test_two_hundred_silent_connections_do_not_affect_other_clients(namespace: ServedNamespace) -> None:
-    sockets = [socket.create_connection(("127.0.0.1", namespace.port), timeout=10) for _ in range(200)]
+    sockets = [socket.create_connection(("127.0.0.1", namespace.port), timeout=HANG_S) for _ in range(200)]
     try:
         for connection in sockets[::2]:
             connection.sendall(SASL_HEADER)

@@ -176,7 +176,7 @@ async def test_a_second_signal_ends_it_at_once(
     worker.program.signal(signal.SIGTERM)
     await worker.heard_of("worker.stopping")
     worker.program.signal(signal.SIGINT)
-    assert await worker.program.ended(3.0) == 130
+    assert await worker.program.ended(10.0) == 130
 
 
 async def test_an_outage_of_either_namespace_is_reported_and_survived(

@@ -63,7 +63,7 @@ class WorkerProcess:
         port = (await self.heard_of("worker.listening"))["port"]
 
         def ask() -> tuple[int, str, bytes]:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10.0)
+            connection = http.client.HTTPConnection("127.0.0.1", port)
             try:
                 connection.request(method, path)
                 response = connection.getresponse()
