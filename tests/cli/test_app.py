@@ -127,6 +127,7 @@ def test_help_is_equal_with_one_command_and_with_all() -> None:
     assert all(name in CliRunner().invoke(make_app(), ["--help"]).output for name in COMMANDS)
 
 
+@pytest.mark.slow
 def test_commands_start_without_slow_modules() -> None:
     loading = (
         "import sys; from sbclient.cli.app import COMMANDS, make_app; "
@@ -215,6 +216,7 @@ def test_errors_are_json_with_json_option(
     assert error["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("admin", "list", "queue"), ("emulator", "--deviations")])
 def test_only_json_is_printed_with_json_option(command: tuple[str, ...]) -> None:
     run = program(
@@ -224,6 +226,7 @@ def test_only_json_is_printed_with_json_option(command: tuple[str, ...]) -> None
     assert all(json.loads(line) for line in run.stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shell", "variables", "expected"),
     [
@@ -291,6 +294,7 @@ def test_values_are_completed(line: str, expected: list[str], filled: str) -> No
     assert (result.stdout.split(), result.stderr) == (expected, "")
 
 
+@pytest.mark.slow
 def test_completion_of_an_unreachable_namespace_is_empty() -> None:
     run = program(
         SERVICEBUS_CONNECTION_STRING=UNREACHABLE,
@@ -301,6 +305,7 @@ def test_completion_of_an_unreachable_namespace_is_empty() -> None:
     assert (run.stdout.strip(), run.stderr) == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_of_each_shell(shell: str) -> None:
     run = program("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
@@ -308,6 +313,7 @@ def test_completion_script_of_each_shell(shell: str) -> None:
     assert "_SBCLIENT_COMPLETE" in run.stdout
 
 
+@pytest.mark.slow
 def test_invalid_page_port_of_the_demo_is_bad_input() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -317,6 +323,7 @@ def test_invalid_page_port_of_the_demo_is_bad_input() -> None:
     assert json.loads(run.stderr)["error"]["type"] == "InvalidOperationError"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
     shown = program("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
@@ -365,6 +372,7 @@ def test_the_tracking_id_of_the_service_is_shown_in_json_only(
     assert is_shown or shown == "sbclient admin create: 'orders' exists\n"
 
 
+@pytest.mark.slow
 def test_missing_library_of_the_commands_is_named_with_its_extra() -> None:
     code = "import sys; sys.modules['typer'] = None; from sbclient.cli import main; main()"
     ended = subprocess.run(

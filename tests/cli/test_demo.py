@@ -21,6 +21,8 @@ from sbclient.cli.outage import OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Record
 from sbclient.testing import run_virtual
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 SECTION = PAGE.read_text(encoding="utf-8").partition("## sbclient demo\n")[2]
 

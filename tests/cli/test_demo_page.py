@@ -12,6 +12,8 @@ import pytest
 
 from tests.cli.watched_demo import COMMAND, Demo
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def demo() -> Iterator[Demo]:
