@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from random import Random
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from sbclient.options import PairedNamespaceOptions
 from sbclient.transport.memory.transport import MemoryTransport, share_memory_host
 
 MAX_RECEIPTS: Final = 10_000
-"""Received messages of a namespace whose lines are known, the latest ones."""
+"""Received messages of a namespace whose lines are known: at least so many of the latest ones."""
 
 _OURS: Final = ("sbclient.", "asyncio.", "contextlib")
 
@@ -46,8 +47,8 @@ class Receipts:
         if frame is not None and frame.f_code.co_filename != "<frozen runpy>":
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             self._lines.update((message.lock_token.int, line) for message in messages if message.lock_token)
-            while len(self._lines) > MAX_RECEIPTS:
-                del self._lines[next(iter(self._lines))]
+            if len(self._lines) > 2 * MAX_RECEIPTS:
+                self._lines = dict(islice(self._lines.items(), MAX_RECEIPTS, None))
 
     def place_of(self, entry: Entry) -> str | None:
         """Return the line that received a locked message."""

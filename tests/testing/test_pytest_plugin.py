@@ -409,6 +409,9 @@ def test_unittest_has_virtual_time_and_the_check_for_leftovers(stranger: pytest.
 def test_an_unknown_time_is_refused(stranger: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stranger.runpytest_subprocess(*PLUGIN, "-o", "servicebus_time=fast")
     assert "servicebus_time is 'fast': give one of virtual, virtual-datetime, real" in run.stderr.str()
+    monkeypatch.setattr("sbclient.pytest_plugin.find_spec", lambda name: None)
+    run = stranger.runpytest_inprocess(*PLUGIN, "-o", "servicebus_time=virtual-datetime")
+    assert "requires time-machine: python -m pip install time-machine" in run.stderr.str()
     monkeypatch.setitem(sys.modules, "time_machine", None)
     with pytest.raises(ImportError, match="patch_datetime requires the package time-machine"):
         VirtualLoop(patch_datetime=True)

@@ -18,6 +18,7 @@ from sbclient.testing import (
     FaultKind,
     MemoryNamespace,
     VirtualLoop,
+    assert_no_leftovers,
     memory_namespace,
     memory_pair,
     run_virtual,
@@ -514,5 +515,23 @@ def test_entities_are_created_without_an_event_loop() -> None:
         async with namespace.client() as client:
             assert (await client.administration.get_queue("orders")).requires_session
             assert (await client.administration.get_subscription("prices", "eu")).max_delivery_count == 3
+
+    run_virtual(main())
+
+
+def test_lines_that_received_messages_are_kept_for_the_latest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbclient.testing.namespaces.MAX_RECEIPTS", 2)
+
+    async def main() -> None:
+        namespace = memory_namespace(seed=1)
+        namespace.create_queue("orders")
+        async with namespace.client() as client:
+            receiver = client.get_queue_receiver("orders")
+            for number in range(5):
+                await client.get_queue_sender("orders").send_messages(ServiceBusMessage(str(number)))
+                await receiver.receive_messages()
+        with pytest.raises(AssertionError) as caught:
+            assert_no_leftovers(namespace)
+        assert [__file__ in line for line in str(caught.value).splitlines()[1:]] == [False, False, True, True, True]
 
     run_virtual(main())
