@@ -22,7 +22,7 @@ from sbclient.hosting.host import BrokerHost
 
 AnyFault: TypeAlias = Fault | WireFault
 
-NEWCOMERS: Final = 8
+MAX_UNAUTHENTICATED: Final = 8
 FAULT_CHANGES_KEPT: Final = 200
 
 
@@ -80,7 +80,8 @@ class NamespaceContext:
         settings: limits.
         data: keeps the namespaces of the emulator over a restart; None = nothing does.
         amqp_connection_count: open AMQP connections whose client has presented a token.
-        newcomers: limits how many clients without a token are served in one step of the event loop, in all namespaces.
+        unauthenticated: limits how many clients without a token are served in one step of the event loop, in all
+            namespaces.
         subscribers: how many links of JMS receive from a subscription, by its path.
         fault_log: the times at which faults were injected or healed, and the faults that were active from then on.
     """
@@ -93,7 +94,7 @@ class NamespaceContext:
     settings: ServerSettings = field(default_factory=ServerSettings)
     data: DataDirectory | None = None
     amqp_connection_count: int = field(default=0, init=False)
-    newcomers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(NEWCOMERS))
+    unauthenticated: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_UNAUTHENTICATED))
     subscribers: Counter[str] = field(default_factory=Counter, init=False)
     fault_log: deque[tuple[float, tuple[AnyFault, ...]]] = field(
         default_factory=lambda: deque(maxlen=FAULT_CHANGES_KEPT), init=False

@@ -25,7 +25,7 @@ from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.certificate import LOCAL_NAMES, Certificate, default_directory
 from sbclient.emulator.config.entities import NamespaceConfig, make_entities
 from sbclient.emulator.config.namespace_choice import chosen_namespaces
-from sbclient.emulator.context import NEWCOMERS, AnyFault, NamespaceContext, ServerSettings, entity_rules_of
+from sbclient.emulator.context import MAX_UNAUTHENTICATED, AnyFault, NamespaceContext, ServerSettings, entity_rules_of
 from sbclient.emulator.control.message_store import purge
 from sbclient.emulator.control.namespace_state import clear
 from sbclient.emulator.data.directory import DataDirectory
@@ -131,7 +131,7 @@ class Emulator:
         names = (*LOCAL_NAMES, *certificate_names, *([] if host in ("0.0.0.0", "::") else [host]))
         self._certificate = Certificate(certificate_directory or default_directory(), names)
         self._settings = replace(settings or ServerSettings(), host_names=names, is_exposed=self.is_exposed)
-        self._newcomers = asyncio.Semaphore(NEWCOMERS)
+        self._unauthenticated = asyncio.Semaphore(MAX_UNAUTHENTICATED)
         self._registry = NamespaceRegistry()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http_port = http_port
@@ -445,7 +445,7 @@ class Emulator:
         context = NamespaceContext(
             host, authorizer, WireFaults(random), random, settings=self._settings, data=self._data
         )
-        context.newcomers = self._newcomers
+        context.unauthenticated = self._unauthenticated
         self._registry.add(context, lambda: self.reset(config.name))
         router = Router(context, self._registry)
         return _Served(config, context, Listener(context, router.answer, self._certificate.server_context))

@@ -14,7 +14,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.http_messages import Handler
 from sbclient.emulator.net.socket_stream import SocketStream
 from sbclient.emulator.net.stream import ByteStream
-from sbclient.emulator.net.time_slice import start_newcomer
+from sbclient.emulator.net.time_slice import start_unauthenticated
 from sbclient.emulator.net.tls_stream import HANDSHAKE_RECORD, TlsStream
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
@@ -193,7 +193,7 @@ class Listener:
                 first = await stream.read()
                 if not first:
                     return None
-                await start_newcomer(self._context.newcomers)
+                await start_unauthenticated(self._context.unauthenticated)
                 if self._tls is None or first[0] != HANDSHAKE_RECORD:
                     return stream, first
                 secure = TlsStream(stream, await self._tls(), first)

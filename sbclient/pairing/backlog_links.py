@@ -35,7 +35,7 @@ class BacklogLinks:
 
     def __init__(self, secondary: Transport, answered: Answered) -> None:
         self._secondary = secondary
-        self._tell = answered
+        self._on_answer = answered
         self._tasks = OwnedTasks()
         self._links: dict[str, _Link] = {}
         self._not_closed: dict[_Link, None] = {}
@@ -56,11 +56,11 @@ class BacklogLinks:
         if not sending.cancelled():
             error = sending.exception()
             if error is None:
-                self._tell(queue, None)
+                self._on_answer(queue, None)
             elif isinstance(error, ServiceBusError) and not isinstance(error, OF_THE_TRANSFER):
                 if self._links.get(queue) is link:
                     del self._links[queue]
-                self._tell(queue, error)
+                self._on_answer(queue, error)
         if not link.uses and self._links.get(queue) is not link and not self._tasks.is_closed:
             self._tasks.start(self._close(link), name="close a link to a backlog queue")
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from sbclient.errors import (
@@ -21,6 +20,7 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from sbclient.rules.backoff import growing
 
 BACKLOG_SEGMENT: Final = "x-servicebus-transfer"
 SESSION_BACKLOG_SEGMENT: Final = "x-servicebus-transfer-sessions"
@@ -109,10 +109,12 @@ def may_recover(error: BaseException | None) -> bool:
     return isinstance(error, ServiceBusError) and (error.is_outage or error.is_transient)
 
 
-@dataclass(slots=True)
-class _Term:
+_term_s: Final = growing(QUARANTINE_S, QUARANTINE_MAX_S)
+
+
+class _Term(NamedTuple):
     until_at: float
-    duration_s: float
+    failures: int
 
 
 class Quarantine:
@@ -130,8 +132,8 @@ class Quarantine:
         term = self.terms.get(queue)
         if term is not None and now < term.until_at:
             return
-        duration_s = QUARANTINE_S if term is None else min(term.duration_s * 2, QUARANTINE_MAX_S)
-        self.terms[queue] = _Term(now + duration_s, duration_s)
+        failures = 1 if term is None else term.failures + 1
+        self.terms[queue] = _Term(now + _term_s(failures), failures)
 
     def succeeded(self, queue: str) -> bool:
         """Forget the failures of a queue. Returns whether there were any."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from sbclient.options import SyphonLimits
 from sbclient.rate_limit import RateLimits
-from sbclient.rules.window import Window
+from sbclient.rules.in_flight_limit import InFlightLimit
 
 EMPTY_WAIT_S: Final = 0.5
 """Length of a poll if the syphon stops at an empty backlog."""
@@ -56,9 +56,9 @@ class SyphonBudget:
         """Return the length of the next poll after some consecutive failures."""
         return min(self.poll_s, POLL_AFTER_ERROR_S) if failures else self.poll_s
 
-    def window(self) -> Window:
+    def window(self) -> InFlightLimit:
         """Return the limits of the messages in flight of one queue."""
         messages, rate = self._limits.max_messages_in_flight, self._limits.max_messages_per_second
         if rate is not None:
             messages = max(1, min(messages, int(rate * WINDOW_S / self._queues)))
-        return Window(messages, self._limits.max_bytes_in_flight / self._queues)
+        return InFlightLimit(messages, self._limits.max_bytes_in_flight / self._queues)

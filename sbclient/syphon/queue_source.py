@@ -36,7 +36,7 @@ EMPTY_AFTER_S: Final = 2.0
 """A queue that has messages returns one sooner than this."""
 MIN_RENEWAL_PAUSE_S: Final = 1.0
 PEEK_MESSAGES: Final = 100
-STRAYS_KEPT: Final = 1000
+NAMELESS_KEPT: Final = 1000
 SCAN_PAUSE_S: Final = 60.0
 """Shortest pause between two scans: messages that another receiver had locked are available again by then."""
 MAX_SCAN_PAUSE_S: Final = FORGET_AFTER_S / 2
@@ -78,7 +78,7 @@ class QueueSource(Source):
         self._destinations = destinations
         self._link: ReceiverLink = pair.secondary.open_receiver(queue)
         self._full_polls = 0
-        self._strays: list[int] = []
+        self._nameless: list[int] = []
         self._counts = self._next_counts = QueueCounts()
         self._read_time = clock.reader()
         self._ahead_s = clock.now() - clock.monotonic()
@@ -209,7 +209,7 @@ class QueueSource(Source):
         """Return whether only messages are left that their destinations keep refusing; wait a little if not."""
         if not self.in_flight:
             scan = await self.scan()
-            await self._offer_strays()
+            await self._offer_nameless()
             waiting = self._destinations.failures_of_waiting(self, with_forgotten=bool(scan.forgotten))
             is_stuck = all(failures >= TRIES_UNTIL_EMPTY for failures in waiting)
             if not scan.active and not self.in_flight and is_stuck and (waiting or not scan.forgotten):
@@ -244,15 +244,15 @@ class QueueSource(Source):
         path = message.application_properties.get(PATH)
         if isinstance(path, str) and is_entity_path(path):
             return self._destinations.remember_parked(self, path, message.sequence_number)
-        if len(self._strays) >= STRAYS_KEPT:
+        if len(self._nameless) >= NAMELESS_KEPT:
             return False
-        self._strays.append(message.sequence_number)
+        self._nameless.append(message.sequence_number)
         return True
 
-    async def _offer_strays(self) -> None:
+    async def _offer_nameless(self) -> None:
         """Take the parked messages that name no entity, which a scan found; as a rule all are dead-lettered."""
-        strays, self._strays = self._strays, []
-        for number in strays:
+        numbers, self._nameless = self._nameless, []
+        for number in numbers:
             await self._destinations.offer(await self.receive_parked([number]))
 
     def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
@@ -288,17 +288,17 @@ class QueueSource(Source):
         """
         await self._while_polls_are_full()
         longest_s = self.pair.options.syphon_long_poll.total_seconds()
-        pause_s, ended = SCAN_PAUSE_S, -1
+        pause_s = growing(SCAN_PAUSE_S, min(MAX_SCAN_PAUSE_S, longest_s))
+        scans_without_progress, ended = 0, -1
         while True:
             self.scan_needed.clear()
             wait_s = longest_s
             try:
                 scan = await self.scan()
-                await self._offer_strays()
+                await self._offer_nameless()
                 if scan.forgotten:
-                    has_progress = ended != self._progress.ended
-                    pause_s = SCAN_PAUSE_S if has_progress else min(2 * pause_s, MAX_SCAN_PAUSE_S, longest_s)
-                    wait_s = pause_s - SCAN_PAUSE_S
+                    scans_without_progress = 0 if ended != self._progress.ended else scans_without_progress + 1
+                    wait_s = pause_s(1 + scans_without_progress) - SCAN_PAUSE_S
                 ended = self._progress.ended
             except ServiceBusError as error:
                 log.info(

@@ -530,7 +530,7 @@ async def test_foreign_deferred_messages_are_dealt_with_too(pair: MemoryPair, cl
 async def test_many_foreign_deferred_messages_are_found_in_steps(
     pair: MemoryPair, client: ServiceBusClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_source, "STRAYS_KEPT", 3)
+    monkeypatch.setattr(queue_source, "NAMELESS_KEPT", 3)
     for number in range(10):
         await foreign(pair, ServiceBusMessage(str(number)))
     async with pair.unpaired_client(secondary=True) as other, other.get_queue_receiver(BACKLOG[0]) as receiver:

@@ -14,7 +14,7 @@ from sbclient.broker.sql.values import INTEGER_MAX, INTEGER_MIN
 _BEYOND: Final = INTEGER_MAX + 1
 
 
-class Refusal(Exception):
+class RejectedPart(Exception):
     """A part that the grammar accepts but the language rejects; the parser converts it into the caller's error."""
 
     def __init__(self, at: Token, reason: str) -> None:
@@ -91,7 +91,7 @@ class TreeBuilder(Transformer[Token, Node]):
     def decimal(self, token: Token) -> Node:
         value = float(token)
         if math.isinf(value):
-            raise Refusal(token, f"the number {token[:40]} does not fit into a double")
+            raise RejectedPart(token, f"the number {token[:40]} does not fit into a double")
         return syntax.Constant(value, _position(token))
 
     def text(self, token: Token) -> Node:
@@ -108,13 +108,13 @@ class TreeBuilder(Transformer[Token, Node]):
         match name.lower():
             case "newid":
                 if given:
-                    raise Refusal(name, f"newid() takes no argument, not {len(given)}")
+                    raise RejectedPart(name, f"newid() takes no argument, not {len(given)}")
                 return syntax.NewId()
             case "property" | "p":
                 if len(given) != 1:
-                    raise Refusal(name, f"{name}(name) takes one argument, not {len(given)}")
+                    raise RejectedPart(name, f"{name}(name) takes one argument, not {len(given)}")
                 return syntax.NamedProperty(given[0], _position(name))
-        raise Refusal(
+        raise RejectedPart(
             name, f"there is no function {name[:40]}, the functions are newid() and property(name) or p(name)"
         )
 
@@ -123,7 +123,7 @@ class TreeBuilder(Transformer[Token, Node]):
             return syntax.Property(_unquoted(first), position=_position(first))
         scope = _unquoted(first).lower()
         if scope not in ("sys", "user"):
-            raise Refusal(
+            raise RejectedPart(
                 first, f"{first[:40]} is no scope, the scopes are sys and user; a name with a dot needs brackets"
             )
         return syntax.Property(_unquoted(second), scope == "sys", _position(first))
@@ -140,7 +140,7 @@ def is_beyond(node: Node) -> TypeGuard[syntax.Constant]:
 def _integer(token: Token, base: int) -> syntax.Constant:
     value = int(token, base)
     if value > _BEYOND:  # 2^63 itself may have a minus sign
-        raise Refusal(token, f"the integer {token[:40]} does not fit into 64 bits")
+        raise RejectedPart(token, f"the integer {token[:40]} does not fit into 64 bits")
     return syntax.Constant(value, _position(token))
 
 

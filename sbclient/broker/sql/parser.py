@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lark import Lark, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from sbclient.broker.sql.builder import Refusal, TreeBuilder, is_beyond
+from sbclient.broker.sql.builder import RejectedPart, TreeBuilder, is_beyond
 from sbclient.broker.sql.grammar import EXPECTED, GRAMMAR, IMPLIED
 from sbclient.broker.sql.syntax import Node, Position, Statements, refused
 from sbclient.errors import InvalidOperationError
@@ -64,8 +64,8 @@ def _parse(text: str, kind: str) -> Node:
         tree: Any = _parser().parse(text, start=kind)
     except UnexpectedInput as error:
         raise _unexpected(error, text, kind) from None
-    except Refusal as refusal:
-        raise refused(kind, refusal.position, refusal.reason) from None
+    except RejectedPart as rejected:
+        raise refused(kind, rejected.position, rejected.reason) from None
     _check(tree, kind)
     return tree  # type: ignore[no-any-return]  # lark declares its own tree, not that of the transformer
 

@@ -45,7 +45,7 @@ from sbclient.emulator.amqp.peer import DETACH_FORCED, Peer
 from sbclient.emulator.amqp.receiver_link import ReceiverLink
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
-from sbclient.emulator.net.time_slice import start_newcomer
+from sbclient.emulator.net.time_slice import start_unauthenticated
 from sbclient.emulator.sas import EVERYTHING
 from sbclient.entities import MessagingSku
 from sbclient.errors import (
@@ -138,7 +138,7 @@ class _Connection:
             forget()
             del listeners[self._detach_receivers]
             if not peer.grants.has_begun:
-                await start_newcomer(self._context.newcomers)
+                await start_unauthenticated(self._context.unauthenticated)
             self._engine.receive_eof()
             while self._handle_events():
                 await peer.time_slice.start_next()
@@ -175,7 +175,7 @@ class _Connection:
         if self._peer.grants.has_begun:
             self._take_now(piece)
             return
-        async with self._context.newcomers:
+        async with self._context.unauthenticated:
             self._peer.time_slice.restart()  # it may have ended during the wait
             self._take_now(piece)
             await clock.sleep(0)

@@ -30,7 +30,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.browsers import reason_to_refuse
 from sbclient.emulator.net.http_messages import EventSource, Handler, NoResponse, Request, Response
 from sbclient.emulator.net.stream import ByteStream
-from sbclient.emulator.net.time_slice import TimeSlice, start_newcomer
+from sbclient.emulator.net.time_slice import TimeSlice, start_unauthenticated
 from sbclient.errors import ServiceBusAuthenticationError
 from sbclient.telemetry.log import get_logger
 
@@ -69,7 +69,7 @@ class _Connection:
     def __init__(self, stream: ByteStream, context: NamespaceContext, handler: Handler, upgrade: Upgrade) -> None:
         self._stream = stream
         self._settings = context.settings
-        self._newcomers = context.newcomers
+        self._unauthenticated = context.unauthenticated
         self._handler = handler
         self._upgrade = upgrade
         self._authorizer = context.authorizer
@@ -132,7 +132,7 @@ class _Connection:
                 data = await self._stream.read()
         except TimeoutError:
             return False
-        await start_newcomer(self._newcomers)
+        await start_unauthenticated(self._unauthenticated)
         self._engine.receive_data(data)
         return bool(data)
 
@@ -149,7 +149,7 @@ class _Connection:
             if self._engine.they_are_waiting_for_100_continue:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
             data = await self._stream.read()
-            await start_newcomer(self._newcomers)
+            await start_unauthenticated(self._unauthenticated)
             self._engine.receive_data(data)
 
     def _check_head(self) -> None:

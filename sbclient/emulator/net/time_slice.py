@@ -60,7 +60,7 @@ class TimeSlice:
         self._begin()
 
 
-async def start_newcomer(newcomers: asyncio.Semaphore) -> None:
+async def start_unauthenticated(unauthenticated: asyncio.Semaphore) -> None:
     """Wait for a step of the event loop in which few other clients without a token are served."""
-    async with newcomers:
+    async with unauthenticated:
         await clock.sleep(0)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from sbclient.rules.window import Window
+from sbclient.rules.in_flight_limit import InFlightLimit
 
 MIB = 1024 * 1024
 
 
 def test_room_is_bounded_by_number() -> None:
-    window = Window(10, 100 * MIB)
+    window = InFlightLimit(10, 100 * MIB)
     assert window.room == 10
     for _ in range(9):
         window.add(100)
@@ -18,11 +18,11 @@ def test_room_is_bounded_by_number() -> None:
 
 
 def test_messages_are_assumed_to_be_large_before_the_first_one() -> None:
-    assert Window(100, 5 * MIB).room == 5
+    assert InFlightLimit(100, 5 * MIB).room == 5
 
 
 def test_the_average_size_starts_with_the_first_message() -> None:
-    window = Window(100, 1000)
+    window = InFlightLimit(100, 1000)
     window.add(10)
     window.remove(10)
     assert window.room == 100
@@ -33,7 +33,7 @@ def test_the_average_size_starts_with_the_first_message() -> None:
 
 
 def test_one_message_has_room_however_large_it_is() -> None:
-    window = Window(100, 10)
+    window = InFlightLimit(100, 10)
     assert window.room == 1
     window.add(5000)
     assert window.room == 0
@@ -42,7 +42,7 @@ def test_one_message_has_room_however_large_it_is() -> None:
 
 
 def test_messages_in_flight_leave_less_room_for_bytes() -> None:
-    window = Window(100, 1000)
+    window = InFlightLimit(100, 1000)
     for _ in range(9):
         window.add(100)
     assert window.room == 1

@@ -11,7 +11,7 @@ LEARNT_FROM: Final = 8
 """The approximate number of messages that the moving average covers."""
 
 
-class Window:
+class InFlightLimit:
     """The messages in flight and their limits.
 
     Attributes:
