@@ -333,7 +333,8 @@ class EncodedMessage:
         sections = self.sections
         raw = sections.raw_value(HEADER)
         header = list_fields(raw)[:4] if raw else []
-        properties = list_fields(sections.raw_value(PROPERTIES)) if sections.has(PROPERTIES) else []
+        raw = sections.raw_value(PROPERTIES)
+        properties = list_fields(raw) if raw else []
         if "time_to_live" in changes:
             time_to_live = changes["time_to_live"]
             header += [_NULL] * (3 - len(header))
@@ -346,19 +347,28 @@ class EncodedMessage:
             if name in changes:
                 properties += [_NULL] * (place + 1 - len(properties))
                 properties[place] = _NULL if changes[name] is None else encode_field(changes[name])
-        dropped = {annotation for name, annotation in _ANNOTATIONS.items() if name in changes}
-        if via_partition_key is not None:
-            dropped.add(servicebus.VIA_PARTITION_KEY)
-        annotations = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS), dropped)
-        added = _annotations(changes.get("partition_key"), changes.get("scheduled_enqueue_time_utc"), via_partition_key)
+        annotations = _annotations(
+            changes.get("partition_key"), changes.get("scheduled_enqueue_time_utc"), via_partition_key
+        )
+        if self._may_have_senders_annotations():
+            dropped = {annotation for name, annotation in _ANNOTATIONS.items() if name in changes}
+            if via_partition_key is not None:
+                dropped.add(servicebus.VIA_PARTITION_KEY)
+            annotations = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS), dropped) + annotations
         delivery_annotations = senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS))
         return _joined(
             header,
             delivery_annotations,
-            annotations + added,
+            annotations,
             properties,
             described + sections.raw_body + sections.raw(FOOTER),
         )
+
+    def _may_have_senders_annotations(self) -> bool:
+        try:
+            return not self.annotations.keys() <= servicebus.BROKER_ANNOTATIONS
+        except (WireError, InvalidOperationError):
+            return True
 
     def with_properties(self, properties: Mapping[str, PropertyValue]) -> EncodedMessage:
         """Return a message with these application properties; a value of this message keeps its encoding."""

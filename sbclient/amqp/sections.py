@@ -9,13 +9,13 @@ Source: AMQP 1.0 part 3 section 3.2.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from sbclient.amqp import encode
-from sbclient.amqp.decode import MALFORMED, MAX_COUNT, decode_at, malformed, skip_value
+from sbclient.amqp.decode import MALFORMED, MAX_COUNT, PLAIN, decode_at, malformed, skip_value
 from sbclient.amqp.errors import DECODE_ERROR, INVALID_FIELD, WireError
 from sbclient.amqp.fields import (
     ANY,
@@ -370,8 +370,8 @@ def _foreign_descriptor(payload: bytes, position: int) -> tuple[int, int]:
     return (descriptor - 0x70 if isinstance(descriptor, int) else -1), at
 
 
-def map_entries(raw: bytes) -> Iterator[tuple[Any, bytes]]:
-    """Each key of an encoded map with the bytes of its key and value, values undecoded.
+def map_entries(raw: bytes) -> list[tuple[Any, bytes]]:
+    """Return each key of an encoded map with the bytes of its key and value, values undecoded.
 
     Raises:
         WireError: the bytes are not a map.
@@ -384,11 +384,17 @@ def map_entries(raw: bytes) -> Iterator[tuple[Any, bytes]]:
         raise WireError(DECODE_ERROR, "the bytes are not a map")
     if count > MAX_COUNT or count % 2:
         raise WireError(DECODE_ERROR, f"a map claims {count} elements")
-    for _ in range(count // 2):
-        start = position
-        key, position = decode_at(raw, position)
-        position = skip_value(raw, position)
-        yield key, raw[start:position]
+    entries = []
+    start = position
+    try:
+        for _ in range(count // 2):
+            key, position = PLAIN[raw[start]](raw, start + 1, 0)
+            position = skip_value(raw, position)
+            entries.append((key, raw[start:position]))
+            start = position
+    except MALFORMED as error:
+        raise malformed(error, start) from None
+    return entries
 
 
 def list_fields(raw: bytes) -> list[bytes]:

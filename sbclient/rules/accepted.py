@@ -7,40 +7,36 @@ The sequence number alone is not enough, since it restarts when the queue is del
 from __future__ import annotations
 
 from collections import OrderedDict
-from datetime import datetime
-from typing import Final, TypeAlias
+from operator import attrgetter
+from typing import Any, Final
 
 from sbclient.message import ServiceBusReceivedMessage
 
 ACCEPTED_KEPT: Final = 10_000
 """The most copies that are remembered. A copy that was evicted may be sent a second time."""
 
-_Copy: TypeAlias = tuple[str, int, datetime | None]
+_copy_of = attrgetter("sequence_number", "enqueued_time_utc")
 
 
 class AcceptedCopies:
     """The copies known to be both in the primary and in the backlog. Shared by every syphon of a client."""
 
     def __init__(self) -> None:
-        self._copies: OrderedDict[_Copy, None] = OrderedDict()
+        self._copies: OrderedDict[tuple[str, Any], None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._copies)
 
     def add(self, queue: str, message: ServiceBusReceivedMessage) -> None:
         """Record that the primary has accepted this copy."""
-        self._copies[_copy_of(queue, message)] = None
+        self._copies[queue, _copy_of(message)] = None
         while len(self._copies) > ACCEPTED_KEPT:
             self._copies.popitem(last=False)
 
     def discard(self, queue: str, message: ServiceBusReceivedMessage) -> None:
         """Forget a copy that is no longer in its queue."""
-        self._copies.pop(_copy_of(queue, message), None)
+        self._copies.pop((queue, _copy_of(message)), None)
 
     def has(self, queue: str, message: ServiceBusReceivedMessage) -> bool:
         """Return whether the primary has accepted this copy."""
-        return _copy_of(queue, message) in self._copies
-
-
-def _copy_of(queue: str, message: ServiceBusReceivedMessage) -> _Copy:
-    return queue, message.sequence_number, message.enqueued_time_utc
+        return (queue, _copy_of(message)) in self._copies

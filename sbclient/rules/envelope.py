@@ -16,7 +16,7 @@ Laws (source: paired namespaces, documented, unless said otherwise):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -181,16 +181,17 @@ def unseal(
                 restored.append(entry)
     except WireError as error:
         raise MalformedEnvelopeError(PROPERTY_MALFORMED, str(error)) from error
-    destination = _destination(aliases)
+    destination = _destination(aliases.get(PATH, ...))
     if allowed is not None and not any(fnmatchcase(canonical(destination), canonical(each)) for each in allowed):
         raise MalformedEnvelopeError(
             DESTINATION_NOT_ALLOWED, f"the destination {destination!r} matches none of {', '.join(allowed)}"
         )
-    schedule = _schedule(aliases)
-    time_to_live = _time_to_live(aliases)
-    session_id, partition_key = _short_text(aliases, SESSION_ID), _short_text(aliases, PARTITION_KEY)
-    if received.session_id is None and partition_key is None:
-        partition_key = received.partition_key
+    schedule = _schedule(aliases[SCHEDULED_ENQUEUE_TIME]) if SCHEDULED_ENQUEUE_TIME in aliases else None
+    time_to_live = _time_to_live(aliases[TIME_TO_LIVE]) if TIME_TO_LIVE in aliases else None
+    session_id = _short_text(SESSION_ID, aliases[SESSION_ID]) if SESSION_ID in aliases else None
+    partition_key = _short_text(PARTITION_KEY, aliases[PARTITION_KEY]) if PARTITION_KEY in aliases else None
+    if sealed.session_id is None and partition_key is None:
+        partition_key = sealed.partition_key
     lifetime = None
     if time_to_live is not None and time_to_live_mode == "remaining":
         lifetime = time_to_live, max(received.enqueued_time_utc, schedule or _EPOCH)
@@ -234,10 +235,9 @@ def _malformed(name: str, found: str, wanted: str) -> MalformedEnvelopeError:
     return MalformedEnvelopeError(PROPERTY_MALFORMED, f"{name} is {found}, not {wanted}")
 
 
-def _destination(sealed: Mapping[str, Any]) -> str:
-    path = sealed.get(PATH)
+def _destination(path: Any) -> str:
     if not isinstance(path, str):
-        found = f"is a {type(path).__name__}, not a path" if PATH in sealed else "is not set"
+        found = "is not set" if path is ... else f"is a {type(path).__name__}, not a path"
         raise MalformedEnvelopeError(DESTINATION_MISSING, f"{PATH} {found}: the destination is unknown")
     try:
         return _checked_destination(path)
@@ -245,10 +245,7 @@ def _destination(sealed: Mapping[str, Any]) -> str:
         raise MalformedEnvelopeError(DESTINATION_ILLEGAL, f"{PATH}: {error}") from error
 
 
-def _short_text(sealed: Mapping[str, Any], name: str) -> str | None:
-    if name not in sealed:
-        return None
-    value = sealed[name]
+def _short_text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _malformed(name, f"a {type(value).__name__}", "a string")
     if len(value) > MAX_ID_LENGTH:
@@ -256,11 +253,8 @@ def _short_text(sealed: Mapping[str, Any], name: str) -> str | None:
     return value
 
 
-def _schedule(sealed: Mapping[str, Any]) -> datetime | None:
+def _schedule(value: Any) -> datetime:
     """Return the scheduled enqueue time. Some clients pass a timestamp as an int of milliseconds, as on the wire."""
-    if SCHEDULED_ENQUEUE_TIME not in sealed:
-        return None
-    value = sealed[SCHEDULED_ENQUEUE_TIME]
     try:
         if isinstance(value, datetime):
             return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -271,10 +265,7 @@ def _schedule(sealed: Mapping[str, Any]) -> datetime | None:
     raise _malformed(SCHEDULED_ENQUEUE_TIME, f"a {type(value).__name__}", "a timestamp")
 
 
-def _time_to_live(sealed: Mapping[str, Any]) -> timedelta | None:
-    if TIME_TO_LIVE not in sealed:
-        return None
-    value = sealed[TIME_TO_LIVE]
+def _time_to_live(value: Any) -> timedelta | None:
     if isinstance(value, TimeSpan):
         ticks: int | None = value.ticks
         if value.ticks < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -21,7 +21,6 @@ from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.state import PairState
 from sbclient.rate_limit import RateLimits
 from sbclient.rules.envelope import MalformedEnvelopeError
-from sbclient.rules.partition_key import ordering_key
 from sbclient.rules.refusal import FIRST_PAUSE_S, Refusal
 from sbclient.syphon.source import InFlight, Source, complete
 from sbclient.syphon.status import RECOVERED, UNAVAILABLE, Progress
@@ -287,7 +286,7 @@ class Destination:
         for message in self._line:
             if not left:
                 break
-            key = ordering_key(message.unsealed.message)
+            key = message.key
             if message.is_lost or key in full:
                 continue
             if key not in groups:
@@ -316,7 +315,7 @@ class Destination:
         """Remove groups from the line; return them without messages whose locks are lost or that are parked by now."""
         in_line = set(self._line)
         removed = {message for group in groups.values() for message in group if message in in_line}
-        self._line = deque(message for message in self._line if message not in removed)
+        self._line = deque([message for message in self._line if message not in removed])
         kept = {
             key: [message for message in group if message in removed and not message.is_lost]
             for key, group in groups.items()
@@ -360,15 +359,14 @@ class Destination:
 
     async def _transfer(self, group: list[InFlight]) -> ServiceBusError | None:
         """Send a group and begin to complete it; return the error, or None. Messages that are not sent leave it."""
-        contents = {message: await self._content(message) for message in group}
-        # Checked after the last wait: another syphon may have received what is not locked any more.
-        sent = {one: content for one, content in contents.items() if content is not None and one.is_locked()}
-        group[:] = sent
-        if not sent:
+        contents = await self._contents(group)
+        group[:] = contents
+        if not group:
             return None
+        messages = list(contents.values())
         try:
-            batch = EncodedBatch(list(sent.values()))
-            await tracing.carrying(tracing.DRAIN, sent.values(), self._where, self._link.send(batch, timeout_s=SEND_S))
+            batch = EncodedBatch(messages)
+            await tracing.carrying(tracing.DRAIN, messages, self._where, self._link.send(batch, timeout_s=SEND_S))
         except ServiceBusError as error:
             return error
         self.accepted_at = clock.monotonic()
@@ -382,16 +380,27 @@ class Destination:
             completing.add_done_callback(self._completing.pop)
         return None
 
-    async def _content(self, message: InFlight) -> EncodedMessage | None:
-        """Return the message to send; None if it is settled, since it has expired or the primary has it by now."""
-        if message.is_accepted:
-            await message.complete()
-            return None
-        try:
-            return message.unsealed.message_at(clock.now())
-        except MalformedEnvelopeError as error:
-            await message.dead_letter(error.reason, error.description)
-            return None
+    async def _contents(self, group: Sequence[InFlight]) -> dict[InFlight, EncodedMessage]:
+        """Return what to send; settle what has expired, and what the primary has by now.
+
+        Locks are checked after the last wait: another syphon may have received what is not locked any more.
+        """
+        while True:
+            now = clock.now()
+            contents: dict[InFlight, EncodedMessage] = {}
+            settling: list[Awaitable[None]] = []
+            for message in group:
+                if message.is_accepted:
+                    settling.append(message.complete())
+                elif message.is_locked(now):
+                    try:
+                        contents[message] = message.unsealed.message_at(now)
+                    except MalformedEnvelopeError as error:
+                        settling.append(message.dead_letter(error.reason, error.description))
+            if not settling:
+                return contents
+            await asyncio.gather(*settling)
+            group = list(contents)
 
     async def _reject(self, group: list[InFlight], reason: str, description: str) -> None:
         """Dead-letter a message that the entity's rules forbid, or send the messages of a group one by one."""

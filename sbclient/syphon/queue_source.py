@@ -319,13 +319,15 @@ class QueueSource(Source):
         """Renew each lock after half of its duration; runs until cancelled."""
         while True:
             await self.has_messages.wait()
-            due_s = min((self._due_in_s(one) for one in self.in_flight.values()), default=0.0)
+            now = clock.now()
+            due_s = min([self._due_in_s(one, now) for one in self.in_flight.values()], default=0.0)
             await clock.sleep(max(due_s, MIN_RENEWAL_PAUSE_S))
             await self._renew_due()
 
     async def _renew_due(self) -> None:
         """Renew the locks that are due. A separate coroutine, so that the pause after it keeps no message alive."""
-        due = [one for one in self.in_flight.values() if self._due_in_s(one) <= 0]
+        now = clock.now()
+        due = [one for one in self.in_flight.values() if self._due_in_s(one, now) <= 0]
         await asyncio.gather(*map(self._renew, due))  # one after the other, a slow queue would lose the last lock
 
     async def _renew(self, renewed: InFlight) -> None:
@@ -336,11 +338,11 @@ class QueueSource(Source):
         except ServiceBusError as error:
             if self.in_flight.get(renewed.message.sequence_number) is not renewed:
                 return  # it was settled
-            if isinstance(error, MessageLockLostError) or self.lock_left_s(renewed) <= 0:
+            if isinstance(error, MessageLockLostError) or self.lock_left_s(renewed, clock.now()) <= 0:
                 self.lose(renewed, error)
 
-    def _due_in_s(self, one: InFlight) -> float:
-        return self.lock_left_s(one) - one.lock_s / 2
+    def _due_in_s(self, one: InFlight, now: float) -> float:
+        return self.lock_left_s(one, now) - one.lock_s / 2
 
     def _locked_until(self, one: InFlight) -> datetime | None:
         return one.message.locked_until_utc

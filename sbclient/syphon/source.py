@@ -18,6 +18,7 @@ from sbclient.pairing.state import PairState
 from sbclient.retry import repeat
 from sbclient.rules.backoff import growing
 from sbclient.rules.envelope import MalformedEnvelopeError, Unsealed, unseal
+from sbclient.rules.partition_key import ordering_key
 from sbclient.rules.ping import is_ping
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from sbclient.syphon.budget import SyphonBudget
@@ -46,6 +47,7 @@ class InFlight:
     Attributes:
         link: received the message and settles it.
         size: encoded bytes.
+        key: the key within which it must stay in order.
         lock_s: duration of the lock; not positive if the clock of this machine is ahead by more than that.
         is_lost: the lock has expired, so another receiver may have the message; it must not be sent any more.
         is_parked: it was put aside; see `park`.
@@ -58,6 +60,7 @@ class InFlight:
     link: ReceiverLink
     unsealed: Unsealed
     size: int
+    key: str | None
     lock_s: float = 0.0
     is_lost: bool = False
     is_parked: bool = False
@@ -96,12 +99,12 @@ class InFlight:
         """Put the message aside until its destination accepts messages; return what fetches it again, if anything."""
         return await self.source.park(self)
 
-    def is_locked(self) -> bool:
+    def is_locked(self, now: float) -> bool:
         """Return whether the message may still be sent; if its lock expires while a renewal hangs, it is lost.
 
         A clock that is ahead by more than the lock proves nothing.
         """
-        if not self.is_lost and self.lock_s > 0 and self.source.lock_left_s(self) <= 0:
+        if not self.is_lost and self.lock_s > 0 and self.source.lock_left_s(self, now) <= 0:
             self.source.lose(self, MessageLockLostError("its renewal was not answered in time"))
         return not self.is_lost
 
@@ -272,7 +275,7 @@ class Source(ABC):
             except MalformedEnvelopeError as malformed:
                 settling.append((message, malformed.reason, malformed.description))
             else:
-                taken.append(self._add(link, message, unsealed))
+                taken.append(self._add(link, message, unsealed, now))
         for message, reason, description in settling:
             if reason is None:
                 error = await self.settle(link, message, SettleMode.COMPLETE)
@@ -284,13 +287,13 @@ class Source(ABC):
                 raise error
         return taken
 
-    def _add(self, link: ReceiverLink, message: ServiceBusReceivedMessage, unsealed: Unsealed) -> InFlight:
+    def _add(self, link: ReceiverLink, message: ServiceBusReceivedMessage, unsealed: Unsealed, now: float) -> InFlight:
         earlier = self.in_flight.get(message.sequence_number)
         if earlier is not None:  # its lock has expired unnoticed, and the message was delivered again
             earlier.is_lost = True
             self.end(earlier, None)
-        added = InFlight(message, self, link, unsealed, message.size_bytes)
-        added.lock_s = self.lock_left_s(added)
+        added = InFlight(message, self, link, unsealed, message.size_bytes, ordering_key(unsealed.message))
+        added.lock_s = self.lock_left_s(added, now)
         self.in_flight[message.sequence_number] = added
         self._window.add(added.size)
         self.has_messages.set()
@@ -323,10 +326,10 @@ class Source(ABC):
         lost.is_lost = True
         self.end(lost, error)
 
-    def lock_left_s(self, one: InFlight) -> float:
+    def lock_left_s(self, one: InFlight, now: float) -> float:
         """Return how long the lock of a message still lasts; 0 if that is not known."""
         until = self._locked_until(one)
-        return until.timestamp() - clock.now() if until is not None else 0.0
+        return until.timestamp() - now if until is not None else 0.0
 
     # -- settling ------------------------------------------------------------------------------------------------
 

@@ -750,7 +750,9 @@ async def test_messages_are_moved_whatever_the_clock_shows(
         pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], until_at=clock.now() + 100.0))
         lock_left_s = queue_source.QueueSource.lock_left_s
         monkeypatch.setattr(
-            queue_source.QueueSource, "lock_left_s", lambda self, message: lock_left_s(self, message) - ahead_s
+            queue_source.QueueSource,
+            "lock_left_s",
+            lambda self, message, now: lock_left_s(self, message, now) - ahead_s,
         )
         report = await client.run_syphon(until="empty")
     assert report.drained == 3

@@ -293,7 +293,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _BACKLOG,
         "session and partition key are swapped",
-        Change("rules.envelope:unseal", "(session_id, partition_key)", "(partition_key, session_id)"),
+        Change(
+            "rules.envelope:unseal",
+            "lifetime = None",
+            """
+                session_id, partition_key = partition_key, session_id
+                lifetime = None
+            """,
+        ),
     ),
     _mutant(
         _BACKLOG,
@@ -301,8 +308,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "rules.envelope:unseal",
             """
-                if received.session_id is None and partition_key is None:
-                    partition_key = received.partition_key
+                if sealed.session_id is None and partition_key is None:
+                    partition_key = sealed.partition_key
             """,
             "",
         ),
@@ -357,7 +364,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _BACKLOG,
         "messages of different sessions go home in one transfer",
-        Change("syphon.destination:Destination._next_groups", "ordering_key(message.unsealed.message)", "None"),
+        Change("syphon.destination:Destination._next_groups", "message.key", "None"),
         Change("syphon.destination:Destination._reject", "len(group) > 1", "False"),
     ),
     _mutant(
@@ -390,7 +397,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "the syphon sends again what the primary has accepted",
         Change("syphon.source:Source.take", "self.pair.accepted.has(self.queue, message)", "False"),
-        Change("syphon.destination:Destination._content", "message.is_accepted", "False"),
+        Change("syphon.destination:Destination._contents", "message.is_accepted", "False"),
     ),
     # -- failing over ---------------------------------------------------------------------------------------------
     _mutant(
@@ -830,8 +837,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _BACKLOG,
         "a life does not shrink while the syphon waits for a busy destination",
         Change(
-            "syphon.destination:Destination._content",
-            "message.unsealed.message_at(clock.now())",
+            "syphon.destination:Destination._contents",
+            "message.unsealed.message_at(now)",
             "message.unsealed.message",
         ),
     ),
@@ -990,8 +997,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a lock that expires while its renewal hangs is not lost",
         Change(
             "syphon.source:InFlight.is_locked",
-            "self.source.lock_left_s(self) <= 0",
-            "self.source.lock_left_s(self) <= -1000",
+            "self.source.lock_left_s(self, now) <= 0",
+            "self.source.lock_left_s(self, now) <= -1000",
         ),
     ),
     _mutant(
