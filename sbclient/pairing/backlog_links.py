@@ -39,6 +39,7 @@ class BacklogLinks:
         self._tasks = OwnedTasks()
         self._links: dict[str, _Link] = {}
         self._not_closed: dict[_Link, None] = {}
+        self._is_closed = False
 
     def send(self, queue: str, batch: EncodedBatch, *, timeout_s: float) -> asyncio.Future[None]:
         """Send a transfer to a queue; see `SenderLink.send`."""
@@ -55,17 +56,20 @@ class BacklogLinks:
         link.uses -= 1
         if not sending.cancelled():
             error = sending.exception()
+            if self._is_closed:
+                return
             if error is None:
                 self._on_answer(queue, None)
             elif isinstance(error, ServiceBusError) and not isinstance(error, OF_THE_TRANSFER):
                 if self._links.get(queue) is link:
                     del self._links[queue]
                 self._on_answer(queue, error)
-        if not link.uses and self._links.get(queue) is not link and not self._tasks.is_closed:
+        if not link.uses and self._links.get(queue) is not link:
             self._tasks.start(self._close(link), name="close a link to a backlog queue")
 
     async def close(self) -> None:
         """Close all links. A transfer that still uses one fails; the senders are closed before."""
+        self._is_closed = True
         self._links.clear()
         for link in list(self._not_closed):
             await self._close(link)

@@ -25,11 +25,23 @@ from sbclient.rules.envelope import seal
 from sbclient.rules.failover import FailoverState
 from sbclient.telemetry import metrics, tracing
 
+FRAGMENT_S: Final = 15.0
+"""The longest time that the service needs to store a message without a key on another fragment (documented)."""
+
+BUSY_PAUSE_S: Final = 2.0
+"""The longest wait for a busy backlog queue while there are others."""
+
 _LEAST_TRY_S: Final = 2.0
 
 
 def reserve_s(timeout_s: float) -> float:
-    """Return the part of a timeout that is kept for a diversion: a quarter, and at least 2 s if it is 8 s or more."""
+    """Return the part of a timeout that is kept for a diversion.
+
+    It is a quarter, and at least 2 s if the timeout is 8 s or more. From 16 s on it is at most half of what exceeds the
+    15 s that the service may need to store a message on another fragment.
+    """
+    if timeout_s >= 16:
+        return min(timeout_s / 4, (timeout_s - FRAGMENT_S) / 2)
     return max(timeout_s / 4, 2.0 if timeout_s >= 8 else 0.0)
 
 
@@ -160,6 +172,7 @@ class Diversion:
         """
         self._check_size(sealed)
         causes: dict[str, Exception] = {}
+        busy: set[str] = set()
         is_last = False
         try:
             while not is_last:
@@ -181,8 +194,12 @@ class Diversion:
                 try:
                     await tried.answered()
                 except ServiceBusError as error:
-                    if await self._note(tried.queue, error, causes, deadline):
+                    if await self._wait_if_busy(
+                        tried.queue, error, busy, deadline, is_only=is_last or only is not None
+                    ):
                         is_last = False
+                    else:
+                        self._note(tried.queue, error, causes)
                 else:
                     self.accepted(sealed)
                     return tried.queue
@@ -190,17 +207,32 @@ class Diversion:
         finally:
             del causes  # the tracebacks of its errors refer to this frame
 
-    async def _note(self, queue: str, error: Exception, causes: dict[str, Exception], deadline: float) -> bool:
-        """Add the error of a queue to the causes; or wait if the queue is busy and time is left, and return True.
+    async def _wait_if_busy(
+        self, queue: str, error: ServiceBusError, busy: set[str], deadline: float, *, is_only: bool
+    ) -> bool:
+        """Wait before a busy queue is tried again; return False if it is not busy, or another one is to be tried.
+
+        Args:
+            busy: the queues that were waited for.
+            is_only: whether there is no other queue, so that the wait is that for a busy namespace.
+        """
+        if not isinstance(error, ServiceBusServerBusyError) or (queue in busy and not is_only):
+            return False
+        pause_s = SERVER_BUSY_PAUSE.total_seconds() if is_only else BUSY_PAUSE_S
+        if deadline - clock.monotonic() <= pause_s:
+            return False
+        busy.add(queue)
+        await clock.sleep(pause_s)
+        return True
+
+    def _note(self, queue: str, error: ServiceBusError, causes: dict[str, Exception]) -> None:
+        """Add the error of a queue to the causes; a queue that is still busy is withdrawn.
 
         Raises:
             InvalidOperationError, MessageSizeExceededError: the error, which every queue would answer.
         """
         if isinstance(error, ServiceBusServerBusyError):
-            pause_s = SERVER_BUSY_PAUSE.total_seconds()
-            if deadline - clock.monotonic() > pause_s:
-                await clock.sleep(pause_s)
-                return True
+            self._pair.queue_failed(queue, error)
         elif isinstance(error, OF_THE_TRANSFER):
             error.is_in_doubt = _is_in_doubt(causes)
             try:
@@ -208,7 +240,6 @@ class Diversion:
             finally:
                 del error, causes
         causes[queue] = error
-        return False
 
     def _next_queue(self, only: str | None, tried: Mapping[str, Exception]) -> str | None:
         if only is not None:

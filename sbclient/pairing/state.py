@@ -29,7 +29,6 @@ from sbclient.rules.backlog import (
     Quarantine,
     backlog_queue_names,
     is_backlog_path,
-    is_queue_fault,
     native_session_id_of,
     primary_name_of,
     session_backlog_queue_names,
@@ -306,13 +305,12 @@ class PairState:
         self.events.append(PairEvent(datetime.fromtimestamp(clock.now(), UTC), name, path, facts))
 
     def queue_failed(self, queue: str, error: ServiceBusError) -> None:
-        """Quarantine a backlog queue for every sender, if the error is a fault of the queue."""
-        if is_queue_fault(error):
-            self.quarantine.failed(queue, clock.monotonic())
+        """Withdraw a backlog queue from every sender for a while; say so unless it is withdrawn already."""
+        if self.quarantine.failed(queue, clock.monotonic()):
             metrics.add(metrics.QUARANTINES, 1, {**self.at_backlog(queue), metrics.ERROR: type(error).__name__})
             self.record(
                 "backlog.quarantined",
-                "backlog queue {path!r} failed ({error}); it gets no messages for a while",
+                "backlog queue {path!r} failed ({error}); senders use others until it accepts messages again",
                 queue,
                 level=logging.WARNING,
                 error=error,

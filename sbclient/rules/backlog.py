@@ -16,9 +16,7 @@ from zlib import crc32
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
-    MessagingEntityNotFoundError,
     ServiceBusError,
-    ServiceBusServerBusyError,
 )
 from sbclient.rules.backoff import growing
 
@@ -92,13 +90,6 @@ def is_backlog_path(path: str) -> bool:
     return BACKLOG_SEGMENT in segments or SESSION_BACKLOG_SEGMENT in segments
 
 
-def is_queue_fault(error: ServiceBusError) -> bool:
-    """Return whether an error is the fault of the backlog queue and not of the message that was sent to it."""
-    return (error.is_outage and not isinstance(error, ServiceBusServerBusyError)) or isinstance(
-        error, MessagingEntityNotFoundError
-    )
-
-
 def may_recover(error: BaseException | None) -> bool:
     """Return whether a namespace that raised this error may work later: it is unreachable, busy or full.
 
@@ -127,13 +118,18 @@ class Quarantine:
     def __init__(self) -> None:
         self.terms: dict[str, _Term] = {}
 
-    def failed(self, queue: str, now: float) -> None:
-        """Exclude a queue for 30 s, or for twice as long as the last time, at most 5 min."""
+    def failed(self, queue: str, now: float) -> bool:
+        """Exclude a queue for 30 s, or for twice as long as the last time, at most 5 min.
+
+        Returns:
+            Whether it was not excluded before, or has succeeded since.
+        """
         term = self.terms.get(queue)
         if term is not None and now < term.until_at:
-            return
+            return False
         failures = 1 if term is None else term.failures + 1
         self.terms[queue] = _Term(now + _term_s(failures), failures)
+        return term is None
 
     def succeeded(self, queue: str) -> bool:
         """Forget the failures of a queue. Returns whether there were any."""

@@ -142,6 +142,7 @@ class EntityFailover:
         self._pings_to_recover = pings_to_recover
         self._random = random
         self._ping_at: float | None = None
+        self._next_ping_at = now
         self._pings_accepted = 0
         self.state = FailoverState.HEALTHY
         self.since_at = now
@@ -191,14 +192,20 @@ class EntityFailover:
         return self.is_failed_over and self._ping_at is not None and now >= self._ping_at
 
     def ping_started(self) -> int:
-        """Record that a ping was sent, so that no second one is due. Returns its generation."""
+        """Record that a ping was sent, so that no second one is due until it is answered. Returns its generation.
+
+        The interval to the next ping counts from the time at which this one was due, however long its answer takes.
+        """
+        if self._ping_at is not None:
+            spread = self._random.uniform(1 - PING_JITTER, 1 + PING_JITTER)
+            self._next_ping_at = self._ping_at + self._ping_interval_s * spread
         self._ping_at = None
         return self.generation
 
     def ping_answered(
         self, now: float, *, accepted: bool, generation: int, is_unknown_entity: bool = False
     ) -> Transition | None:
-        """Record the result of a ping of that generation, and schedule the next one.
+        """Record the result of a ping of that generation; the next one is due after the interval, or at once.
 
         Args:
             is_unknown_entity: whether the primary reported that the entity is missing, and never accepted a message of
@@ -211,8 +218,7 @@ class EntityFailover:
         self._pings_accepted = self._pings_accepted + 1 if accepted else 0
         if self._pings_accepted >= self._pings_to_recover:
             return self._apply(FailoverEvent.PINGS_ACCEPTED, now)
-        spread = self._random.uniform(1 - PING_JITTER, 1 + PING_JITTER)
-        self._ping_at = now + self._ping_interval_s * spread
+        self._ping_at = max(self._next_ping_at, now)
         return None
 
     def mark_healthy(self, now: float) -> Transition | None:

@@ -20,8 +20,11 @@ from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
     MessagingEntityDisabledError,
+    OperationTimeoutError,
+    ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
+    ServiceBusError,
     ServiceBusServerBusyError,
 )
 from sbclient.message import ServiceBusMessage
@@ -39,9 +42,27 @@ def backlog_down(pair: MemoryPair, *queues: str, kind: FaultKind = FaultKind.DOW
         pair.secondary.inject(Fault(kind, entity_path=queue))
 
 
-@pytest.mark.parametrize(("timeout_s", "kept_s"), [(60, 15), (10, 2.5), (8, 2), (7.9, 1.975), (4, 1), (1, 0.25)])
-def test_a_quarter_of_the_timeout_is_reserved_for_the_diversion(timeout_s: float, kept_s: float) -> None:
+@pytest.mark.parametrize(
+    ("timeout_s", "kept_s"),
+    [(60, 15), (30, 7.5), (20, 2.5), (16, 0.5), (15, 3.75), (10, 2.5), (8, 2), (7.9, 1.975), (4, 1), (1, 0.25)],
+)
+def test_a_part_of_the_timeout_is_reserved_for_the_diversion(timeout_s: float, kept_s: float) -> None:
     assert reserve_s(timeout_s) == pytest.approx(kept_s)
+
+
+@pytest.mark.parametrize("is_paired", [True, False])
+@pytest.mark.parametrize("timeout_s", [16, 17, 20, 25, 30, 60])
+async def test_from_16_s_on_a_send_reaches_another_fragment(
+    pair: MemoryPair, timeout_s: float, is_paired: bool
+) -> None:
+    async with pair.client() if is_paired else pair.unpaired_client() as client:
+        await client.administration.create_queue("wide", enable_partitioning=True)
+        async with client.get_queue_sender("wide") as sender:
+            await sender.send_messages(ServiceBusMessage("opens the link"))
+            pair.primary.inject(Fault(FaultKind.HANG, entity_path="wide", fragments=list(range(15))))
+            for number in range(10):
+                await sender.send_messages(ServiceBusMessage(f"{number}"), timeout=timeout_s)
+    assert await diverted(pair) == []
 
 
 # -- the rewrite -------------------------------------------------------------------------------------------------------
@@ -170,10 +191,17 @@ async def test_a_failed_queue_is_used_again_after_its_quarantine(pair: MemoryPai
 
 @pytest.mark.parametrize(
     ("error", "is_quarantined"),
-    [(MessagingEntityDisabledError, True), (ServiceBusConnectionError, True), (ServiceBusAuthorizationError, False)],
+    [
+        (MessagingEntityDisabledError, True),
+        (ServiceBusConnectionError, True),
+        (ServiceBusAuthorizationError, True),
+        (ServiceBusAuthenticationError, True),
+        (OperationTimeoutError, True),
+        (ServiceBusServerBusyError, False),  # once
+    ],
 )
-async def test_only_faults_of_the_queue_quarantine_it(
-    pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusConnectionError], is_quarantined: bool
+async def test_every_failure_withdraws_a_queue(
+    pair: MemoryPair, client: ServiceBusClient, error: type[ServiceBusError], is_quarantined: bool
 ) -> None:
     client.pair.force_failover(QUEUE)
     pair.secondary.inject(Fault(FaultKind.ERROR, error=error, operations=[Operation.SEND], count=1))
@@ -181,6 +209,28 @@ async def test_only_faults_of_the_queue_quarantine_it(
         await sender.send_messages(ServiceBusMessage("a"))
     assert len(await diverted(pair)) == 1
     assert bool(client.pair.status().quarantined) is is_quarantined
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.BUSY])
+async def test_one_event_says_that_a_queue_is_withdrawn_and_one_that_it_is_back(
+    pair: MemoryPair, kind: FaultKind
+) -> None:
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        client.pair.force_failover("other")
+        pair.secondary.inject(Fault(kind, BACKLOG[0]))
+        for path in (QUEUE, "other") * 3:
+            async with client.get_queue_sender(path) as sender:
+                with pytest.raises(BacklogUnavailableError):
+                    await sender.send_messages(ServiceBusMessage("a"), timeout=5)
+            assert client.pair.status().quarantined == (BACKLOG[0],)
+            await clock.sleep(20.0)
+        pair.secondary.heal()
+        async with client.get_queue_sender(QUEUE) as sender:
+            for _ in range(3):
+                await sender.send_messages(ServiceBusMessage("b"))
+        names = [event.name for event in client.pair.events()]
+    assert [name for name in names if name.startswith("backlog.")] == ["backlog.quarantined", "backlog.usable"]
 
 
 async def test_an_invalid_message_raises_and_quarantines_no_queue(pair: MemoryPair, client: ServiceBusClient) -> None:
@@ -216,13 +266,22 @@ async def test_send_ends_within_the_timeout_when_all_queues_hang(pair: MemoryPai
     assert len(caught.value.causes) >= 4
 
 
-async def test_send_waits_10_s_for_a_busy_secondary(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_queue_that_is_busy_for_2_s_is_withdrawn_for_every_sender(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
     client.pair.force_failover(QUEUE)
-    pair.secondary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=2))
-    async with client.get_queue_sender(QUEUE) as sender:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_sender(QUEUE) as other:
+        await sender.send_messages(ServiceBusMessage("first"))
+        (first,) = await waiting(pair)
+        pair.secondary.inject(Fault(FaultKind.BUSY, first))
         await sender.send_messages(ServiceBusMessage("a"))
-    assert clock.monotonic() == 20.0
-    assert len(await diverted(pair)) == 1
+        assert clock.monotonic() == 2.0
+        assert client.pair.status().quarantined == (first,)
+        for _ in range(20):
+            await other.send_messages(ServiceBusMessage("b"))
+        assert clock.monotonic() == 2.0
+    pair.secondary.heal()
+    assert texts((await waiting(pair))[first]) == ["first"]
 
 
 async def test_a_secondary_that_stays_busy_is_the_cause(pair: MemoryPair, client: ServiceBusClient) -> None:
@@ -232,7 +291,7 @@ async def test_a_secondary_that_stays_busy_is_the_cause(pair: MemoryPair, client
         with pytest.raises(BacklogUnavailableError) as caught:
             await sender.send_messages(ServiceBusMessage("a"))
     assert {type(cause) for cause in caught.value.causes.values()} == {ServiceBusServerBusyError}
-    assert client.pair.status().quarantined == ()
+    assert client.pair.status().quarantined == tuple(BACKLOG)
 
 
 async def test_a_list_is_diverted_to_one_queue(pair: MemoryPair, client: ServiceBusClient) -> None:
@@ -493,7 +552,7 @@ async def test_a_doubt_of_the_first_attempt_remains_when_all_other_queues_refuse
     assert set(caught.value.causes) == set(BACKLOG)
 
 
-async def test_a_busy_queue_gets_the_transfer_again_after_10_s(
+async def test_a_busy_queue_gets_the_transfer_again_after_2_s(
     pair: MemoryPair, attached: tuple[ServiceBusSender, list[str]]
 ) -> None:
     sender, by_task = attached
@@ -501,7 +560,7 @@ async def test_a_busy_queue_gets_the_transfer_again_after_10_s(
     pair.secondary.inject(Fault(FaultKind.BUSY, first, count=1))
     began_at = clock.monotonic()
     await sender.send_messages(ServiceBusMessage("x"))
-    assert clock.monotonic() - began_at == pytest.approx(10, abs=0.1)
+    assert clock.monotonic() - began_at == pytest.approx(2, abs=0.1)
     assert by_task == [first]
     assert len(await diverted(pair)) == 2
 

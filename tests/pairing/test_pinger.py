@@ -67,8 +67,8 @@ async def test_pings_begin_immediately_and_repeat_with_jitter(pair: MemoryPair, 
     client.pair.mark_unhealthy(QUEUE)
     await clock.sleep(1200.0)
     assert pings.at[0] == 7.0
-    gaps = [later - earlier - 20.0 for earlier, later in pairwise(pings.at)]  # each waits 20 s for its answer
-    assert len(gaps) >= 12
+    gaps = [later - earlier for earlier, later in pairwise(pings.at)]  # though each waits 20 s for its answer
+    assert len(gaps) >= 18
     assert all(54.0 <= gap <= 66.0 for gap in gaps)
     assert len({round(gap, 6) for gap in gaps}) > 5
 
@@ -82,7 +82,7 @@ async def test_the_ping_interval_is_configurable(pair: MemoryPair, interval_s: i
         pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND], count=10))
         await clock.sleep(1.0)
         assert len(pings.at) == 1
-        await clock.sleep(19.5 + interval_s * 1.1)
+        await clock.sleep(max(19.5, interval_s * 1.1))  # the next one waits for the answer, which takes 20 s
         assert len(pings.at) == 2
 
 

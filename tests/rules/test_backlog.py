@@ -10,21 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sbclient.errors import (
     InvalidOperationError,
-    MessageSizeExceededError,
-    MessagingEntityDisabledError,
-    MessagingEntityNotFoundError,
-    OperationTimeoutError,
-    ServiceBusAuthorizationError,
-    ServiceBusError,
-    ServiceBusQuotaExceededError,
-    ServiceBusServerBusyError,
 )
 from sbclient.rules.backlog import (
     BacklogChoice,
     Quarantine,
     backlog_queue_names,
     is_backlog_path,
-    is_queue_fault,
     native_session_id_of,
     primary_name_of,
     session_backlog_queue_names,
@@ -98,23 +89,6 @@ def test_a_session_of_an_entity_is_one_session_of_the_backlog() -> None:
 )
 def test_paths_of_backlog_queues_are_recognized(path: str, is_backlog: bool) -> None:
     assert is_backlog_path(path) is is_backlog
-
-
-@pytest.mark.parametrize(
-    ("error", "is_fault"),
-    [
-        (OperationTimeoutError, True),
-        (ServiceBusQuotaExceededError, True),
-        (MessagingEntityNotFoundError, True),
-        (MessagingEntityDisabledError, True),
-        (MessageSizeExceededError, False),
-        (InvalidOperationError, False),
-        (ServiceBusAuthorizationError, False),
-        (ServiceBusServerBusyError, False),
-    ],
-)
-def test_an_invalid_message_is_not_a_queue_fault(error: type[ServiceBusError], is_fault: bool) -> None:
-    assert is_queue_fault(error("x")) is is_fault
 
 
 def test_a_failed_queue_is_left_out_for_30_seconds() -> None:

@@ -53,8 +53,10 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "pairing.diversion:Diversion._send_to",
             """
-                if await self._note(tried.queue, error, causes, deadline):
+                if await self._wait_if_busy(..., ..., ..., ..., **...):
                     is_last = False
+                else:
+                    self._note(tried.queue, error, causes)
             """,
             "return tried.queue",
         ),
@@ -506,6 +508,26 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "sending.is_in_doubt = error.is_in_doubt",
             "",
         ),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a ping that hangs delays the next one by its whole interval",
+        Change("rules.failover:EntityFailover.ping_answered", "self._next_ping_at", "now + self._ping_interval_s"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "a busy backlog queue is waited for and never withdrawn",
+        Change("pairing.diversion:Diversion._wait_if_busy", "queue in busy and (not is_only)", "False"),
+    ),
+    _mutant(
+        _BACKLOG,
+        "each failure of a withdrawn backlog queue is told",
+        Change("rules.backlog:Quarantine.failed", "return term is None", "return True"),
+    ),
+    _mutant(
+        _TIME,
+        "a quarter of a timeout just above 15 s is kept for the diversion",
+        Change("pairing.diversion:reserve_s", "min(timeout_s / 4, (timeout_s - FRAGMENT_S) / 2)", "timeout_s / 4"),
     ),
     # -- locks ----------------------------------------------------------------------------------------------------
     _mutant(
