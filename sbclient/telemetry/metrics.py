@@ -36,6 +36,7 @@ ROUTE: Final = "sbclient.route"
 OUTCOME: Final = "sbclient.outcome"
 STATE: Final = "sbclient.state"
 REASON: Final = "sbclient.reason"
+SIDE: Final = "sbclient.side"
 
 Attributes: TypeAlias = Mapping[str, str | int]
 
@@ -193,6 +194,23 @@ CREDENTIAL_REJECTIONS: Final = Instrument(
     "Number of times that a namespace rejected the credential of this process.",
     (SERVER, PORT),
 )
+WORKER_READY: Final = Instrument(
+    "sbclient.worker.ready",
+    Kind.GAUGE,
+    "1",
+    "1 if the worker is ready, with an empty reason; otherwise 0 for each reason.",
+    (REASON, SERVER, PORT),
+)
+WORKER_PAUSED: Final = Instrument(
+    "sbclient.worker.paused", Kind.GAUGE, "1", "1 if the worker is paused, otherwise 0.", (SERVER, PORT)
+)
+NAMESPACE_REACHABLE: Final = Instrument(
+    "sbclient.namespace.reachable",
+    Kind.GAUGE,
+    "1",
+    "1 if the worker can use the namespace; 0 if it is unreachable or rejects the credential. Absent before an answer.",
+    (SIDE, SERVER, PORT),
+)
 
 INSTRUMENTS: Final = (
     OPERATION_DURATION,
@@ -213,6 +231,9 @@ INSTRUMENTS: Final = (
     QUARANTINES,
     QUARANTINED,
     CREDENTIAL_REJECTIONS,
+    WORKER_READY,
+    WORKER_PAUSED,
+    NAMESPACE_REACHABLE,
 )
 
 BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0)

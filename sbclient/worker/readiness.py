@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus, SyphonStatus
@@ -20,6 +20,22 @@ GRACE_S: Final = 60.0
 
 NAMED: Final = 3
 """The maximum number of queues or entities that one reason names."""
+
+
+class Reason(str):
+    """Why a worker is not ready: a sentence.
+
+    Attributes:
+        code: a name for metrics; one of few.
+    """
+
+    __slots__ = ("code",)
+    code: str
+
+    def __new__(cls, code: str, text: str) -> Self:
+        made = super().__new__(cls, text)
+        made.code = code
+        return made
 
 
 class WorkerState(StrEnum):
@@ -54,7 +70,7 @@ def reasons_against(
     *,
     now: float,
     since_at: float,
-) -> list[str]:
+) -> list[Reason]:
     """Return why the worker is not ready, one sentence for each reason; empty if it is ready.
 
     Args:
@@ -62,30 +78,33 @@ def reasons_against(
         now: monotonic seconds.
         since_at: when this syphon started.
     """
-    reasons = [] if state is WorkerState.RUNNING else [f"the worker is {state}"]
+    reasons = [] if state is WorkerState.RUNNING else [Reason(state, f"the worker is {state}")]
     if state is WorkerState.STOPPING:
         return reasons
     for side, health in (("primary", primary), ("secondary", secondary)):
         if health.error is not None:
             unreachable_s = now - health.error.since_at
-            what = "has rejected the credential" if is_refused_kind(health.error.kind) else "has been unreachable"
-            reasons.append(f"the {side} {health.namespace} {what} for {unreachable_s:.0f} s: {health.error.text}")
+            is_rejected = is_refused_kind(health.error.kind)
+            what = "has rejected the credential" if is_rejected else "has been unreachable"
+            text = f"the {side} {health.namespace} {what} for {unreachable_s:.0f} s: {health.error.text}"
+            reasons.append(Reason(f"{side}_{'rejects_credential' if is_rejected else 'unreachable'}", text))
         elif health.reached_at is None and state is not WorkerState.STARTING:
-            reasons.append(f"the {side} {health.namespace} has not answered yet")
+            reasons.append(Reason(f"{side}_silent", f"the {side} {health.namespace} has not answered yet"))
     if syphon is not None and state is WorkerState.RUNNING:
         reasons += _reasons_of(syphon, now, since_at)
     return reasons
 
 
-def _reasons_of(syphon: SyphonStatus, now: float, since_at: float) -> list[str]:
-    reasons: list[str] = []
+def _reasons_of(syphon: SyphonStatus, now: float, since_at: float) -> list[Reason]:
+    reasons: list[Reason] = []
     if syphon.is_stalled and syphon.refusing:
         named = [f"{path} ({error.text})" for path, error in list(syphon.refusing.items())[:NAMED]]
-        reasons.append(f"every destination that was tried refuses messages: {_some(named, len(syphon.refusing))}")
+        text = f"every destination that was tried refuses messages: {_some(named, len(syphon.refusing))}"
+        reasons.append(Reason("destinations_refuse", text))
     failing = [queue for queue in syphon.queues if queue.error is not None]
     if failing:
         named = [f"{queue.queue} ({queue.error.text})" for queue in failing[:NAMED] if queue.error]
-        reasons.append(f"backlog queues are unavailable: {_some(named, len(failing))}")
+        reasons.append(Reason("queues_unavailable", f"backlog queues are unavailable: {_some(named, len(failing))}"))
     limit_s = syphon.longest_pause_s + GRACE_S
     silent = [
         queue
@@ -94,7 +113,8 @@ def _reasons_of(syphon: SyphonStatus, now: float, since_at: float) -> list[str]:
     ]
     if silent:
         named = [f"{queue.queue} (for {now - _heard_at(queue, since_at):.0f} s)" for queue in silent[:NAMED]]
-        reasons.append(f"backlog queues have not answered recently: {_some(named, len(silent))}")
+        text = f"backlog queues have not answered recently: {_some(named, len(silent))}"
+        reasons.append(Reason("queues_silent", text))
     return reasons
 
 

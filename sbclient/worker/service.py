@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
@@ -37,7 +38,7 @@ from sbclient.worker.inspection import (
     probe_queue,
 )
 from sbclient.worker.reachability import Reachability
-from sbclient.worker.readiness import NamespaceHealth, WorkerState, reasons_against
+from sbclient.worker.readiness import NamespaceHealth, Reason, WorkerState, reasons_against
 from sbclient.worker.settings import WorkerSettings
 from sbclient.worker.systemd import ServiceManager
 
@@ -88,6 +89,7 @@ class SyphonWorker:
         self._resume_requested.set()
         self._syphon: Syphon | None = None
         self._since_at = 0.0
+        self._read_time = clock.reader()
         self._primary = Reachability(
             "primary",
             pair.state.primary.namespace,
@@ -164,11 +166,25 @@ class SyphonWorker:
         """Return the health of the primary and of the secondary."""
         return self._primary.health(), self._secondary.health()
 
-    def reasons_against(self) -> list[str]:
-        """Return why the worker is not ready; empty if it is."""
+    def reasons_against(self) -> list[Reason]:
+        """Return why the worker is not ready; empty if it is. May be called in any thread."""
         return reasons_against(
-            self.state, *self.health(), self.syphon_status(), now=clock.monotonic(), since_at=self._since_at
+            self.state, *self.health(), self.syphon_status(), now=self._read_time(), since_at=self._since_at
         )
+
+    def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
+        """Yield readiness and reachability; see `metrics.Watched`."""
+        where = metrics.server(self._pair.state.primary.namespace)
+        reasons = self.reasons_against()
+        for reason in reasons:
+            yield metrics.WORKER_READY, 0, {**where, metrics.REASON: reason.code}
+        if not reasons:
+            yield metrics.WORKER_READY, 1, {**where, metrics.REASON: ""}
+        yield metrics.WORKER_PAUSED, self.state is WorkerState.PAUSED, where
+        for side, health in zip(("primary", "secondary"), self.health(), strict=True):
+            if health.error is not None or health.reached_at is not None:
+                attributes = {**metrics.server(health.namespace), metrics.SIDE: side}
+                yield metrics.NAMESPACE_REACHABLE, health.error is None, attributes
 
     def report(self) -> SyphonReport:
         """Return the result since the start; `parked` is the current number."""
@@ -194,6 +210,7 @@ class SyphonWorker:
             http_port=self._settings.http_port,
         )
         self._manager.notify("READY=1", self.line())
+        metrics.watch(self)
         work = self._tasks.start(self._work(), name="worker")
         stopped = self._tasks.start(self._stop_requested.wait(), name="stop requested")
         if self._manager.watchdog_s is not None:
@@ -206,6 +223,7 @@ class SyphonWorker:
                 work.cancel()
                 self.is_late = bool(await clock.wait([work], self._settings.shutdown_timeout))
         finally:
+            metrics.unwatch(self)
             if not self.is_late:
                 await self._tasks.close()
                 await self._background.close()

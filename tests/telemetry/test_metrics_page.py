@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,7 +23,9 @@ ALERTS: Final = (ROOT / "examples" / "deploy" / "prometheus-alerts.yml").read_te
 
 NAME: Final = re.compile(r"\b(?:sbclient|messaging)_[a-z_]+")
 LABEL: Final = re.compile(r"\{([^{}]*)\}|by \(([^()]*)\)|\$labels\.([a-z_]+)")
-OF_PROMETHEUS: Final = {"le", ""}
+OF_PROMETHEUS: Final = {"le", "instance", ""}
+DASHBOARD: Final = json.loads((ROOT / "examples" / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))
+QUERIES: Final = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
 def row(instrument: Instrument) -> str:
@@ -105,6 +110,38 @@ def test_the_alerts_use_names_and_labels_that_there_are(exposed: set[str]) -> No
     }
     assert used <= labels() | OF_PROMETHEUS
     assert {"sbclient_state", "sbclient_route", "messaging_destination_name"} <= used
+
+
+def test_every_query_of_the_dashboard_names_a_metric_and_labels_that_there_are(exposed: set[str]) -> None:
+    assert len(QUERIES) >= len(DASHBOARD["panels"])
+    for query in QUERIES:
+        names = set(NAME.findall(query)) - labels()
+        assert names
+        assert names <= exposed
+    legends = [target["legendFormat"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    assert {name for legend in legends for name in re.findall(r"{{(\w+)}}", legend)} <= labels() | OF_PROMETHEUS
+
+
+def test_each_metric_of_the_worker_and_of_credentials_has_an_alert_and_a_panel() -> None:
+    for instrument in (
+        metrics.WORKER_READY,
+        metrics.WORKER_PAUSED,
+        metrics.NAMESPACE_REACHABLE,
+        metrics.CREDENTIAL_REJECTIONS,
+    ):
+        assert prometheus_name(instrument) in ALERTS
+        assert any(prometheus_name(instrument) in query for query in QUERIES)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool of Prometheus is not installed")
+def test_prometheus_accepts_the_alerts_and_the_queries(tmp_path: Path) -> None:
+    rules = tmp_path / "queries.yml"
+    rate = [query.replace("$__rate_interval", "5m") for query in QUERIES]
+    records = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(rate)]
+    rules.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": records}]}), encoding="utf-8")
+    for file in (ROOT / "examples" / "deploy" / "prometheus-alerts.yml", rules):
+        checked = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_the_alerts_are_balanced_and_within_their_lines() -> None:

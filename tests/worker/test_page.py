@@ -63,6 +63,7 @@ def test_options_and_variables_that_are_named_exist() -> None:
         f"--no-{setting.name}" for setting in SETTINGS.values() if setting.kind is FLAG
     }
     other = {"--config", "--check-config", "--dry-run", "--json", "--init", "--reason", "--sample"}
+    other |= {"--backlog", "--worker"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE)) <= known | other
     variables = {setting.variable for setting in SETTINGS.values()} | {"SBCLIENT_SYPHON_CONFIG", "SBCLIENT_SYPHON_"}
     assert set(re.findall(r"\bS(?:BCLIENT|ERVICEBUS)_[A-Z_]+", PAGE)) <= variables

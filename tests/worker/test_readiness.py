@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,7 @@ def reasons(
     *,
     now: float = 100.0,
     since_at: float = 0.0,
-) -> list[str]:
+) -> Sequence[str]:
     return reasons_against(state, primary, secondary, status or syphon(), now=now, since_at=since_at)
 
 

@@ -116,6 +116,27 @@ async def test_a_secondary_that_is_down_at_the_start_is_waited_for(pair: MemoryP
         assert (await run.ended()).drained == 1
 
 
+def state_of(instrument: metrics.Instrument, label: str) -> dict[Any, float]:
+    return {dict(attributes).get(label): value for attributes, value in metrics.states(instrument)}
+
+
+async def test_readiness_and_reachability_are_measured(pair: MemoryPair) -> None:
+    await make_backlog(pair, 1)
+    async with Run(pair, http_port=0) as run:
+        await clock.sleep(5.0)
+        assert state_of(metrics.WORKER_READY, metrics.REASON) == {"": 1}
+        assert state_of(metrics.NAMESPACE_REACHABLE, metrics.SIDE) == {"primary": 1, "secondary": 1}
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await clock.sleep(200.0)
+        assert state_of(metrics.WORKER_READY, metrics.REASON)["primary_unreachable"] == 0
+        assert state_of(metrics.NAMESPACE_REACHABLE, metrics.SIDE) == {"primary": 0, "secondary": 1}
+        assert state_of(metrics.WORKER_PAUSED, "") == {None: 0}
+        run.worker.pause()
+        assert state_of(metrics.WORKER_READY, metrics.REASON)["paused"] == 0
+        assert state_of(metrics.WORKER_PAUSED, "") == {None: 1}
+    assert state_of(metrics.WORKER_READY, metrics.REASON) == {}
+
+
 async def test_a_primary_that_is_down_at_the_start_is_no_reason_to_wait(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     fault = pair.primary.inject(Fault(FaultKind.DOWN))
