@@ -30,6 +30,7 @@ FURTHER: Final = (
     "fixtures",
     "limits",
     "observed",
+    "spark_cluster",
     "spark_endurance",
     "spark_kills",
     "watched",

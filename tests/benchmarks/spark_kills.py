@@ -61,7 +61,14 @@ def strike(alone=False):
         os.close(os.open(fired, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.SIGKILL) if alone else os.killpg(os.getpgid(0), signal.SIGKILL)
+    if not alone:
+        for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                if process != os.getpid() and os.getsid(process) == os.getsid(0):
+                    os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    os.kill(os.getpid(), signal.SIGKILL)
 
 def around(owner, name, before=False, after=False, alone=False):
     whole = getattr(owner, name)

@@ -191,7 +191,7 @@ def batch(spark: SparkSession, pair: Pair, rows: int, *, partitions: int = 8, **
     orders = pair.create_queue("orders", **UNIQUE)
     body = "concat(id, ' ', repeat('x', 100)) as body"
     df = spark.range(0, rows, 1, partitions).selectExpr(body, "cast(id as string) as message_id")
-    _written(spark, pair, df, orders, account, options)
+    written(spark, pair, df, orders, account, options)
     numbers = (str(number) for number in range(rows))
     account.take_stock(numbers, ((None, message.message_id or "") for message in pair.take(orders)))
     return account
@@ -210,7 +210,7 @@ def sessions(spark: SparkSession, pair: Pair, path: Path, *, partitions: int = 4
         "line",
     )
     df = sbclient_spark.prepare(lines.select(*columns), order_by="line", partitions=partitions).drop("line")
-    _written(spark, pair, df, invoices, account, {"ordering": "session", **options})
+    written(spark, pair, df, invoices, account, {"ordering": "session", **options})
     arrived = pair.take(invoices, sessions=True)
     account.take_stock(names, ((message.session_id, message.message_id or "") for message in arrived))
     return account
@@ -287,8 +287,14 @@ def source(spark: SparkSession, pair: Pair, folder: Path, rows: int, *, mode: st
     return account
 
 
-def _written(
-    spark: SparkSession, pair: Pair, df: DataFrame, queue: str, account: Account, options: dict[str, Any]
+def written(
+    spark: SparkSession,
+    pair: Pair,
+    df: DataFrame,
+    queue: str,
+    account: Account,
+    options: dict[str, Any],
+    schedule: Callable[..., FaultSchedule] = FaultSchedule,
 ) -> None:
     """Write during faults, and drain the backlog afterwards."""
     began_at = time.monotonic()
@@ -296,7 +302,7 @@ def _written(
     context: Any = spark.sparkContext
     context.setJobGroup(group, group)
     try:
-        with FaultSchedule(pair, queue, account, failed=lambda: _failed_tasks(spark, group)):
+        with schedule(pair, queue, account, failed=lambda: _failed_tasks(spark, group)):
             df.write.format("servicebus").mode("append").options(**pair.options(queue=queue, **options)).save()
     finally:
         for each in GROUP_PROPERTIES:
