@@ -54,14 +54,14 @@ async def receive(link: ReceiverLink, count: int = 10, wait_s: float = 0.0) -> l
 
 
 def test_a_namespace_is_found_by_its_name_in_any_case() -> None:
-    host = memory_host("Contoso", profile="prem-2017")
-    assert memory_host("memory://contoso/") is host
+    host = memory_host("Found", profile="prem-2017")
+    assert memory_host("memory://found/") is host
     assert host.namespace.profile is PREM_2017
-    assert MemoryTransport(host).namespace == "memory://Contoso"
-    drop_memory_host("CONTOSO")
-    assert memory_host("contoso") is not host
-    drop_memory_host("contoso")
-    drop_memory_host("contoso")
+    assert MemoryTransport(host).namespace == "memory://Found"
+    drop_memory_host("FOUND")
+    assert memory_host("found") is not host
+    drop_memory_host("found")
+    drop_memory_host("found")
 
 
 async def test_sender_opens_at_first_use_and_reports_that_it_is_ready(transport: MemoryTransport) -> None:
