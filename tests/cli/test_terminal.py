@@ -188,7 +188,7 @@ def test_second_ctrl_c_does_not_wait(emulator: Emulator, numbers: Path) -> None:
     began_at = time.monotonic()
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.ended() == 130
-    assert time.monotonic() - began_at < 10
+    assert time.monotonic() - began_at < 50  # a send would wait for a minute
     assert f"--input {numbers} --skip " in terminal.seen
 
 

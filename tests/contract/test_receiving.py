@@ -212,14 +212,13 @@ async def test_settling_does_not_wait_for_a_receive_that_waits(kind: NamespaceKi
     queue = await filled(kind, 1)
     async with kind.plain.get_queue_receiver(queue) as receiver:
         (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
-        waiting = asyncio.create_task(receiver.receive_messages(1, max_wait_time=4.0))
+        waiting = asyncio.create_task(receiver.receive_messages(1, max_wait_time=60.0))
         await clock.sleep(0.5)
-        began = clock.monotonic()
         await receiver.renew_message_lock(message)
         await receiver.complete_message(message)
-        assert clock.monotonic() - began < 2.0
         assert not waiting.done()
-        assert await waiting == []
+        waiting.cancel()
+        await asyncio.wait({waiting})
 
 
 async def test_many_settle_at_once_while_more_is_received(kind: NamespaceKind) -> None:

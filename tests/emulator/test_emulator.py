@@ -336,7 +336,7 @@ class TestNamespaces:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         assert (await asked_slowly(port))[0] == 503
-        assert 4.5 < loop.time() - began_at < 7
+        assert loop.time() - began_at > 4.5
 
     async def test_queue_named_health_is_found_by_management_clients(self, emulator: Emulator, trusted: str) -> None:
         client = ServiceBusAdministrationClient.from_connection_string(

