@@ -19,7 +19,6 @@ from typing import Any, Final
 
 import pytest
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
@@ -28,6 +27,7 @@ from sbclient.worker.configuration import configure
 from sbclient.worker.http_api import METHODS
 from sbclient.worker.settings import SETTINGS
 from sbclient.worker.settings_file import read_settings_file
+from tests.commands import call
 
 ROOT: Final = Path(__file__).parents[1]
 DEPLOY: Final = ROOT / "examples" / "deploy"
@@ -43,8 +43,7 @@ END_S: Final = SETTINGS["shutdown_timeout"].default + EXIT_GRACE_S
 def checked(*arguments: str, **variables: str) -> dict[str, tuple[str, str]]:
     """What `sbclient syphon --check-config` says of these options and variables: value and origin by setting."""
     words = ["syphon", *arguments, "--check-config", "--json"]
-    result = CliRunner().invoke(make_app(["syphon"]), words, env=SECRETS | variables)
-    assert result.exit_code == 0, result.output
+    result = call(*words, env=SECRETS | variables)
     return {one["name"]: (one["value"], one["from"]) for one in json.loads(result.stdout)["settings"]}
 
 

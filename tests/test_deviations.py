@@ -7,12 +7,10 @@ import re
 from pathlib import Path
 from typing import Final
 
-from typer.testing import CliRunner
-
 from sbclient.cli import deviations as module
-from sbclient.cli.app import make_app
 from sbclient.cli.deviations import AREAS, deviations, page
 from sbclient.version import VERSION
+from tests.commands import call
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -51,9 +49,9 @@ def test_the_list_lies_beside_its_module_so_that_a_wheel_has_it() -> None:
 
 
 def test_the_emulator_lists_deviations() -> None:
-    result = CliRunner().invoke(make_app(["emulator"]), ["emulator", "--deviations", "--json"])
+    result = call("emulator", "--deviations", "--json")
     assert result.exit_code == 0
     shipped = Path(module.__file__).with_suffix(".json")
     assert json.loads(result.stdout) == json.loads(shipped.read_text(encoding="utf-8"))
-    words = CliRunner().invoke(make_app(["emulator"]), ["emulator", "--deviations"]).stdout
+    words = call("emulator", "--deviations").stdout
     assert all(f"{each.id}\n" in words for each in deviations())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import BODY, Result, Settings, Side, in_pairs
 from tests.benchmarks.sending import QUEUE
+from tests.commands import SBCLIENT
 
 
 async def receive_command(settings: Settings) -> Result:
@@ -52,6 +52,6 @@ async def receive_command(settings: Settings) -> Result:
 
 
 def _run(arguments: Sequence[str], output: Path, environment: Mapping[str, str]) -> None:
-    command = [sys.executable, "-c", "from sbclient.cli import main; main()", *arguments]
+    command = [*SBCLIENT, *arguments]
     with output.open("wb") as file:
         subprocess.run(command, env=environment, stdout=file, stderr=subprocess.PIPE, check=True)

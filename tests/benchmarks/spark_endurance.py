@@ -30,8 +30,9 @@ from sbclient import ServiceBusClient
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.errors import OperationTimeoutError
 from tests.benchmarks.spark import session
+from tests.commands import SBCLIENT
 from tests.processes.namespaces import Namespace, connection_string
-from tests.processes.programs import SBCLIENT, Program
+from tests.processes.programs import Program
 from tests.spark.emulated import connected_to
 from tests.spark.endurance import Account, batch, sessions, source, stream
 

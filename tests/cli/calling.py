@@ -9,19 +9,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.cli.app import make_app
+from tests import commands
 
 PRIMARY = "memory://cli-test"
 SECONDARY = "memory://cli-test-backup"
 
 
 def call(*arguments: str, status: int = 0, stdin: str | bytes | None = None) -> Result:
-    result = CliRunner().invoke(make_app(arguments), [*arguments, "--primary", PRIMARY], input=stdin)
-    assert result.exit_code == status, result.output
-    return result
+    return commands.call(*arguments, "--primary", PRIMARY, status=status, stdin=stdin)
 
 
 def paired(*arguments: str, status: int = 0, stdin: str | None = None) -> Result:
@@ -63,12 +61,10 @@ def run_line(line: str) -> None:
         assert program == "sbclient"
         if arguments[:2] == ["admin", "create"]:
             named = [word for word in arguments[2:] if not word.startswith("--") and "=" not in word]
-            CliRunner().invoke(make_app(["admin"]), ["admin", "delete", *named, "--yes"])
+            commands.call("admin", "delete", *named, "--yes", status=None)
         arguments = [word for word in arguments if word not in ("--follow", "--watch")]
         if arguments[0] == "receive":
             arguments += ["--wait", "0.1"]
-        result = CliRunner().invoke(make_app(arguments), arguments, input=output)
-        assert result.exit_code == 0, result.output
-        output = result.stdout
+        output = commands.call(*arguments, stdin=output).stdout
         if into is not None:
             Path(into).write_text(output, encoding="utf-8")

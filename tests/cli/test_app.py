@@ -30,10 +30,10 @@ from sbclient.errors import (
 from sbclient.testing import served
 from sbclient.version import VERSION
 from tests.cli.calling import PRIMARY, SECONDARY, call, run_line
+from tests.commands import STRICT_SBCLIENT
 from tests.fresh_process import output_of
 
 ROOT: Final = Path(__file__).parents[2]
-PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
 SUBCOMMANDS: Final = {
     "dead-letter": ("list", "show", "resubmit", "purge"),
     "fault": ("add", "list", "remove"),
@@ -66,7 +66,7 @@ NOT_AT_START: Final = {
 
 def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PROGRAM, *arguments],
+        [*STRICT_SBCLIENT, *arguments],
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -328,7 +328,7 @@ def test_invalid_page_port_of_the_demo_is_bad_input() -> None:
 def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
     shown = program("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout
     (tmp_path / "completion.sh").write_text(shown)
-    (tmp_path / "sbclient").write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')
+    (tmp_path / "sbclient").write_text(f'#!/bin/sh\nexec {shlex.join(STRICT_SBCLIENT)} "$@"\n')
     (tmp_path / "sbclient").chmod(0o755)
     run = subprocess.run(
         [

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from sbclient.cli.app import make_app
 from sbclient.cli.common import WIDE
 from sbclient.cli.demo import MESSAGES, show
 from sbclient.cli.outage import OutageRun, file_lane, sample_lanes
 from sbclient.cli.records import Record
 from sbclient.testing import run_virtual
+from tests.commands import call
 
 pytestmark = pytest.mark.slow
 
@@ -28,9 +28,7 @@ SECTION = PAGE.read_text(encoding="utf-8").partition("## sbclient demo\n")[2]
 
 
 def demo(*arguments: str, status: int = 0) -> Result:
-    result = CliRunner().invoke(make_app(["demo"]), ["demo", *arguments])
-    assert result.exit_code == status, result.output
-    return result
+    return call("demo", *arguments, status=status)
 
 
 def account_of(*arguments: str) -> dict[str, Any]:

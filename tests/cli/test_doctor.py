@@ -7,7 +7,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,16 +15,16 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.request import Request, urlopen
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
-from sbclient.cli.app import make_app
 from sbclient.cli.common import PROXY_VARIABLE
 from sbclient.emulator.emulator import Emulator
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusQuotaExceededError
 from sbclient.testing import Fault, FaultKind, Operation, served
 from sbclient.worker import diagnosis
+from tests.commands import SBCLIENT, call
 
 NAMES = ("contoso", "contoso-backup")
 
@@ -47,13 +46,12 @@ class Pair:
 
     def doctor(self, *arguments: str, command: str = "doctor") -> Result:
         words = [command, *arguments, "--primary-name", "contoso", "--sample", "0.1"]
-        return CliRunner().invoke(make_app([command]), words, env=self.variables)
+        return call(*words, status=None, env=self.variables)
 
     @contextmanager
     def worker(self) -> Iterator[tuple[str, Callable[[str], object]]]:
         """Run a syphon; the value is the address of its HTTP port and a function that waits for an event of its log."""
-        program = [sys.executable, "-c", "from sbclient.cli import main; main()"]
-        command = [*program, "syphon", "--http-port", "0", "--primary-name", "contoso"]
+        command = [*SBCLIENT, "syphon", "--http-port", "0", "--primary-name", "contoso"]
         with subprocess.Popen(
             [*command, "--provision"], stderr=subprocess.PIPE, encoding="utf-8", env=os.environ | self.variables
         ) as process:
@@ -251,7 +249,7 @@ def test_full_backlog_queue_and_other_properties(pair: Pair, monkeypatch: pytest
     queue = "contoso/x-servicebus-transfer/3"
     secondary = pair.variables["SERVICEBUS_SECONDARY_CONNECTION_STRING"]
     words = ["admin", "update", "queue", queue, "--primary", secondary, "--set", "max_delivery_count=5"]
-    assert CliRunner().invoke(make_app(["admin"]), words).exit_code == 0
+    call(*words)
     result = pair.doctor()
     assert first_line(result, 0) == "No problem found."
     assert "1 queues have max_delivery_count 5, not 2147483647" in result.stdout

@@ -6,7 +6,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from typer.main import get_command
 
 from sbclient.cli.app import COMMANDS, make_app
 from tests.cli.calling import run_line
+from tests.commands import SBCLIENT
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -68,7 +68,7 @@ def test_the_documented_emulator_starts(tmp_path: Path) -> None:
     line, *_ = [line for line in lines_in(ROOT / "docs" / "emulator.md") if line.startswith("sbclient emulator")]
     words = re.sub(r":\d+", ":0", line).split()[1:]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from sbclient.cli import main; main()", *words, "--http-port", "0"],
+        [*SBCLIENT, *words, "--http-port", "0"],
         stdout=subprocess.PIPE,
         env={"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"},
         text=True,

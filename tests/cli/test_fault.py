@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from sbclient.cli.app import make_app
 from sbclient.emulator.control.fault_json import KINDS
 from sbclient.emulator.emulator import Emulator
 from tests.cli.test_commands_page import shape, shapes_in
+from tests.commands import call
 from tests.wire.serving import ServingThread
 
 
@@ -35,9 +35,7 @@ def _no_faults(emulator: Emulator) -> Iterator[None]:
 
 
 def fault(emulator: Emulator, *arguments: str, status: int = 0) -> Result:
-    result = CliRunner().invoke(make_app(["fault"]), ["fault", *arguments, "--primary", emulator.connection_string])
-    assert result.exit_code == status, result.output
-    return result
+    return call("fault", *arguments, "--primary", emulator.connection_string, status=status)
 
 
 def listed(emulator: Emulator, *arguments: str) -> list[dict[str, Any]]:
@@ -115,6 +113,4 @@ def test_refused_connection_names_the_http_port(emulator: Emulator) -> None:
     ["memory://x", "Endpoint=sb://contoso.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k"],
 )
 def test_only_emulators_have_faults(namespace: str) -> None:
-    result = CliRunner().invoke(make_app(["fault"]), ["fault", "list", "--primary", namespace])
-    assert result.exit_code == 2
-    assert "only an emulator can do this" in result.stderr
+    assert "only an emulator can do this" in call("fault", "list", "--primary", namespace, status=2).stderr

@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.cli.app import make_app
 from sbclient.emulator.emulator import Emulator
 from sbclient.testing import served
+from tests.commands import call
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +38,7 @@ def _messages(emulator: Emulator) -> None:
 
 
 def purge(emulator: Emulator, *arguments: str, status: int = 0) -> Result:
-    result = CliRunner().invoke(
-        make_app(["admin"]), ["admin", "purge", *arguments, "--primary", emulator.connection_string]
-    )
-    assert result.exit_code == status, result.output
-    return result
+    return call("admin", "purge", "--primary", emulator.connection_string, *arguments, status=status)
 
 
 def test_one_entity_is_purged_and_stays(emulator: Emulator) -> None:
@@ -66,8 +62,5 @@ def test_all_entities_are_purged(emulator: Emulator) -> None:
     ],
 )
 def test_a_mistake_removes_nothing(emulator: Emulator, arguments: list[str], status: int, text: str) -> None:
-    result = CliRunner().invoke(
-        make_app(["admin"]), ["admin", "purge", "--primary", emulator.connection_string, *arguments]
-    )
-    assert (result.exit_code, text in result.stderr) == (status, True), result.output
+    assert text in purge(emulator, *arguments, status=status).stderr
     assert json.loads(purge(emulator, "--all", "--yes", "--json").stdout) == {"purged": 3}

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import Final
 import pytest
 
 from sbclient.cli.common import Exit
+from tests.commands import SBCLIENT
 
 ROOT: Final = Path(__file__).parents[2]
-PROGRAM: Final = [sys.executable, "-c", "from sbclient.cli import main; main()"]
 VARIABLES: Final = {
     "PYTHONPATH": str(ROOT),
     "SERVICEBUS_CONNECTION_STRING": "memory://startup",
@@ -37,7 +36,7 @@ pytestmark = [
 
 def started(*arguments: str, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*PROGRAM, *arguments],
+        [*SBCLIENT, *arguments],
         stdin=subprocess.PIPE,  # stays open until the end
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -110,7 +109,7 @@ def test_the_line_is_text_without_json() -> None:
 def test_sigterm_at_a_question_ends_the_command() -> None:
     parent, child = os.openpty()
     process = subprocess.Popen(
-        [*PROGRAM, "admin", "delete", "queue", "orders"],
+        [*SBCLIENT, "admin", "delete", "queue", "orders"],
         stdin=child,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.cli.app import make_app
 from sbclient.transport.memory.transport import drop_memory_host
 from sbclient.worker.settings import SETTINGS
+from tests import commands
 
 PRIMARY = "memory://syphon-test"
 SECONDARY = "memory://syphon-test-backup"
@@ -29,11 +28,7 @@ def _namespaces() -> Iterator[None]:
 
 
 def call(*arguments: str, status: int = 0, environment: dict[str, str] | None = None) -> Any:
-    result = CliRunner().invoke(
-        make_app(["syphon"]), ["syphon", *arguments], env=ENVIRONMENT if environment is None else environment
-    )
-    assert result.exit_code == status, result.output
-    return result
+    return commands.call("syphon", *arguments, status=status, env=ENVIRONMENT if environment is None else environment)
 
 
 def error_of(result: Any) -> str:
@@ -151,7 +146,7 @@ def test_port_in_use_is_one_line_and_status_2() -> None:
 
 
 def test_help_shows_each_setting_with_its_default() -> None:
-    shown = " ".join(CliRunner().invoke(make_app(["syphon"]), ["syphon", "--help"]).output.split())
+    shown = " ".join(commands.call("syphon", "--help").output.split())
     assert "Example: sbclient syphon" in shown
     for setting in SETTINGS.values():
         assert f" {setting.option} " in shown

@@ -10,7 +10,6 @@ import select
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,12 +21,12 @@ from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.emulator import Emulator
 from sbclient.testing import Fault, FaultKind, Operation, served
 from tests.cli.calling import on
+from tests.commands import STRICT_SBCLIENT
 from tests.limit import HANG_S
 
 pytestmark = pytest.mark.slow  # starts many processes
 
 ROOT: Final = Path(__file__).parents[2]
-PROGRAM: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()"]
 
 
 @pytest.fixture
@@ -59,7 +58,7 @@ class Terminal:
     def __init__(self, emulator: Emulator, *arguments: str, stdout: int | None = None) -> None:
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
-            [*PROGRAM, *arguments],
+            [*STRICT_SBCLIENT, *arguments],
             stdin=slave,
             stdout=slave if stdout is None else stdout,
             stderr=slave,
@@ -238,7 +237,7 @@ def test_closed_pipe_ends_the_command_quietly(emulator: Emulator, command: tuple
     put(emulator, *map(str, range(900)))  # more than fits into the pipe
     name, *options = command
     process = subprocess.Popen(
-        [*PROGRAM, name, "--queue", "orders", *options],
+        [*STRICT_SBCLIENT, name, "--queue", "orders", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(emulator),
@@ -255,7 +254,7 @@ def test_closed_pipe_ends_the_command_quietly(emulator: Emulator, command: tuple
 
 def test_receive_ends_with_its_reader_while_no_message_arrives(emulator: Emulator) -> None:
     put(emulator, "one", "two", "three")
-    receive = [*PROGRAM, "receive", "--queue", "orders", "--follow"]
+    receive = [*STRICT_SBCLIENT, "receive", "--queue", "orders", "--follow"]
     ended = subprocess.run(
         ["bash", "-c", f"{shlex.join(receive)} | head -n 1; echo ${{PIPESTATUS[@]}}"],
         capture_output=True,
@@ -286,7 +285,7 @@ def test_messages_that_do_not_fit_into_a_closed_pipe_are_not_completed(emulator:
     for _ in range(5):
         put(emulator, *["x" * 5_000] * 30)
     process = subprocess.Popen(
-        [*PROGRAM, "receive", "--queue", "orders", "--follow"],
+        [*STRICT_SBCLIENT, "receive", "--queue", "orders", "--follow"],
         stdout=subprocess.PIPE,
         env=environment(emulator) | {"PYTHONUNBUFFERED": unbuffered},
     )

@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from sbclient import MessageLockLostError, ServiceBusClient
 from sbclient.broker.faults import Fault, FaultKind, Operation
-from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
 from sbclient.cli.conformance import CHECKS
 from sbclient.cli.verify import PREFIX, Observation, Row, print_rows
+from tests import commands
 from tests.cli.calling import call
 from tests.cli.test_commands_page import SECTIONS, shape, shapes_in
+from tests.commands import SBCLIENT
 from tests.contract.conftest import EmulatorThread
 from tests.limit import HANG_S
 from tests.processes.namespaces import Namespace, connection_string
-from tests.processes.programs import SBCLIENT, Program
+from tests.processes.programs import Program
 
 pytestmark = pytest.mark.slow
 
@@ -37,8 +38,7 @@ def emulated() -> Iterator[EmulatorThread]:
 
 def verified(emulated: EmulatorThread, *arguments: str) -> Result:
     primary = emulated.emulator.connection_strings["contoso"]
-    arguments = ("verify", "--primary", primary, *arguments)
-    result = CliRunner().invoke(make_app(arguments), arguments)
+    result = commands.call("verify", "--primary", primary, *arguments, status=None)
     assert re.search("SharedAccessKey=([^;]+)", primary)[1] not in result.output  # type: ignore[index]  # it is there
     return result
 

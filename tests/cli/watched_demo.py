@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import sys
 from typing import Final
 
-COMMAND: Final = [sys.executable, "-W", "error", "-c", "from sbclient.cli import main; main()", "demo", "--page"]
+from tests.commands import STRICT_SBCLIENT
+
+COMMAND: Final = [*STRICT_SBCLIENT, "demo", "--page"]
 
 
 class Demo:

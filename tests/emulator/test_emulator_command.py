@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,17 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from sbclient.cli.app import make_app
 from sbclient.cli.emulator import _connection_strings
 from sbclient.emulator import Emulator
 from sbclient.rules.shared_access_signature import sign
+from tests.commands import SBCLIENT, call
 from tests.fresh_process import output_of
 
 pytestmark = pytest.mark.slow  # starts many processes
 
-COMMAND = "from sbclient.cli import main; main()"
 ROOT = Path(__file__).parents[2]
 COMMANDS = ROOT / "docs" / "commands.md"
 
@@ -42,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)} | variables
-        command = [sys.executable, "-c", COMMAND, "emulator", *arguments]
+        command = [*SBCLIENT, "emulator", *arguments]
         process = subprocess.Popen(
             command, env=environment, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -221,8 +218,8 @@ def test_loads_nothing_that_it_does_not_need() -> None:
 
 def refused(*arguments: str) -> str:
     """What it prints, and nothing else, when it ends with status 2 before it serves."""
-    result = CliRunner().invoke(make_app(["emulator"]), ["emulator", *arguments])
-    assert (result.exit_code, result.stdout) == (2, "")
+    result = call("emulator", *arguments, status=2)
+    assert result.stdout == ""
     assert "Traceback" not in result.stderr
     return result.stderr
 

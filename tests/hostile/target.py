@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,11 +18,11 @@ from typing import Any, Final, NamedTuple
 from sbclient.amqp import DispositionReceived, Target
 from sbclient.message import ServiceBusMessage
 from tests.benchmarks.engine_client import EngineClient
+from tests.commands import SBCLIENT
 from tests.payloads import payload_of
 
 QUEUE: Final = "orders"
 _CONFIG: Final = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": QUEUE}]}]}}
-_MAIN: Final = "from sbclient.cli import main; main()"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAUSE_S: Final = 0.005
 
@@ -74,7 +73,7 @@ def serving(checkout: Path | None = None, *options: str, descriptors: int | None
     with TemporaryDirectory() as directory:
         config = Path(directory) / "Config.json"
         config.write_text(json.dumps(_CONFIG))
-        command = [sys.executable, "-c", _MAIN, "emulator", "--json", "--config", str(config)]
+        command = [*SBCLIENT, "emulator", "--json", "--config", str(config)]
         process = subprocess.Popen(
             [*command, "--first-port", "0", "--http-port", "0", *options],
             cwd=directory,

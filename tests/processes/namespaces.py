@@ -12,7 +12,8 @@ from typing import Any, Final
 from sbclient import ServiceBusClient
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.rules.shared_access_signature import sign
-from tests.processes.programs import SBCLIENT, Program, until
+from tests.commands import SBCLIENT
+from tests.processes.programs import Program, until
 
 READY_S: Final = 60.0
 """How long a program may take to be ready: on a loaded machine, many times what it needs."""

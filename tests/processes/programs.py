@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-SBCLIENT: Final = [sys.executable, "-c", "from sbclient.cli import main; main()"]
 """The command line as it is installed, from this tree."""
 
 LOOK_S: Final = 0.02

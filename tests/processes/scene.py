@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tests.commands import SBCLIENT
 from tests.processes.faults import PRIMARY, SECONDARY
 from tests.processes.namespaces import READY_S, Namespace, connection_string
-from tests.processes.programs import SBCLIENT, Program, until
+from tests.processes.programs import Program, until
 from tests.processes.proxy import Proxy
 from tests.processes.receiving import ReceivingPlan
 from tests.processes.record import Line, lines_of

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.cli.app import COMMANDS, make_app, run_with_json_errors
 from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.transport.memory.transport import drop_memory_host
+from tests import commands
 from tests.cli.calling import PRIMARY, SECONDARY, on, sent
 from tests.secrets.canaries import BODY, KEY, PROPERTY, SECOND_KEY, SIGNATURE, connection_string, found_in
 from tests.secrets.output_capture import OutputCapture, capture_output
@@ -74,7 +75,7 @@ def call(
     capture: OutputCapture, *arguments: str, stdin: str | None = None, env: dict[str, str] | None = None
 ) -> Result:
     """Call a command; capture its output and its error."""
-    result = CliRunner().invoke(make_app(arguments), list(arguments), input=stdin, env=env)
+    result = commands.call(*arguments, status=None, stdin=stdin, env=env)
     name = f"sbclient {' '.join(arguments[:2])}"
     capture.add(f"{name}, stdout", result.stdout)
     capture.add(f"{name}, stderr", result.stderr)
@@ -181,7 +182,7 @@ class TestWithMessages:
 
     def test_only_receive_and_peek_print_messages(self, capture: OutputCapture) -> None:
         for arguments in (("peek",), ("receive", "--settle", "abandon", "--count", "1"), ("receive", "--count", "1")):
-            result = CliRunner().invoke(make_app(arguments), [*arguments, "--queue", QUEUE, "--primary", PRIMARY])
+            result = commands.call(*arguments, "--queue", QUEUE, "--primary", PRIMARY, status=None)
             assert set(found_in(result.stdout)) == {"the body", "a property"}, "both commands print messages"
             capture.add("stderr", result.stderr)
         call(capture, "receive", "--queue", QUEUE, "--primary", PRIMARY)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from sbclient.emulator import Emulator
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.testing import served
+from tests.commands import SBCLIENT
 
 pytestmark = pytest.mark.real_time  # sockets
 
@@ -116,7 +116,7 @@ async def test_renew_credentials_replaces_the_tokens_of_open_links(pair: Pair) -
 
 
 def test_worker_goes_on_with_the_new_key_of_the_file(pair: Pair) -> None:
-    command = [sys.executable, "-c", "from sbclient.cli import main; main()", "syphon", "--http-port", "0"]
+    command = [*SBCLIENT, "syphon", "--http-port", "0"]
     command += ["--primary-name", "contoso", "--provision", "--probe-interval", "1"]
     for at, side in enumerate(("primary", "secondary")):
         command += [f"--{side}-file", str(pair.files[at])]

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.commands import SBCLIENT
 from tests.limit import HANG_S
-from tests.processes.programs import SBCLIENT, Program, until
+from tests.processes.programs import Program, until
 from tests.wire_pair.conftest import NamespaceProcess
 
 QUEUES: Final = 2

@@ -6,9 +6,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-from typer.testing import CliRunner
-
-from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
 from sbclient.cli.syphon import EXIT_GRACE_S
 from sbclient.settings.durations import seconds_of
@@ -17,6 +14,7 @@ from sbclient.worker.dry_run import LOOKED_AT
 from sbclient.worker.http_api import METHODS
 from sbclient.worker.reachability import UNREACHABLE_PROBE_INTERVAL_S
 from sbclient.worker.settings import SETTINGS, START_UNTIL_EMPTY_S
+from tests.commands import call
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "syphon.md").read_text(encoding="utf-8")
@@ -49,7 +47,7 @@ def test_the_statuses_are_all_that_there_are() -> None:
 
 
 def test_the_help_has_the_same_statuses() -> None:
-    help_text = " ".join(CliRunner().invoke(make_app(["syphon"]), ["syphon", "--help"]).output.split())
+    help_text = " ".join(call("syphon", "--help").output.split())
     statuses = help_text.partition("Exit status:")[2].partition("Example:")[0]
     assert {int(number) for number in re.findall(r"(?:^|; |and )\s*(\d+)\b", statuses)} == SYPHON_STATUSES
 

@@ -16,8 +16,9 @@ from typing import Any, Final
 import pytest
 
 from sbclient.emulator.sas import ROOT_KEY
+from tests.commands import SBCLIENT
 from tests.processes.namespaces import READY_S
-from tests.processes.programs import SBCLIENT, Program, until
+from tests.processes.programs import Program, until
 from tests.wire.programs import cache_of
 from tests.wire.python_samples import NotFetchedError, install, trust
 
