@@ -272,7 +272,7 @@ def test_rest_of_stdin_is_kept_after_an_error(tmp_path: Path) -> None:
 def test_lines_from_an_invalid_line_on_are_kept_unchanged(tmp_path: Path) -> None:
     make("q")
     kept = tmp_path / "failed.jsonl"
-    given = ['{"body": "1"}\n', '{"body": "2", "body_type": "value"}\n', "\n", '{"body":   "3"}\n']
+    given = ['{"body": "1"}\n', '{"body": "2"\n', "\n", '{"body":   "3"}\n']
     arguments = ("send", "--queue", "q", "--format", "messages", "--failed", str(kept))
     result = call(*arguments, status=2, stdin="".join(given))
     assert "stdin, line 2" in result.stderr

@@ -271,7 +271,9 @@ def test_receive_ends_with_its_reader_while_no_message_arrives(emulator: Emulato
 def test_message_that_its_reader_has_not_taken_is_released(emulator: Emulator) -> None:
     put(emulator, "one", "two")
     process = subprocess.Popen(
-        [*PROGRAM, "receive", "--queue", "orders", "--follow"], stdout=subprocess.PIPE, env=environment(emulator)
+        [*STRICT_SBCLIENT, "receive", "--queue", "orders", "--follow"],
+        stdout=subprocess.PIPE,
+        env=environment(emulator),
     )
     assert process.stdout is not None
     os.read(process.stdout.fileno(), 1)

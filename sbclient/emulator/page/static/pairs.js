@@ -209,7 +209,8 @@ function changesOf(pair, row, from, outage) {
     return row.states;
   }
   const events = pair.client.events.filter((event) => event.path === row.path && event.name in STATE_AFTER);
-  const own = [{ from, state: "healthy" }, ...events.map((event) => ({ from: event.at, state: STATE_AFTER[event.name] }))];
+  const changes = events.map((event) => ({ from: event.at, state: STATE_AFTER[event.name] }));
+  const own = [{ from, state: "healthy" }, ...changes];
   const stateAt = (changes, at) => changes.findLast((each) => each.from <= at)?.state;
   const times = [...own, ...outage].map((each) => each.from).filter((at) => at >= from);
   return times
