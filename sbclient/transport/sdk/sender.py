@@ -151,6 +151,7 @@ class SdkSender(SenderLink):
         timeout_s: float,
         transaction: TransactionLink | None = None,
     ) -> asyncio.Future[None]:
+        self._raise_if_closed()
         return self._owner.tasks.start(self._send(batch, timeout_s, transaction), name=f"send to {self.path!r}")
 
     async def _send(self, batch: EncodedBatch, timeout_s: float, transaction: TransactionLink | None) -> None:
@@ -242,10 +243,13 @@ class SdkSender(SenderLink):
             if not lane.calls and self._lanes.get(key) is lane:
                 del self._lanes[key]
 
-    def _free_link(self) -> SdkLink[Any]:
-        """Return the first idle SDK sender, a new one, or the one with the fewest calls."""
+    def _raise_if_closed(self) -> None:
         if self._is_closed:
             raise InvalidOperationError(f"the link to {self.path!r} was closed: open a new one")
+
+    def _free_link(self) -> SdkLink[Any]:
+        """Return the first idle SDK sender, a new one, or the one with the fewest calls."""
+        self._raise_if_closed()
         self._links = [link for link in self._links if not link.is_gone]
         for link in self._links:
             if not link.calls:

@@ -643,15 +643,6 @@ async def test_invalid_link_name_is_ignored(context: NamespaceContext, host: Bro
         assert (await client.ask("q", "peek-message", {}, arguments=arguments))[0] == 204
 
 
-async def test_a_rule_without_an_amqp_form_is_an_error(
-    context: NamespaceContext, host: BrokerHost, subscription: str
-) -> None:
-    odd = CorrelationRuleFilter(properties={"span": timedelta(seconds=1)})
-    create(host, EntityKind.RULE, "t", "s", "odd", filter=odd)
-    async with connected(context, "") as client:
-        assert await client.ask(subscription, "enumerate-rules", {}) == (500, "amqp:not-allowed")
-
-
 async def test_a_drain_of_an_empty_reply_link_is_answered(context: NamespaceContext, host: BrokerHost) -> None:
     make(host, "q", requires_session=False)
     async with connected(context, "") as client:
