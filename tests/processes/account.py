@@ -15,7 +15,7 @@ The checks cover every promise of `../../docs`:
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -362,8 +362,3 @@ class _Judge:
     def _left(self) -> Iterator[Violation]:
         for path, number in self._evidence.left.items():
             yield Violation("I14", f"{number} messages are left in {path}")
-
-
-def kinds_of(violations: Iterable[Violation]) -> Counter[str]:
-    """Return the number of violations of each invariant."""
-    return Counter(violation.invariant for violation in violations)

@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from sbclient import ServiceBusClient, ServiceBusReceivedMessage
-from sbclient.broker.faults import Fault, FaultKind
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault, WireFaultKind
@@ -169,10 +168,6 @@ class EmulatedPair:
     def busy(self, count: int, namespace: str = PRIMARY) -> None:
         """Answer so many sends with server-busy."""
         fault = WireFault(WireFaultKind.SERVER_BUSY, count=count)
-        self._loop.call_soon_threadsafe(self._emulator.inject, fault, namespace)
-
-    def drop_acknowledgements(self, count: int, namespace: str = PRIMARY) -> None:
-        fault = Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, count=count)
         self._loop.call_soon_threadsafe(self._emulator.inject, fault, namespace)
 
     def senders(self) -> set[int]:

@@ -16,7 +16,6 @@ from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     ServiceBusMessage,
     ServiceBusMessageState,
-    ServiceBusReceivedMessage,
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
 )
@@ -89,11 +88,6 @@ class Site:
 async def one(receiver: ServiceBusReceiver, wait_s: float = 10) -> Any:
     (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=wait_s)
     return message
-
-
-def number_of(message: ServiceBusReceivedMessage) -> int:
-    assert message.sequence_number is not None
-    return message.sequence_number
 
 
 async def several(receiver: ServiceBusReceiver, count: int) -> list[Any]:
