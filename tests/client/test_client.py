@@ -19,6 +19,7 @@ from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
     PairedClientError,
+    ServiceBusAuthenticationError,
     ServiceBusConnectionError,
     ServiceBusError,
 )
@@ -392,6 +393,28 @@ async def test_a_partner_is_faulted_only_with_a_syphon_and_after_the_grace_perio
     else:
         await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
         await client.close()
+
+
+@pytest.mark.parametrize("error", [ServiceBusAuthenticationError, ServiceBusConnectionError])
+@pytest.mark.parametrize("is_primary", [True, False])
+async def test_a_namespace_that_refuses_everything_faults_no_client(
+    pair: MemoryPair, error: type[ServiceBusError], is_primary: bool
+) -> None:
+    async with pair.unpaired_client(secondary=True) as lender:
+        await lender.administration.create_queue("own")
+        client = ServiceBusClient(transport=MemoryTransport(pair.primary), secondary=lender, options=SYPHONING)
+        async with client, client.get_queue_sender(QUEUE) as sender, lender.get_queue_sender("own") as own:
+            await sender.send_messages(ServiceBusMessage("a"))
+            side, refused, working = (pair.primary, sender, own) if is_primary else (pair.secondary, own, sender)
+            side.inject(Fault(FaultKind.ERROR, error=error))
+            for _ in range(3):
+                with pytest.raises(error):
+                    await refused.send_messages(ServiceBusMessage("b"))
+                await working.send_messages(ServiceBusMessage("c"))
+                await clock.sleep(6.0)  # longer than the grace period of a closed partner
+            side.heal()
+            await refused.send_messages(ServiceBusMessage("d"))
+            assert (await client.run_syphon(until="empty")).drained == 0
 
 
 # -- mistakes of the caller --------------------------------------------------------------------------------------------
