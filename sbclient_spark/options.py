@@ -18,7 +18,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.settings import values
-from sbclient.settings.table import TEXT, Kind, Setting, duration, kind_of, read_texts, setting, settings_of, whole
+from sbclient.settings.table import TEXT, Setting, ValueKind, duration, kind_of, read_texts, setting, settings_of, whole
 
 CLIENT_PREFIX: Final = "sbclient."
 """Prefix of options for fields of `PairedNamespaceOptions` and for the client's retry options."""
@@ -277,7 +277,7 @@ def listed(table: Mapping[str, Setting]) -> str:
     return "\n".join(lines)
 
 
-_CONNECTION_KINDS: Final[dict[str, Kind]] = {
+_CONNECTION_KINDS: Final[dict[str, ValueKind]] = {
     **dict.fromkeys((place for secret in SECRETS for place in places_of(secret)), TEXT),
     **dict.fromkeys(("fullyQualifiedNamespace", "secondaryNamespace"), TEXT),
     **dict.fromkeys(("failoverInterval", "pingInterval"), duration()),
@@ -286,7 +286,7 @@ _CONNECTION_KINDS: Final[dict[str, Kind]] = {
 """Those options of a connection that are not fields of `ConnectionOptions`."""
 
 
-def table_of(settings: type[Any], others: Mapping[str, Kind] = MappingProxyType({})) -> dict[str, Setting]:
+def table_of(settings: type[Any], others: Mapping[str, ValueKind] = MappingProxyType({})) -> dict[str, Setting]:
     """Return the options that a dataclass declares, those of a connection, and other options by name.
 
     The field `task_deadline_s` is the option `taskDeadline`.

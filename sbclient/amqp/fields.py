@@ -19,7 +19,7 @@ from sbclient.amqp.errors import DECODE_ERROR, INVALID_FIELD, EncodeError, WireE
 from sbclient.amqp.types import symbols
 
 
-class Kind(NamedTuple):
+class FieldKind(NamedTuple):
     """A type that a field may have."""
 
     name: str
@@ -38,7 +38,7 @@ class Field(NamedTuple):
     """
 
     name: str
-    kind: Kind
+    kind: FieldKind
     default: Any = None
     is_mandatory: bool = False
 
@@ -72,7 +72,7 @@ _BY_DESCRIPTOR: Final[dict[int | str, Layout]] = {}
 
 
 def define(
-    composite: Any, code: int, name: str, *kinds: Kind, optional: Sequence[str] = (), keep_nulls: bool = False
+    composite: Any, code: int, name: str, *kinds: FieldKind, optional: Sequence[str] = (), keep_nulls: bool = False
 ) -> None:
     """State how a named tuple is encoded. The default of a field in the class is what null and absence mean.
 
@@ -197,8 +197,8 @@ def list_bounds(raw: bytes, position: int) -> tuple[int, int, int]:
     raise WireError(DECODE_ERROR, f"at byte {position} a list should begin, not 0x{code:02x}")
 
 
-def _kind(name: str, codes: Iterable[int], encode_it: Encoder) -> Kind:
-    return Kind(name, {code: PLAIN[code] for code in codes}, encode_it)
+def _kind(name: str, codes: Iterable[int], encode_it: Encoder) -> FieldKind:
+    return FieldKind(name, {code: PLAIN[code] for code in codes}, encode_it)
 
 
 _TEXT_CODES: Final = (0xA1, 0xA3, 0xB1, 0xB3)  # the SDK mixes strings and symbols, so both are read as either
@@ -228,8 +228,8 @@ def _named_values(decode_map: Decoder) -> Decoder:
     return decode_named
 
 
-def _fields_kind(table: Sequence[Decoder]) -> Kind:
-    return Kind("a map by symbol", {code: _named_values(table[code]) for code in (0xC1, 0xD1)}, encode.encode_map)
+def _fields_kind(table: Sequence[Decoder]) -> FieldKind:
+    return FieldKind("a map by symbol", {code: _named_values(table[code]) for code in (0xC1, 0xD1)}, encode.encode_map)
 
 
 FIELDS: Final = _fields_kind(PLAIN)
@@ -260,7 +260,7 @@ def _encode_symbols(names: Iterable[str]) -> bytes:
     return encode.encode_array(symbols(held)) if held else b"\x40"
 
 
-SYMBOLS: Final = Kind(
+SYMBOLS: Final = FieldKind(
     "one symbol or an array of them",
     {code: _one_symbol(code) for code in _TEXT_CODES} | {code: _many_symbols(code) for code in (0xE0, 0xF0)},
     _encode_symbols,
@@ -268,7 +268,7 @@ SYMBOLS: Final = Kind(
 """A field that the specification marks `multiple`: always a tuple of str here, always an array on the wire."""
 
 
-def composite_kind(name: str, *allowed: type) -> Kind:
+def composite_kind(name: str, *allowed: type) -> FieldKind:
     """A field that holds one of some composites, which must be defined before."""
     makers = frozenset(LAYOUTS[kind].code for kind in allowed)
 
@@ -284,4 +284,4 @@ def composite_kind(name: str, *allowed: type) -> Kind:
             raise TypeError
         return encode_composite(value)
 
-    return Kind(name, {0x00: decode_nested}, encode_nested)
+    return FieldKind(name, {0x00: decode_nested}, encode_nested)

@@ -27,7 +27,7 @@ from sbclient.amqp.fields import (
     TIMESTAMP,
     UBYTE,
     UINT,
-    Kind,
+    FieldKind,
     decode_composite,
     decode_fields,
     define,
@@ -85,7 +85,7 @@ def _encode_id(value: MessageId) -> bytes:
     return encode.encode_ulong(value) if type(value) is int else encode.encode_value(value)
 
 
-_MESSAGE_ID: Final = Kind(
+_MESSAGE_ID: Final = FieldKind(
     "a string, ulong, uuid or binary",
     {code: ANY.decoders[code] for code in (0xA0, 0xA1, 0xB0, 0xB1, 0x44, 0x53, 0x80, 0x98)},
     _encode_id,

@@ -27,7 +27,7 @@ from sbclient.rules.ping import is_ping
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
-class Transfer:
+class AdmittedMessages:
     """The accepted messages of one transfer.
 
     Attributes:
@@ -50,7 +50,7 @@ def admit(
     *,
     is_partitioned: bool,
     max_batch_size_bytes: int,
-) -> Transfer:
+) -> AdmittedMessages:
     """Check the messages of one transfer to an entity.
 
     Args:
@@ -84,7 +84,7 @@ def admit(
             f"{target.path} accepts {max_batch_size_bytes} at once: send fewer"
         )
     entries = [Entry(_with_id(message, random), message.size_bytes) for message in messages]
-    return Transfer(key, entries, sum([entry.size_bytes for entry in entries]), all(map(is_ping, messages)))
+    return AdmittedMessages(key, entries, sum([entry.size_bytes for entry in entries]), all(map(is_ping, messages)))
 
 
 def _with_id(message: EncodedMessage, random: Random) -> EncodedMessage:

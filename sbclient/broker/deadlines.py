@@ -11,7 +11,7 @@ K = TypeVar("K", int, str)
 _SLACK = 64
 
 
-class Deadlines(Generic[K]):
+class DeadlineHeap(Generic[K]):
     """One time for each key. Setting, dropping and taking the earliest cost O(log n).
 
     A time that was moved or dropped stays in the heap until it reaches the top. If more than half of the heap is stale,

@@ -14,7 +14,7 @@ from random import Random
 from uuid import UUID
 
 from sbclient.amqp import EncodedMessage
-from sbclient.broker.admission import Transfer, admit, store
+from sbclient.broker.admission import AdmittedMessages, admit, store
 from sbclient.broker.changes import Changes
 from sbclient.broker.directory import NAMED_ENTITY, Directory, Entity
 from sbclient.broker.entity import OnQueueReady, PeekCursor, Queue, peek
@@ -289,7 +289,7 @@ class Namespace:
         for fragment, number in keepers:
             fragment.cancel(number)
 
-    def _admitted(self, entity: Entity, target: Queue | Topic, messages: Sequence[EncodedMessage]) -> Transfer:
+    def _admitted(self, entity: Entity, target: Queue | Topic, messages: Sequence[EncodedMessage]) -> AdmittedMessages:
         return admit(
             target,
             messages,
@@ -303,7 +303,7 @@ class Namespace:
         call: Call,
         entity: Entity,
         messages: Sequence[EncodedMessage],
-        transfer: Transfer,
+        transfer: AdmittedMessages,
         numbers: list[int] | None,
         transaction: Transaction,
         via_partition_key: str | None = None,

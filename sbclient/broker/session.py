@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
-from sbclient.broker.deadlines import Deadlines
+from sbclient.broker.deadlines import DeadlineHeap
 from sbclient.broker.entry import Entry
 
 _SLACK = 16
@@ -85,7 +85,7 @@ class Sessions:
         self._entries = entries
         self._sessions: dict[str, Session] = {}
         self._available: OrderedDict[str, None] = OrderedDict()
-        self.lock_ends: Deadlines[str] = Deadlines()
+        self.lock_ends: DeadlineHeap[str] = DeadlineHeap()
 
     def __len__(self) -> int:
         return len(self._sessions)

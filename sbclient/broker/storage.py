@@ -15,7 +15,7 @@ from typing import Final
 from sortedcontainers import SortedDict
 
 from sbclient.broker.changes import FragmentLog
-from sbclient.broker.deadlines import Deadlines
+from sbclient.broker.deadlines import DeadlineHeap
 from sbclient.broker.deduplication import DuplicateWindow, Identity
 from sbclient.broker.entry import Entry
 from sbclient.broker.policy import Policy, Usage
@@ -57,7 +57,7 @@ class Storage(ABC):
         self.counter = 0
         self.log: FragmentLog | None = None
         self._entries: SortedDict = SortedDict()
-        self._schedule: Deadlines[int] = Deadlines()
+        self._schedule: DeadlineHeap[int] = DeadlineHeap()
 
     def __len__(self) -> int:
         """Messages in every state."""

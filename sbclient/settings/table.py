@@ -6,11 +6,11 @@
     TABLE = settings_of(WriterSettings)
     values = read_texts({"batch_bytes": "64 KiB"}, TABLE, "option")
 
-The command line, the environment, a file and the options of a Spark data source give texts. `Kind.parse` checks a text
-and returns its value. Help and documentation show the other fields of `Setting`.
+The command line, the environment, a file and the options of a Spark data source give texts. `ValueKind.parse` checks
+a text and returns its value. Help and documentation show the other fields of `Setting`.
 
-The package pydantic-settings does not do this: its errors show secrets and not the place of a value, and it ignores
-unknown environment variables.
+The package pydantic-settings does not do this: its errors show values, which may be secrets, or no value at all, never
+the place of a value or a similar name; it ignores unknown environment variables, and its import takes 150 ms.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sbclient.settings.values import Parser, size_text
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """A kind of value.
 
     Attributes:
@@ -46,32 +46,32 @@ class Kind:
     unit: str = ""
 
 
-TEXT: Final = Kind("text", "TEXT", values.text, (str,))
-PATH: Final = Kind("path", "PATH", values.text, (str,))
-NAMES: Final = Kind("names", "NAME,NAME", values.names, (str, list))
-FLAG: Final = Kind("true or false", "", values.flag, (bool,))
-RATE: Final = Kind("number", "NUMBER", values.rate, (int, float))
-SIZE: Final = Kind("size", "SIZE", values.size, (int, str), "bytes")
-NUMBERS: Final = Kind("whole numbers", "N,N", values.numbers, (int, list))
+TEXT: Final = ValueKind("text", "TEXT", values.text, (str,))
+PATH: Final = ValueKind("path", "PATH", values.text, (str,))
+NAMES: Final = ValueKind("names", "NAME,NAME", values.names, (str, list))
+FLAG: Final = ValueKind("true or false", "", values.flag, (bool,))
+RATE: Final = ValueKind("number", "NUMBER", values.rate, (int, float))
+SIZE: Final = ValueKind("size", "SIZE", values.size, (int, str), "bytes")
+NUMBERS: Final = ValueKind("whole numbers", "N,N", values.numbers, (int, list))
 
 
-def whole(least: int, most: int | None = None) -> Kind:
+def whole(least: int, most: int | None = None) -> ValueKind:
     """Return the kind of whole numbers from `least` to `most`; None = no upper limit."""
     word = f"whole number from {least}" + ("" if most is None else f" to {most:,}")
-    return Kind(word, "N", values.whole(least, most), (int,))
+    return ValueKind(word, "N", values.whole(least, most), (int,))
 
 
-def duration(least_s: float = 0.0, most_s: float = float("inf")) -> Kind:
+def duration(least_s: float = 0.0, most_s: float = float("inf")) -> ValueKind:
     """Return the kind of durations in seconds within a range."""
     word = f"duration from {duration_text(least_s)}" + (
         "" if most_s == float("inf") else f" to {duration_text(most_s)}"
     )
-    return Kind(word, "DURATION", values.duration(least_s, most_s), (int, float, str), "seconds")
+    return ValueKind(word, "DURATION", values.duration(least_s, most_s), (int, float, str), "seconds")
 
 
-def choice(*words: str) -> Kind:
+def choice(*words: str) -> ValueKind:
     """Return the kind of one of some words."""
-    return Kind(" or ".join(words), "|".join(words), values.choice(*words), (str,))
+    return ValueKind(" or ".join(words), "|".join(words), values.choice(*words), (str,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Setting:
 
     name: str
     attribute: str
-    kind: Kind
+    kind: ValueKind
     default: Any
     about: str
     group: str
@@ -123,7 +123,7 @@ def setting(
     about: str,
     group: str = "",
     *,
-    kind: Kind | None = None,
+    kind: ValueKind | None = None,
     default: Any = None,
     unit: str = "",
     name: str | None = None,
@@ -156,7 +156,7 @@ def settings_of(
     return MappingProxyType({row.name: row for row in rows})
 
 
-def kind_of(hint: Any) -> Kind:
+def kind_of(hint: Any) -> ValueKind:
     """Return the kind of the values of a type: `bool`, `str`, `tuple[str, ...]` or a `Literal`, or one of them or None.
 
     Raises:

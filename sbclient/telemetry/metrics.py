@@ -41,7 +41,7 @@ SIDE: Final = "sbclient.side"
 Attributes: TypeAlias = Mapping[str, str | int]
 
 
-class Kind(StrEnum):
+class InstrumentKind(StrEnum):
     """The kind of an instrument. The values of the last two are collected when a reader collects."""
 
     COUNTER = "counter"
@@ -60,7 +60,7 @@ class Instrument:
     """
 
     name: str
-    kind: Kind
+    kind: InstrumentKind
     unit: str
     description: str
     attributes: tuple[str, ...]
@@ -70,143 +70,143 @@ _ENTITY: Final = (DESTINATION, SERVER, PORT)
 
 OPERATION_DURATION: Final = Instrument(
     "messaging.client.operation.duration",
-    Kind.HISTOGRAM,
+    InstrumentKind.HISTOGRAM,
     "s",
     "Duration of a call that sends messages, including retries and diversion.",
     (SYSTEM, OPERATION, *_ENTITY, ROUTE, OUTCOME, ERROR),
 )
 SENT: Final = Instrument(
     "messaging.client.sent.messages",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{message}",
     "Messages that were sent, by route and outcome.",
     (SYSTEM, OPERATION, *_ENTITY, ROUTE, OUTCOME, ERROR),
 )
 CONSUMED: Final = Instrument(
     "messaging.client.consumed.messages",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{message}",
     "Messages that were returned to the application.",
     (SYSTEM, OPERATION, *_ENTITY),
 )
 FAILOVER_STATE: Final = Instrument(
     "sbclient.failover.state",
-    Kind.UP_DOWN_COUNTER,
+    InstrumentKind.UP_DOWN_COUNTER,
     "{client}",
     "Number of clients of this process for which the entity is in that state: 1 or 0 if there is one client.",
     (*_ENTITY, STATE),
 )
 FAILOVER_AGE: Final = Instrument(
     "sbclient.failover.age",
-    Kind.GAUGE,
+    InstrumentKind.GAUGE,
     "s",
     "Time since the entity entered its current state.",
     (*_ENTITY, STATE),
 )
 TRANSITIONS: Final = Instrument(
     "sbclient.failover.transitions",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{transition}",
     "State changes of an entity, by new state and reason.",
     (*_ENTITY, STATE, REASON),
 )
 DIVERTED: Final = Instrument(
     "sbclient.diverted.messages",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{message}",
     "Messages for an entity that were accepted by a backlog queue instead.",
     _ENTITY,
 )
 PING_DURATION: Final = Instrument(
     "sbclient.ping.duration",
-    Kind.HISTOGRAM,
+    InstrumentKind.HISTOGRAM,
     "s",
     "Time until a ping was accepted or rejected.",
     (*_ENTITY, OUTCOME, ERROR),
 )
 DRAINED: Final = Instrument(
     "sbclient.syphon.drained.messages",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{message}",
     "Backlog messages that were accepted by their entity in the primary.",
     _ENTITY,
 )
 DEAD_LETTERED: Final = Instrument(
     "sbclient.syphon.dead_lettered.messages",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{message}",
     "Messages that were dead-lettered in their backlog queue because they cannot be forwarded.",
     (*_ENTITY, REASON),
 )
 PARKED: Final = Instrument(
     "sbclient.syphon.parked.messages",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{message}",
     "Number of times that a message was parked in its backlog queue because its entity rejects messages.",
     _ENTITY,
 )
 UNAVAILABLE_DESTINATIONS: Final = Instrument(
     "sbclient.syphon.unavailable.destinations",
-    Kind.UP_DOWN_COUNTER,
+    InstrumentKind.UP_DOWN_COUNTER,
     "{entity}",
     "Entities of the primary that reject the messages of a syphon of this process.",
     (SERVER, PORT),
 )
 BACKLOG_DEPTH: Final = Instrument(
     "sbclient.backlog.depth",
-    Kind.GAUGE,
+    InstrumentKind.GAUGE,
     "{message}",
     "Messages known to be in a backlog queue: waiting, parked or dead-lettered.",
     (*_ENTITY, STATE),
 )
 BACKLOG_AGE: Final = Instrument(
     "sbclient.backlog.oldest.age",
-    Kind.GAUGE,
+    InstrumentKind.GAUGE,
     "s",
     "Age of the oldest message known to wait in a backlog queue; 0 if there is none.",
     _ENTITY,
 )
 UNPROVISIONED: Final = Instrument(
     "sbclient.backlog.unprovisioned",
-    Kind.UP_DOWN_COUNTER,
+    InstrumentKind.UP_DOWN_COUNTER,
     "{client}",
     "Number of clients of this process whose backlog queues are not provisioned, so that they cannot divert sends.",
     (SERVER, PORT),
 )
 QUARANTINES: Final = Instrument(
     "sbclient.backlog.quarantines",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{quarantine}",
     "Number of times that a backlog queue failed and was put into quarantine.",
     (*_ENTITY, ERROR),
 )
 QUARANTINED: Final = Instrument(
     "sbclient.backlog.quarantined",
-    Kind.UP_DOWN_COUNTER,
+    InstrumentKind.UP_DOWN_COUNTER,
     "{client}",
     "Number of clients of this process that have the backlog queue in quarantine: 1 or 0 if there is one client.",
     _ENTITY,
 )
 CREDENTIAL_REJECTIONS: Final = Instrument(
     "sbclient.credential.rejections",
-    Kind.COUNTER,
+    InstrumentKind.COUNTER,
     "{rejection}",
     "Number of times that a namespace rejected the credential of this process.",
     (SERVER, PORT),
 )
 WORKER_READY: Final = Instrument(
     "sbclient.worker.ready",
-    Kind.GAUGE,
+    InstrumentKind.GAUGE,
     "1",
     "1 if the worker is ready, with an empty reason; otherwise 0 for each reason.",
     (REASON, SERVER, PORT),
 )
 WORKER_PAUSED: Final = Instrument(
-    "sbclient.worker.paused", Kind.GAUGE, "1", "1 if the worker is paused, otherwise 0.", (SERVER, PORT)
+    "sbclient.worker.paused", InstrumentKind.GAUGE, "1", "1 if the worker is paused, otherwise 0.", (SERVER, PORT)
 )
 NAMESPACE_REACHABLE: Final = Instrument(
     "sbclient.namespace.reachable",
-    Kind.GAUGE,
+    InstrumentKind.GAUGE,
     "1",
     "1 if the worker can use the namespace; 0 if it is unreachable or rejects the credential. Absent before an answer.",
     (SIDE, SERVER, PORT),
@@ -322,13 +322,15 @@ def _histogram(meter: Meter, instrument: Instrument) -> Any:
     )
 
 
-_MAKERS: Final[Mapping[Kind, Callable[[Meter, Instrument], Any]]] = {
-    Kind.COUNTER: lambda meter, one: meter.create_counter(one.name, one.unit, one.description),
-    Kind.HISTOGRAM: _histogram,
-    Kind.UP_DOWN_COUNTER: lambda meter, one: meter.create_observable_up_down_counter(
+_MAKERS: Final[Mapping[InstrumentKind, Callable[[Meter, Instrument], Any]]] = {
+    InstrumentKind.COUNTER: lambda meter, one: meter.create_counter(one.name, one.unit, one.description),
+    InstrumentKind.HISTOGRAM: _histogram,
+    InstrumentKind.UP_DOWN_COUNTER: lambda meter, one: meter.create_observable_up_down_counter(
         one.name, [_callback(one)], one.unit, one.description
     ),
-    Kind.GAUGE: lambda meter, one: meter.create_observable_gauge(one.name, [_callback(one)], one.unit, one.description),
+    InstrumentKind.GAUGE: lambda meter, one: meter.create_observable_gauge(
+        one.name, [_callback(one)], one.unit, one.description
+    ),
 }
 
 
@@ -376,7 +378,7 @@ def states(instrument: Instrument) -> Iterator[tuple[tuple[tuple[str, str | int]
     """Yield the current values of an observable instrument, one for each set of attributes: the sum, or the largest
     for a gauge."""
     found: dict[tuple[tuple[str, str | int], ...], float] = {}
-    together = max if instrument.kind is Kind.GAUGE else _sum
+    together = max if instrument.kind is InstrumentKind.GAUGE else _sum
     for watched in _watched:
         for one, value, attributes in getattr(watched(), "measured", tuple)():
             if one is instrument:

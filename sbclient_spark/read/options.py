@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.settings import values
-from sbclient.settings.table import NAMES, SIZE, TEXT, Kind, setting, whole
+from sbclient.settings.table import NAMES, SIZE, TEXT, ValueKind, setting, whole
 from sbclient_spark.options import (
     ConnectionOptions,
     checked_values,
@@ -52,9 +52,9 @@ def _sessions(name: str, value: str) -> tuple[str, ...]:
     return () if value.strip().lower() == "all" else values.names(name, value)
 
 
-SESSIONS: Final = Kind("all, or session ids", "all|ID,ID", _sessions, (str, list))
-START: Final = Kind("sequence number, earliest or latest", "N", _start, (int, str))
-TIMESTAMP: Final = Kind("timestamp", "TIMESTAMP", _timestamp, (str,))
+SESSIONS: Final = ValueKind("all, or session ids", "all|ID,ID", _sessions, (str, list))
+START: Final = ValueKind("sequence number, earliest or latest", "N", _start, (int, str))
+TIMESTAMP: Final = ValueKind("timestamp", "TIMESTAMP", _timestamp, (str,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

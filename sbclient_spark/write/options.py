@@ -14,7 +14,7 @@ from sbclient.rules.entity_path import check_entity_path
 from sbclient.settings.table import (
     RATE,
     TEXT,
-    Kind,
+    ValueKind,
     duration,
     setting,
     whole,
@@ -38,7 +38,7 @@ Ordering = Literal["none", "session"]
 Requirement = Literal["error", "warn", "off"]
 
 _LINGER: Final = whole(0, 60_000)
-MILLISECONDS: Final = Kind("milliseconds", "N", lambda name, text: _LINGER.parse(name, text) / 1000, (int,))
+MILLISECONDS: Final = ValueKind("milliseconds", "N", lambda name, text: _LINGER.parse(name, text) / 1000, (int,))
 
 
 def _local_path(name: str, value: str) -> str:
@@ -52,7 +52,7 @@ def _local_path(name: str, value: str) -> str:
     return parts.path
 
 
-LOCAL_PATH: Final = Kind("absolute path", "PATH", _local_path, (str,))
+LOCAL_PATH: Final = ValueKind("absolute path", "PATH", _local_path, (str,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbclient.broker.deadlines import Deadlines
+from sbclient.broker.deadlines import DeadlineHeap
 
 MOVES = st.lists(
     st.one_of(
@@ -21,7 +21,7 @@ MOVES = st.lists(
 
 @given(MOVES)
 def test_deadlines_behave_like_a_dict_of_times(moves: list[tuple[str, int, int]]) -> None:
-    deadlines: Deadlines[int] = Deadlines()
+    deadlines: DeadlineHeap[int] = DeadlineHeap()
     model: dict[int, float] = {}
     for move, key, at in moves:
         if move == "set":
@@ -40,7 +40,7 @@ def test_deadlines_behave_like_a_dict_of_times(moves: list[tuple[str, int, int]]
 
 
 def test_replaced_deadlines_do_not_accumulate() -> None:
-    deadlines: Deadlines[str] = Deadlines()
+    deadlines: DeadlineHeap[str] = DeadlineHeap()
     for at in range(10_000):
         deadlines.set("lock", at)
     assert len(deadlines._heap) <= 70

@@ -15,7 +15,7 @@ import pytest
 from sbclient import prometheus
 from sbclient.rules.failover import FailoverEvent, FailoverState
 from sbclient.telemetry import metrics, tracing
-from sbclient.telemetry.metrics import Instrument, Kind
+from sbclient.telemetry.metrics import Instrument, InstrumentKind
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ def row(instrument: Instrument) -> str:
 
 def prometheus_name(instrument: Instrument) -> str:
     unit = "_seconds" if instrument.unit == "s" else ""
-    total = "_total" if instrument.kind is Kind.COUNTER else ""
+    total = "_total" if instrument.kind is InstrumentKind.COUNTER else ""
     return instrument.name.replace(".", "_") + unit + total
 
 
@@ -77,9 +77,9 @@ def exposed() -> Iterator[set[str]]:
     prometheus.start()
     metrics.watch(everything)
     for instrument in metrics.INSTRUMENTS:
-        if instrument.kind is Kind.COUNTER:
+        if instrument.kind is InstrumentKind.COUNTER:
             metrics.add(instrument, 1, {})
-        elif instrument.kind is Kind.HISTOGRAM:
+        elif instrument.kind is InstrumentKind.HISTOGRAM:
             metrics.record(instrument, 1.0, {})
     text = prometheus.exposition()[1].decode()
     yield {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
@@ -89,7 +89,7 @@ def exposed() -> Iterator[set[str]]:
 def test_prometheus_sees_every_metric_under_the_name_that_the_page_derives(exposed: set[str]) -> None:
     for instrument in metrics.INSTRUMENTS:
         name = prometheus_name(instrument)
-        assert (f"{name}_bucket" if instrument.kind is Kind.HISTOGRAM else name) in exposed
+        assert (f"{name}_bucket" if instrument.kind is InstrumentKind.HISTOGRAM else name) in exposed
     assert set(NAME.findall(PAGE)) - labels() <= exposed
 
 
