@@ -305,6 +305,7 @@ class History:
     Attributes:
         epoch: what the clock says when the run begins, so that moments can be printed from 0.
         deleted: how many copies of each uid were deleted together with their entity.
+        deleted_at: when an entity was last deleted, by side and path.
         ended_at: when each client that sends was closed.
         resting: which backlog queues a client reported as quarantined, and when.
         cuts: how often each side's connections break within a call, from 0 to 1.
@@ -331,6 +332,7 @@ class History:
         self.resting: list[tuple[float, str, tuple[str, ...]]] = []
         self.logged: list[str] = []
         self.deleted: defaultdict[str, int] = defaultdict(int)
+        self.deleted_at: dict[tuple[str, str], float] = {}
         self.deaths: list[tuple[float, str]] = []
         self.violations: list[Violation] = []
         self.telling: list[str] = []

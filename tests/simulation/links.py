@@ -209,13 +209,15 @@ class WiredReceiver:
         return self._inner.session_locked_until_utc
 
     async def open(self, *, timeout_s: float) -> None:
+        begun_at = self._wire.history.now()
         await self._wire.call(lambda: self._inner.open(timeout_s=timeout_s))
-        self._note_session()
+        self._note_session(begun_at)
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
         async def work() -> list[ServiceBusReceivedMessage]:
+            begun_at = self._wire.history.now()
             messages = await self._inner.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
-            self._note_session()
+            self._note_session(begun_at)
             self._take(messages, is_deferred=False)
             return messages
 
@@ -341,15 +343,16 @@ class WiredReceiver:
 
     # -- what is seen --------------------------------------------------------------------------------------------
 
-    def _note_session(self) -> None:
+    def _note_session(self, begun_at: float) -> None:
         session_id, until = self._inner.session_id, self._inner.session_locked_until_utc
         if session_id is None or until is None or self._hold is not None:
             return
         wire, history = self._wire, self._wire.history
         now = history.now()
         grant = history.grant_of(wire.side, self._path, session_id, until.timestamp())
-        # An answer may be so late that the lock has ended on its way.
-        is_over = until.timestamp() <= now or (grant is not None and grant.ended_at <= now)
+        # An answer may be so late that the lock, or the entity, has ended on its way.
+        deleted_at = history.deleted_at.get((wire.side, self._path), -math.inf)
+        is_over = until.timestamp() <= now or (grant is not None and grant.ended_at <= now) or deleted_at >= begun_at
         for other in reversed([] if is_over else history.session_holds):
             same = other.side == wire.side and other.path == self._path and other.session_id == session_id
             if same and other.ended_at > now and other.locked_until > now + GRAIN_S:
@@ -359,6 +362,8 @@ class WiredReceiver:
         self._hold = SessionHold(
             wire.life.name, self._number, wire.side, self._path, session_id, now, until.timestamp(), until.timestamp()
         )
+        if deleted_at >= begun_at:
+            self._hold.ended_at = deleted_at
         if grant is not None:
             grant.hold = self._hold
             self._hold.ended_at = min(self._hold.ended_at, grant.ended_at)

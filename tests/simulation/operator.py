@@ -283,6 +283,8 @@ class Operator:
             for uid, count in lost.items():
                 self._history.deleted[uid] += count
             side = "primary" if host is self._pair.primary else "secondary"
+            for each in (path, *below):
+                self._history.deleted_at[side, each] = self._history.now()
             for hold in self._history.session_holds:
                 if hold.side == side and hold.path in (path, *below):
                     hold.ended_at = min(hold.ended_at, self._history.now())

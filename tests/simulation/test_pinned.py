@@ -43,6 +43,10 @@ from tests.simulation.run import run_seed
         (1000532339, "the checker of graces counted a copy that the syphon received after its attempt"),
         (1000704231, "an answer that took 30 s counted as 30 s in which the entity was missing"),
         (1000826935, "a drain ended for good if parked messages took all the room of a queue during a scan"),
+        (
+            2225924333,
+            "the checker did not know that the entity of a session was deleted before the answer",
+        ),
         (600001726, "credit was granted on a link of which the attach had just ended the session"),
     ],
 )
