@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sbclient.amqp.batch import EncodedBatch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
-from sbclient.amqp.encode import encode_value
+from sbclient.amqp.encode import encode_string, encode_value, sized_map
 from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_message
 from sbclient.amqp.errors import EncodeError, WireError
 from sbclient.amqp.fields import encode_composite
@@ -342,6 +342,15 @@ def test_sections_of_a_message_are_decoded_as_encoded() -> None:
     assert (sections.body_code, sections.sequences(), sections.footer) == (SEQUENCE, [[1], ["x"]], {"f": None})
     assert sections.data() == []
     assert Sections(encode_sections(value=None)).body_code == VALUE
+
+
+def test_delivery_has_decimals_in_the_form_of_the_service() -> None:
+    standard, service = bytes.fromhex("94303e" + "00" * 13 + "7d"), bytes.fromhex("940c3e" + "00" * 13 + "7d")
+    other = encode_string("a") + b"\x54\x05"
+    for sent in (standard, service):
+        raw = b"\x00\x53\x74" + sized_map(other + encode_string("price") + sent, 4) + b"\x00\x53\x75\xa0\x00"
+        delivered = Sections(encode_delivery(Sections(raw), BrokerAnnotations(7, 8, 2, 3_000, 9, TOKEN)))
+        assert delivered.raw_value(APPLICATION_PROPERTIES) == sized_map(other + encode_string("price") + service, 4)
 
 
 def test_delivery_keeps_the_bare_bytes_and_the_senders_annotations() -> None:

@@ -74,6 +74,11 @@ def test_a_property_is_the_same_again_with_the_same_type(value: Any) -> None:
     assert encode_value(again) == encode_value(value)
 
 
+@pytest.mark.parametrize("body", [{"uuid": "x"}, {"encoded": "AA=="}, {"a": {"long": "1"}}, {"base64": ""}])
+def test_a_map_that_looks_like_a_value_with_a_type_stays_a_map(body: Any) -> None:
+    assert encode_value(value_of_json(json.loads(json.dumps(value_json(body))))) == encode_value(body)
+
+
 @given(value=BODIES)
 def test_a_body_of_any_values_is_encoded_equally_after_its_way_through_json(value: Any) -> None:
     raw = encode_value(value)
