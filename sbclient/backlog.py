@@ -33,7 +33,7 @@ from sbclient.message import (
 )
 from sbclient.pairing.pair import Pair
 from sbclient.rules.entity_path import dead_letter_path
-from sbclient.rules.envelope import PATH
+from sbclient.rules.envelope import path_of
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.dead_letters import TIMEOUT_S, DeadLetters, Selection, everything, pages
@@ -98,8 +98,8 @@ class BacklogQueueView(DestinationView):
 
     def count(self, message: ServiceBusReceivedMessage, seen: DestinationView) -> None:
         """Count one message, in total and for its destination."""
-        path = message.application_properties.get(PATH)
-        place = path if isinstance(path, str) else UNKNOWN_DESTINATION
+        path = path_of(message)
+        place = UNKNOWN_DESTINATION if path is None else path
         self.add(seen)
         self.by_destination.setdefault(place, DestinationView()).add(seen)
 

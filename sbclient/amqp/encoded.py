@@ -44,6 +44,7 @@ from sbclient.amqp.sections import (
     Sections,
     list_fields,
     map_entries,
+    rewritten_map,
 )
 from sbclient.amqp.types import Binary, Opaque, Timestamp, TypedInteger
 from sbclient.delivery import expiry
@@ -376,7 +377,9 @@ class EncodedMessage:
 
     def with_added(self, properties: Mapping[str, PropertyValue]) -> EncodedMessage:
         """Return a message with further application properties; they replace those of the same name."""
-        return self.with_properties({**self.application_properties, **properties})
+        added, count = encode_entries(properties)
+        raw = self.sections.raw_value(APPLICATION_PROPERTIES)
+        return self.rewritten(application_properties=rewritten_map(raw, properties.__contains__, added, count))
 
     def encoded_properties(self, properties: Mapping[str, PropertyValue], own: Mapping[str, PropertyValue]) -> bytes:
         """Encode the map of application properties; values that have not changed keep their encoding.

@@ -284,12 +284,19 @@ class Sections:
 
     @property
     def application_properties(self) -> dict[str, Any]:
-        """The application properties; values keep their AMQP types, see `amqp.types`."""
+        """The application properties; values keep their AMQP types, see `amqp.types`. Of equal names the last counts.
+
+        A message with equal names is invalid, but it has been stored, and its receiver must be able to settle it.
+        """
         place = self._bounds[4]
         usual = {} if place is None else read_texts(self.payload, place[1], place[2])
         if usual is not None:
             return usual
-        properties = self._map(APPLICATION_PROPERTIES, typed=True)
+        try:
+            properties = self._map(APPLICATION_PROPERTIES, typed=True)
+        except WireError:
+            entries = map_entries(self.raw_value(APPLICATION_PROPERTIES))
+            properties = {name: decode_at(entry, skip_value(entry, 0), typed=True)[0] for name, entry in entries}
         for name in properties:
             if type(name) is not str:
                 raise WireError(INVALID_FIELD, "the name of an application property is not a string")

@@ -127,8 +127,9 @@ class Entry:
 
     def received(self) -> ServiceBusReceivedMessage:
         """The message as a receiver gets it."""
+        added = self.added_properties
         received = ServiceBusReceivedMessage.of(
-            self.content,
+            self.content.with_added(added) if added else self.content,
             sequence_number=self.number,
             enqueued_sequence_number=self.number if self.original_number is None else self.original_number,
             enqueued_time_utc=utc_datetime(self.enqueued_at),
@@ -141,8 +142,6 @@ class Entry:
         )
         if self.expires_at <= _LAST_TIME:
             _limit_ttl(received, self.expires_at - self.enqueued_at)
-        if added := self.added_properties:
-            received.application_properties.update(added)
         return received
 
 

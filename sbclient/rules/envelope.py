@@ -207,6 +207,18 @@ def unseal(
     return Unsealed(destination, message, lifetime)
 
 
+def path_of(message: ServiceBusReceivedMessage) -> str | None:
+    """Return what a message of a backlog queue has as its destination; None if that is no string, or unreadable."""
+    try:
+        for name, entry in _entries(encoded_content(message)):
+            if name == PATH:
+                path = decode_at(entry, skip_value(entry, 0))[0]
+                return path if isinstance(path, str) else None
+    except WireError:
+        pass
+    return None
+
+
 def _entries(message: EncodedMessage) -> Iterable[tuple[str, bytes]]:
     """Return the encoded application properties by name."""
     raw = message.sections.raw_value(APPLICATION_PROPERTIES)

@@ -15,7 +15,7 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
 from sbclient.rate_limit import RateLimits
 from sbclient.rules.entity_path import canonical
-from sbclient.rules.envelope import PATH
+from sbclient.rules.envelope import path_of
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.destination import Destination
 from sbclient.syphon.source import TRIES_UNTIL_EMPTY, InFlight, Source
@@ -73,8 +73,8 @@ class Destinations:
 
     def can_forward(self, message: ServiceBusReceivedMessage) -> bool:
         """Return whether a waiting message can be sent or dead-lettered now: its destination does not refuse it."""
-        path = message.application_properties.get(PATH)
-        destination = self._known.get(canonical(path)) if isinstance(path, str) else None
+        path = path_of(message)
+        destination = None if path is None else self._known.get(canonical(path))
         return destination is None or destination.can_forward()
 
     def parked_in(self, source: Source) -> list[dict[int | str, None]]:

@@ -18,7 +18,7 @@ from sbclient.pairing.state import PairState
 from sbclient.retry import repeat
 from sbclient.rules.backoff import growing
 from sbclient.rules.entity_path import is_entity_path
-from sbclient.rules.envelope import PATH
+from sbclient.rules.envelope import path_of
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from sbclient.syphon.budget import SyphonBudget
 from sbclient.syphon.destination import FORGET_AFTER_S
@@ -241,8 +241,8 @@ class QueueSource(Source):
         return Scan(active, forwardable, forgotten)
 
     def _remember(self, message: ServiceBusReceivedMessage) -> bool:
-        path = message.application_properties.get(PATH)
-        if isinstance(path, str) and is_entity_path(path):
+        path = path_of(message)
+        if path is not None and is_entity_path(path):
             return self._destinations.remember_parked(self, path, message.sequence_number)
         if len(self._nameless) >= NAMELESS_KEPT:
             return False

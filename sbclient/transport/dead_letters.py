@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from sbclient.amqp import EncodedBatch, encode_message
+from sbclient.amqp import EncodedBatch
+from sbclient.amqp.encoded import encoded_content
+from sbclient.amqp.sections import APPLICATION_PROPERTIES, rewritten_map
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.errors import ServiceBusError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusReceivedMessage
@@ -38,6 +40,10 @@ async def pages(transport: Transport, path: str) -> AsyncGenerator[Sequence[Serv
             number = page[-1].sequence_number + 1
     finally:
         await link.close()
+
+
+_OWN: Final = frozenset((DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION))
+"""The application properties of a dead letter that its copy does not have."""
 
 
 class DeadLetters:
@@ -82,11 +88,10 @@ class DeadLetters:
         sender = self._transport.open_sender(self._target)
 
         async def send(message: ServiceBusReceivedMessage) -> None:
-            properties = dict(message.application_properties)
-            for own in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
-                properties.pop(own, None)
-            changes = {"message_id": _other_id(message)} if detects_duplicates else {}
-            copy = encode_message(message.copy(application_properties=properties, **changes))
+            content = encoded_content(message)
+            properties = rewritten_map(content.sections.raw_value(APPLICATION_PROPERTIES), _OWN.__contains__)
+            changes: dict[str, Any] = {"message_id": _other_id(message)} if detects_duplicates else {}
+            copy = content.rewritten(application_properties=properties, **changes)
             await sender.send(EncodedBatch([copy]), timeout_s=TIMEOUT_S)
 
         try:

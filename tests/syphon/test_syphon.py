@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 
 from sbclient import clock
-from sbclient.amqp import EncodedMessage
+from sbclient.amqp import EncodedBatch, EncodedMessage
+from sbclient.amqp.encode import encode_value, sized_map
+from sbclient.amqp.types import Described, Int, Long, Symbol
+from sbclient.backlog import Backlog
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import (
@@ -205,6 +208,30 @@ async def test_forged_and_malformed_messages_are_dead_lettered_with_a_stable_rea
     assert ("syphon.dead_lettered", {"reason": reason, "queue": BACKLOG[0]}) in [
         (event.name, event.facts) for event in client.pair.events()
     ]
+
+
+async def test_time_to_live_in_both_forms_or_of_another_type_is_dead_lettered_and_kept(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    span = Described(Symbol("com.microsoft:timespan"), Long(600_000_000))
+    other = [Described(Symbol("com.microsoft:timespan"), Int(6)), Described(Symbol("x:y"), Long(6))]
+    odd: list[list[Any]] = [[span, "PT1M"], *([value] for value in other)]
+    async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(BACKLOG[0]) as sender:
+        for values in [*odd, [span], ["PT1M"]]:
+            entries = [("x-ms-path", QUEUE), *(("x-ms-timetolive", value) for value in values)]
+            content = b"".join(encode_value(part) for entry in entries for part in entry)
+            raw = b"\x00\x53\x74" + sized_map(content, 2 * len(entries)) + b"\x00\x53\x75\xa0\x01x"
+            await sender.send_encoded(EncodedBatch([EncodedMessage(raw)]))
+    report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (2, {"PropertyMalformed": 3})
+    forwarded = await taken(pair)
+    assert [message.time_to_live for message in forwarded] == [timedelta(minutes=1)] * 2
+    view, *_ = await Backlog(client.pair).survey()
+    assert view.dead_letters == {"PropertyMalformed": 3}
+    assert await Backlog(client.pair).resubmit() == 3
+    assert (await client.run_syphon(until="empty")).dead_lettered == {"PropertyMalformed": 3}
+    dead = await dead_letters(pair)
+    assert [str(message) for message in dead] == ["x"] * 3
 
 
 async def test_destination_outside_the_allowed_ones_gets_nothing(pair: MemoryPair) -> None:
