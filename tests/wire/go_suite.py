@@ -34,7 +34,11 @@ SUITE_S: Final = 1_200.0
 RIGHTS: Final = {"NoManage": ["Listen", "Send"], "SendOnly": ["Send"], "ListenOnly": ["Listen"]}
 """The keys of the Standard namespace besides the root key, as the template of the suite creates them."""
 
-KNOWN: Final[Mapping[str, str]] = {}
+KNOWN: Final[Mapping[str, str]] = {
+    "TestSender_SendAMQPMessageWithMultipleByteSlicesInData": (
+        "expects no x-opt-enqueue-sequence-number, which a trace of the service shows: azure-service-bus-dotnet 484"
+    ),
+}
 """Tests that fail, and why."""
 
 _OUTCOMES: Final = {"pass": "passed", "fail": "failed", "skip": "skipped"}
