@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sbclient import clock
 from sbclient.amqp import EncodedMessage
@@ -47,6 +47,20 @@ log = get_logger(__name__)
 EVENTS_KEPT: Final = 1000
 
 
+class _Outage(NamedTuple):
+    """An outage of an entity, from its first error on.
+
+    Attributes:
+        began_at: monotonic seconds.
+        error: the class of the first error; None if the application forced the failover.
+        diverted_before: the number of messages that had been sent to the backlog before.
+    """
+
+    began_at: float
+    error: str | None
+    diverted_before: int
+
+
 class PairedEntity:
     """One queue or topic of the primary, shared by every sender of the client.
 
@@ -72,6 +86,7 @@ class PairedEntity:
         )
         self.failed_over = asyncio.Event()
         self.diverted = 0
+        self._outage: _Outage | None = None
         self.sessions = KnownSessions()
         self.attributes = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
 
@@ -127,23 +142,33 @@ class PairedEntity:
             self.failed_over.set()
         else:
             self.failed_over.clear()
-        facts: dict[str, Any] = {"reason": str(transition.event)} | ({} if cause is None else {"error": cause})
         why = {metrics.STATE: str(transition.after), metrics.REASON: str(transition.event)}
         metrics.add(metrics.TRANSITIONS, 1, {**self.attributes, **why})
+        now = clock.monotonic()
+        outage = self._outage or _Outage(now, None if cause is None else type(cause).__name__, self.diverted)
+        self._outage = None if transition.after is FailoverState.HEALTHY else outage
+        facts: dict[str, Any] = {"namespace": self._pair.primary.namespace, "reason": str(transition.event)}
         if transition.after is FailoverState.SUSPECT:
             self._pair.record(
                 "failover.suspected",
-                "sends to {path!r} fail; the failover interval begins ({reason}, {error})",
+                "sends to {path!r} of {namespace} fail with {error}; if this lasts {interval_s:g} s they are diverted",
                 self.path,
                 level=logging.WARNING,
+                error=outage.error,
+                interval_s=self._pair.options.failover_interval.total_seconds(),
                 **facts,
             )
-        elif transition.after is FailoverState.FAILED_OVER:
+            self._pair.note_change(self)
+            return
+        facts["seconds"] = round(now - outage.began_at, 1)
+        if transition.after is FailoverState.FAILED_OVER:
             self._pair.record(
                 "failover.engaged",
-                "failover engaged for {path!r}; sends go to the backlog ({reason})",
+                "failover engaged for {path!r} of {namespace} after {seconds} s ({reason}, {error}); sends go to the "
+                "backlog",
                 self.path,
                 level=logging.WARNING,
+                error=outage.error,
                 **facts,
             )
         elif transition.event is FailoverEvent.ENTITY_MISSING:
@@ -157,10 +182,21 @@ class PairedEntity:
             )
         elif transition.before is FailoverState.FAILED_OVER:
             self._pair.record(
-                "failover.recovered", "{path!r} recovered; sends go to the primary ({reason})", self.path, **facts
+                "failover.recovered",
+                "{path!r} of {namespace} recovered after {seconds} s, {diverted:,} diverted ({reason}, {error}); sends "
+                "go to the primary",
+                self.path,
+                diverted=self.diverted - outage.diverted_before,
+                error=outage.error,
+                **facts,
             )
         else:
-            self._pair.record("failover.cleared", "{path!r} answered again; no failover ({reason})", self.path, **facts)
+            self._pair.record(
+                "failover.cleared",
+                "{path!r} of {namespace} answered again after {seconds} s; no failover ({reason})",
+                self.path,
+                **facts,
+            )
         self._pair.note_change(self)
 
 

@@ -75,7 +75,26 @@ async def test_sends_are_diverted_during_an_outage_and_forwarded_after_it(
         await sender.send_messages(ServiceBusMessage("after"))
         assert (await client.run_syphon(until="empty")).drained == 1
     assert texts(await taken(pair)) == ["before", "after", "during"]
+    suspected, engaged, recovered = client.pair.events()
     assert names(client) == ["failover.suspected", "failover.engaged", "failover.recovered"]
+    for event in (suspected, engaged, recovered):
+        assert event.facts["namespace"] == "memory://contoso"
+        assert event.facts["error"] == "ServiceBusConnectionError"
+    assert engaged.facts["seconds"] == pytest.approx(60.0, abs=0.3)
+    assert recovered.facts["diverted"] == 1
+    assert recovered.facts["seconds"] == pytest.approx((recovered.at_utc - suspected.at_utc).total_seconds(), abs=0.1)
+
+
+async def test_each_outage_is_told_with_its_own_duration_and_count(pair: MemoryPair, client: ServiceBusClient) -> None:
+    for count in (2, 3):
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            for _ in range(count):
+                await sender.send_messages(ServiceBusMessage("x"))
+            await clock.sleep(10.0 * count)
+        client.pair.mark_healthy(QUEUE)
+    ended = [event.facts for event in client.pair.events() if event.name == "failover.recovered"]
+    assert [(facts["seconds"], facts["diverted"]) for facts in ended] == [(20.0, 2), (30.0, 3)]
 
 
 async def test_send_to_a_failed_over_entity_does_not_wait(pair: MemoryPair, client: ServiceBusClient) -> None:
@@ -475,7 +494,11 @@ async def test_status_describes_the_pair(pair: MemoryPair, client: ServiceBusCli
     assert len(status.backlog_queues) == 10
     assert status.entities[QUEUE].since_utc == datetime.fromtimestamp(1_700_000_005.0, UTC)
     assert [(event.name, event.path, event.facts) for event in client.pair.events()] == [
-        ("failover.engaged", QUEUE, {"reason": "forced"})
+        (
+            "failover.engaged",
+            QUEUE,
+            {"namespace": "memory://contoso", "reason": "forced", "error": None, "seconds": 0.0},
+        )
     ]
 
 
