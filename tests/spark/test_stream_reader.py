@@ -357,6 +357,30 @@ def test_a_queue_that_was_created_again_is_an_error_or_read_from_its_start(
     assert tolerant.batch() == []
 
 
+@pytest.mark.parametrize(
+    ("mode", "offset", "expected"),
+    [
+        ("peek", {"created": None, "until": "2026-01-01T00:00:00+00:00", "next": {"0": 3}}, range(2, 5)),
+        ("receive", {"created": None, "numbers": "1-2", "open": ""}, range(2, 5)),
+    ],
+)
+def test_a_checkpoint_of_an_earlier_version_is_continued(
+    clients: WorkerClients, mode: str, offset: dict[str, Any], expected: range
+) -> None:
+    create(clients)
+    stream = Stream(clients, mode=mode)
+    namespace = stream.reader.initialOffset()["namespace"]
+    send(clients, range(5))
+    if mode == "receive":
+        first = Stream(clients, mode=mode, maxMessagesPerTrigger=2)
+        assert first.batch() == ["0", "1"]
+        assert first.offset is not None
+        assert first.offset["queues"]["orders"] | {"created": None} == offset
+    stream.offset = {"mode": mode, "namespace": namespace, "batch": 1, "queues": {"orders": offset}}
+    assert stream.all() == texts(expected)
+    assert len(states(clients)) == (5 if mode == "peek" else 0)
+
+
 def test_a_checkpoint_of_another_queue_is_refused(clients: WorkerClients) -> None:
     create(clients)
     create(clients, "invoices")
