@@ -54,16 +54,15 @@ class BacklogLinks:
 
     def _answered(self, queue: str, link: _Link, sending: asyncio.Future[None]) -> None:
         link.uses -= 1
-        if not sending.cancelled():
-            error = sending.exception()
-            if self._is_closed:
-                return
-            if error is None:
-                self._on_answer(queue, None)
-            elif isinstance(error, ServiceBusError) and not isinstance(error, OF_THE_TRANSFER):
-                if self._links.get(queue) is link:
-                    del self._links[queue]
-                self._on_answer(queue, error)
+        error = None if sending.cancelled() else sending.exception()
+        if self._is_closed:
+            return
+        if isinstance(error, ServiceBusError) and not isinstance(error, OF_THE_TRANSFER):
+            if self._links.get(queue) is link:
+                del self._links[queue]
+            self._on_answer(queue, error)
+        elif error is None and not sending.cancelled():
+            self._on_answer(queue, None)
         if not link.uses and self._links.get(queue) is not link:
             self._tasks.start(self._close(link), name="close a link to a backlog queue")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from sbclient import clock
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError, ServiceBusServerBusyError
 from sbclient.hosting.host import BrokerHost
@@ -58,7 +60,7 @@ async def test_a_failed_link_is_replaced_and_closes_when_its_last_transfer_ends(
     assert secondary.closed == 2
 
 
-async def test_a_busy_queue_keeps_its_link() -> None:
+async def test_a_busy_queue_keeps_its_link(caplog: pytest.LogCaptureFixture) -> None:
     secondary, told = Links(), list[tuple[str, ServiceBusError | None]]()
     links = BacklogLinks(secondary, lambda queue, error: told.append((queue, error)))
     links.send("backlog", NOTHING, timeout_s=1.0)
@@ -67,4 +69,8 @@ async def test_a_busy_queue_keeps_its_link() -> None:
     links.send("backlog", NOTHING, timeout_s=1.0).cancel()
     await clock.sleep(1)
     assert (secondary.opened, secondary.closed, told) == (1, 0, [])
+    links.send("backlog", NOTHING, timeout_s=1.0)
     await links.close()
+    secondary.answers[-1].cancel()  # its answer after the end starts nothing
+    await clock.sleep(1)
+    assert (secondary.closed, told, caplog.records) == (1, [], [])
