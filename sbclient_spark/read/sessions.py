@@ -46,10 +46,10 @@ PAGE: Final = 250
 """Messages that one session gives before the others get their part of a micro-batch."""
 
 WAIT_S: Final = 1.0
-"""How long the driver waits for a first session."""
+"""How long the driver waits for a first session, and for the first messages of a session."""
 
 MORE_S: Final = 0.3
-"""How long it waits for a further session, and for the messages of a session."""
+"""How long it waits for a further session."""
 
 RENEWAL_S: Final = 10 * 365 * 86_400.0
 """Locks are renewed until they are released."""
@@ -87,7 +87,7 @@ class HeldSession:
     async def receive(self, most: int) -> list[ServiceBusReceivedMessage]:
         """Receive the next messages; none if the lock is lost."""
         try:
-            found = await self.receiver.receive_messages(most, max_wait_time=MORE_S)
+            found = await self.receiver.receive_messages(most, max_wait_time=WAIT_S)
         except LOSSES as error:
             _log_skipped(self.receiver.entity_path, self.session_id, error)
             return []
