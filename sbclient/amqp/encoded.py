@@ -340,7 +340,7 @@ class EncodedMessage:
             time_to_live = changes["time_to_live"]
             header += [_NULL] * (3 - len(header))
             header[2] = _NULL if time_to_live is None else encode_uint(min(time_to_live // _MILLISECOND, MAX_TTL_MS))
-            lasting = _lasting(time_to_live, created_at_ms)
+            lasting = time_to_live and _lasting(time_to_live, created_at_ms)
             if lasting or len(properties) > 8:
                 properties += [_NULL] * (10 - len(properties))
                 properties[8:10] = lasting or [_NULL, _NULL]

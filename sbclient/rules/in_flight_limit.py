@@ -40,13 +40,9 @@ class InFlightLimit:
         return max(0, min(self._max_messages - self.count, by_size))
 
     def add(self, size_bytes: int) -> None:
-        """Add a message to those in flight."""
+        """Add a message to those in flight, and its size to the average."""
         self.count += 1
         self.size_bytes += size_bytes
-        self.learn(size_bytes)
-
-    def learn(self, size_bytes: int) -> None:
-        """Update the average size by a message of that size."""
         if self._usual_bytes is None:
             self._usual_bytes = size_bytes
         else:

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 
 from sbclient import clock
@@ -344,8 +343,9 @@ class QueueSource(Source):
     def _due_in_s(self, one: InFlight, now: float) -> float:
         return self.lock_left_s(one, now) - one.lock_s / 2
 
-    def _locked_until(self, one: InFlight) -> datetime | None:
-        return one.message.locked_until_utc
+    def lock_left_s(self, one: InFlight, now: float) -> float:
+        until = one.message.locked_until_utc
+        return until.timestamp() - now if until is not None else 0.0
 
     # -- settling ------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import ClassVar, Final, Literal
 
 from sbclient import clock
@@ -317,8 +316,9 @@ class SessionSource(Source):
         if until is None or until.timestamp() - clock.now() < RENEW_BELOW_S:
             await link.renew_session_lock(timeout_s=TRY_S)
 
-    def _locked_until(self, one: InFlight) -> datetime | None:
-        return one.link.session_locked_until_utc
+    def lock_left_s(self, one: InFlight, now: float) -> float:
+        until = one.link.session_locked_until_utc
+        return until.timestamp() - now if until is not None else 0.0
 
     # -- the end -------------------------------------------------------------------------------------------------
 

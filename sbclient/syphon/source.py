@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, ClassVar, Final, Literal
 
 from sbclient import clock
@@ -217,8 +216,8 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def _locked_until(self, one: InFlight) -> datetime | None:
-        """Return the end of a lock; None if it is not known."""
+    def lock_left_s(self, one: InFlight, now: float) -> float:
+        """Return how long the lock of a message still lasts; 0 if that is not known."""
 
     @abstractmethod
     async def _abandon(self, one: InFlight) -> None:
@@ -325,11 +324,6 @@ class Source(ABC):
         )
         lost.is_lost = True
         self.end(lost, error)
-
-    def lock_left_s(self, one: InFlight, now: float) -> float:
-        """Return how long the lock of a message still lasts; 0 if that is not known."""
-        until = self._locked_until(one)
-        return until.timestamp() - now if until is not None else 0.0
 
     # -- settling ------------------------------------------------------------------------------------------------
 
