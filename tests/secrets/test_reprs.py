@@ -58,7 +58,7 @@ HARMLESS_IN: Final = {
     "amqp.broker_annotations._Shared": {"annotations", "header"},
     "amqp.states.Declare": {"global_id"},
     "amqp.states.Modified": {"message_annotations"},
-    "broker.admission.Transfer": {"key"},  # a key that selects a fragment
+    "broker.admission.AdmittedMessages": {"key"},  # a key that selects a fragment
     "broker.sql.properties.SystemProperties": {"via_partition_key"},
     "broker.sql.syntax.Constant": {"value"},  # in the text of a rule
     "cli.records.Columns": {"body", "key", "others"},  # names of columns
@@ -81,6 +81,7 @@ HARMLESS_IN: Final = {
     "transport.sdk.sender._Lane": {"link"},
     "settings.table.Setting": {"default"},
     "worker.settings_file.SettingsFile": {"values"},  # the file rejects secrets
+    "syphon.source.InFlight": {"key"},  # a session id or partition key
 }
 """The same for single classes."""
 
