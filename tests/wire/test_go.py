@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.limit import HANG_S
-from tests.wire.programs import MODES, cache_of, check_lines, fetch, run_program, served
+from tests.wire.programs import MODES, build_go, check_lines, run_program, served
 from tests.wire.serving import ServingThread
 
 HERE = Path(__file__).parent / "go"
@@ -19,18 +16,7 @@ CHECKS = ("settlements", "scheduling", "sessions", "administration", "refusals",
 @pytest.fixture(scope="module")
 def program() -> Path:
     """The built program."""
-    if shutil.which("go") is None:
-        pytest.skip("go is not installed")
-    root = cache_of("go")
-    for source in HERE.iterdir():
-        if not (root / source.name).exists() or (root / source.name).read_bytes() != source.read_bytes():
-            shutil.copy(source, root)
-    fetch(["go", "mod", "download"], root, for_what="azservicebus")
-    done = subprocess.run(
-        ["go", "build", "-o", "checks", "."], cwd=root, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return root / "checks"
+    return build_go(HERE, for_what="azservicebus")
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -8,6 +8,7 @@ the tree.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from sbclient.emulator import Emulator
+from tests.limit import HANG_S
 from tests.wire.serving import ServingThread, reset_connections
 
 RUN_S = 120.0
@@ -42,6 +44,31 @@ def fetch(command: Sequence[str], cwd: Path, *, for_what: str) -> None:
         pytest.skip(f"{command[0]} did not fetch {for_what} in {FETCH_S:.0f} s")
     if done.returncode:
         pytest.skip(f"{command[0]} could not fetch {for_what}: {done.stderr.strip()[-200:]}")
+
+
+def build_go(sources: Path, *, for_what: str) -> Path:
+    """Build a Go program in the cache of the user; returns it. Skips the test if Go or a module is missing.
+
+    Args:
+        sources: the folder of the program. Its name becomes that of the program.
+        for_what: the module that Go fetches.
+    """
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed")
+    root = cache_of(sources.name)
+    for source in sources.iterdir():
+        shutil.copy(source, root)
+    fetch(["go", "mod", "download"], root, for_what=for_what)
+    done = subprocess.run(
+        ["go", "build", "-mod=mod", "-o", "checks", "."],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return root / "checks"
 
 
 @contextmanager
