@@ -1,4 +1,4 @@
-"""`sbclient admin`: creates, lists, shows, updates and deletes entities."""
+"""`sbclient admin`: creates, lists, shows, updates, deletes, exports and imports entities."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from sbclient.cli.admin_exchange import export, import_
 from sbclient.cli.admin_report import print_description, print_list, shown
 from sbclient.cli.common import (
     AsJson,
@@ -32,11 +33,13 @@ from sbclient.transport.base import Administration
 T = TypeVar("T")
 
 admin = typer.Typer(
-    help="Create, list, show, update and delete entities.",
+    help="Create, list, show, update, delete, export and import entities.",
     epilog="Example: sbclient admin list queue --counts",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+admin.command(short_help="Print all entities as a file for import.")(export)
+admin.command("import", short_help="Create the entities of a file.")(import_)
 
 
 KindArgument = Annotated[EntityKind, typer.Argument(help="Kind of entity.")]

@@ -34,7 +34,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.formats.message_json import PROPERTY, TYPED, property_json, property_named, read_duration
 from sbclient.settings.durations import duration_text
 
-_STATED_BY_THE_BROKER: Final = ("authorization_rules", "availability_status", "size_in_bytes")
+NOT_SET_AS_TEXT: Final = ("authorization_rules", "availability_status", "size_in_bytes")
 _WANTED: Final[Mapping[type[Any], str]] = {
     bool: "true or false",
     int: "a whole number",
@@ -74,7 +74,7 @@ def settings_text(properties: EntityProperties) -> dict[str, str]:
     """Return the text of each setting that can be given; "" for none."""
     if isinstance(properties, RuleProperties):
         return _rule_text(properties)
-    names = (name for name in settings_of(kind_of(properties)) if name not in _STATED_BY_THE_BROKER)
+    names = (name for name in settings_of(kind_of(properties)) if name not in NOT_SET_AS_TEXT)
     return {name: _text(getattr(properties, name)) for name in names}
 
 

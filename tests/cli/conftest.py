@@ -26,6 +26,8 @@ def _what_readers_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICEBUS_SECONDARY_CONNECTION_STRING", SECONDARY)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "orders.csv").write_text("OrderNo,text\n1,one\n2,two\n")
+    (tmp_path / "entities.json").write_text('{"entities": [{"kind": "queue", "names": ["new"]}]}')
+    (tmp_path / "Config.json").write_text('{"UserConfig": {"Namespaces": [{"Name": "contoso"}]}}')
     (tmp_path / "dead.jsonl").write_text('{"body": "x"}\n')
 
     async def work(client: ServiceBusClient) -> None:

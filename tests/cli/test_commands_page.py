@@ -9,6 +9,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -165,6 +166,13 @@ def error_told() -> Any:
     return json.loads(result.stderr)
 
 
+def imported() -> Any:
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "entities.json")
+        file.write_text('{"entities": [{"kind": "queue", "names": ["new"]}]}')
+        return lines(call("admin", "import", str(file), "--json"))[0]
+
+
 JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
     ("Exit status", 0): error_told,
     ("send", 0): lambda: lines(call("send", "--queue", "orders", "--json", stdin="x\n"))[0],
@@ -175,6 +183,7 @@ JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
     ("doctor", 0): lambda: lines(paired("doctor", "--json", status=5))[0],
     ("admin", 0): lambda: lines(call("admin", "show", "queue", "orders", "--json"))[0],
     ("admin", 1): lambda: lines(call("admin", "delete", "queue", "orders", "--yes", "--json"))[0],
+    ("admin", 2): imported,
     ("syphon", 0): syphoned,
     ("demo", 0): lambda: {field.name: None for field in fields(Account)},
 }

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sbclient.broker.descriptions import completed
+from sbclient.broker.descriptions import check_values, completed
 from sbclient.broker.profile import Profile
 from sbclient.broker.rule import Rule
 from sbclient.emulator.config.entities import EntityConfig, NamespaceConfig, without_sub_code
@@ -61,12 +62,12 @@ from sbclient.rules.entity_path import canonical
 _NAMESPACE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}[A-Za-z0-9])?")
 
 
-def read_config(text: str, source: str, profile: Profile) -> list[NamespaceConfig]:
+def read_config(text: str, source: str, profile: Profile | None) -> list[NamespaceConfig]:
     """The namespaces of a configuration.
 
     Args:
         source: the name of the file, for errors.
-        profile: the limits for the values.
+        profile: the limits for the values; None = those that all profiles have.
 
     Raises:
         ConfigError: the configuration is not valid; the text names file, line, path and the allowed values.
@@ -81,7 +82,7 @@ def read_config(text: str, source: str, profile: Profile) -> list[NamespaceConfi
     namespaces = [_namespace(each, profile) for each in entries_of(config.get("namespaces"))]
     if not namespaces:
         raise place.error("has no Namespaces: add at least one")
-    _check_unique(
+    check_unique(
         [(namespace.name, each) for namespace, each in zip(namespaces, entries_of(config["namespaces"]), strict=True)]
     )
     return namespaces
@@ -90,7 +91,7 @@ def read_config(text: str, source: str, profile: Profile) -> list[NamespaceConfi
 # ---------------------------------------------------------------------- entities
 
 
-def _namespace(place: Located, profile: Profile) -> NamespaceConfig:
+def _namespace(place: Located, profile: Profile | None) -> NamespaceConfig:
     fields = fields_of(place, "Name", "Port", "AuthorizationRules", "Queues", "Topics")
     name = text_of(required(place, fields, "Name"))
     if _NAMESPACE_NAME.fullmatch(name) is None:
@@ -104,18 +105,18 @@ def _namespace(place: Located, profile: Profile) -> NamespaceConfig:
         topic = _entity(each, EntityKind.TOPIC, (), profile)
         found.entities.append(topic)
         found.entities.extend(_subscriptions(each, topic, profile))
-    _check_unique([("/".join(entity.address.names), entity.place) for entity in found.entities])
+    check_unique([("/".join(entity.address.names), entity.place) for entity in found.entities])
     return found
 
 
-def _entity(place: Located, kind: EntityKind, parents: tuple[str, ...], profile: Profile) -> EntityConfig:
+def _entity(place: Located, kind: EntityKind, parents: tuple[str, ...], profile: Profile | None) -> EntityConfig:
     fields = fields_of(place, *_FIELDS_BESIDE[kind])
     name = name_of(required(place, fields, "Name"), kind)
     described = PROPERTIES_OF[kind]
     readers = {
-        attribute: destination_of if attribute in _FORWARDING else _READERS[type_]
+        attribute: destination_of if attribute in FORWARDING else READERS[type_]
         for attribute, type_ in settings_of(kind).items()
-        if attribute not in _NOT_IN_CONFIG
+        if attribute not in NOT_IN_CONFIG
     }
     values = {attribute: value for attribute, value in _DEFAULTS.items() if attribute in readers}
     if "properties" in fields:
@@ -128,13 +129,13 @@ def _entity(place: Located, kind: EntityKind, parents: tuple[str, ...], profile:
     return EntityConfig(EntityAddress(kind, (*parents, name)), described(name, **values), place)
 
 
-def _subscriptions(place: Located, topic: EntityConfig, profile: Profile) -> list[EntityConfig]:
+def _subscriptions(place: Located, topic: EntityConfig, profile: Profile | None) -> list[EntityConfig]:
     found: list[EntityConfig] = []
     for each in entries_of(fields_of(place, *_FIELDS_BESIDE[EntityKind.TOPIC]).get("subscriptions")):
         subscription = _entity(each, EntityKind.SUBSCRIPTION, topic.address.names, profile)
-        found.append(subscription)
-        rules = fields_of(each, *_FIELDS_BESIDE[EntityKind.SUBSCRIPTION]).get("rules")
-        found.extend(_rule(rule, subscription.address.names) for rule in entries_of(rules))
+        rules = entries_of(fields_of(each, *_FIELDS_BESIDE[EntityKind.SUBSCRIPTION]).get("rules"))
+        found.append(replace(subscription, replaces_default=bool(rules)))
+        found.extend(_rule(rule, subscription.address.names) for rule in rules)
     return found
 
 
@@ -180,15 +181,18 @@ def _sql(place: Located) -> str:
     return text_of(required(place, fields_of(place, "SqlExpression"), "SqlExpression"))
 
 
-def _check_value(place: Located, description: Description, profile: Profile) -> None:
+def _check_value(place: Located, description: Description, profile: Profile | None) -> None:
     """Check a value by the rules of the broker, which owns the ranges."""
     try:
-        completed(description, profile)
+        if profile is None:
+            check_values(description)
+        else:
+            completed(description, profile)
     except InvalidOperationError as error:
         raise place.error(f"is not allowed: {without_sub_code(error)}") from error
 
 
-def _check_unique(named: list[tuple[str, Located]]) -> None:
+def check_unique(named: list[tuple[str, Located]]) -> None:
     seen: dict[str, Located] = {}
     for name, place in named:
         before = seen.setdefault(canonical(name), place)
@@ -213,7 +217,7 @@ def _authorization_rules(place: Located) -> list[AuthorizationRule]:
 
 # ---------------------------------------------------------------------- the tables
 
-_READERS: Final[Mapping[type, Callable[[Located], Any]]] = {
+READERS: Final[Mapping[type, Callable[[Located], Any]]] = {
     EntityStatus: lambda place: choice_of(place, EntityStatus),
     bool: flag_of,
     int: whole_of,
@@ -221,12 +225,12 @@ _READERS: Final[Mapping[type, Callable[[Located], Any]]] = {
     str: text_of,
     timedelta: duration_of,
 }
-_NOT_IN_CONFIG: Final = (
+NOT_IN_CONFIG: Final = (
     *("availability_status", "size_in_bytes", "support_ordering"),  # not settings
     *("dead_lettering_on_filter_evaluation_exceptions", "filtering_messages_before_publishing"),
     *("enable_batched_operations", "enable_express"),
 )
-_FORWARDING: Final = ("forward_to", "forward_dead_lettered_messages_to")
+FORWARDING: Final = ("forward_to", "forward_dead_lettered_messages_to")
 _FIELDS_BESIDE: Final = {
     EntityKind.QUEUE: ("Name", "Properties"),
     EntityKind.TOPIC: ("Name", "Properties", "Subscriptions"),

@@ -26,11 +26,16 @@ _SUB_CODE = re.compile(r"SubCode=\d{5}\. *")
 
 @dataclass(frozen=True, slots=True)
 class EntityConfig:
-    """One entity, and its place in the file."""
+    """One entity, and its place in the file.
+
+    Attributes:
+        replaces_default: of a subscription: the file has its rules, which replace the default rule.
+    """
 
     address: EntityAddress
     properties: EntityProperties
     place: Located
+    replaces_default: bool = False
 
 
 @dataclass(slots=True)
@@ -60,10 +65,9 @@ def make_entities(config: NamespaceConfig, host: BrokerHost) -> None:
     call = Call(Operation.MANAGE, clock.now())
     directory = host.namespace.directory
     missing = [entity for entity in config.entities if directory.get(path_of(entity.address)) is None]
-    named = {entity.address.names[:2] for entity in missing if entity.address.kind is EntityKind.RULE}
     for entity in missing:
         _create(entity, host, call)
-        if entity.address.kind is EntityKind.SUBSCRIPTION and entity.address.names in named:
+        if entity.replaces_default:
             default = EntityAddress(EntityKind.RULE, (*entity.address.names, DEFAULT_RULE_NAME))
             host.namespace.management.delete(call, default)
     for entity in missing:
