@@ -316,8 +316,9 @@ class ServiceBusClient:
         """Create a sender for a queue.
 
         Args:
-            partitioned: whether the queue is partitioned, for the early check of keys in transactions. None = the
-                client looks it up; without the right to do so the queue counts as partitioned.
+            partitioned: whether the queue is partitioned. False = concurrent sends of messages with different session
+                ids or partition keys share transfers, which is faster with many of them. For the early check of keys in
+                transactions, None = the client looks it up; without the right to do so the queue counts as partitioned.
             link_options: `client_identifier`, `socket_timeout` and other options that azure-servicebus has for one AMQP
                 link; they have no effect and cause a `UserWarning`.
 

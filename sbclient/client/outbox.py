@@ -3,7 +3,9 @@
 Laws (our choice):
 
 1. Messages with the same key are sent in the order of the calls, one transfer at a time. Different keys do not wait for
-   each other, so a fragment that does not answer delays only its own keys.
+   each other, so a fragment that does not answer delays only its own keys. An entity that is known not to be
+   partitioned takes transfers of several keys: its keys are divided into a few groups, and those of a group count as
+   one key here.
 2. Single messages that wait at the same time share the next transfer. Lists and batches are never merged or split.
    Without a key, a list and every hundred single messages leave at once, while earlier transfers are unanswered.
 3. Each caller gets the result of its own message: after a rejected shared transfer every message is sent alone.
@@ -35,10 +37,14 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
+from sbclient.rules.partition_key import fragment_of
 
 MAX_SHARED_MESSAGES: Final = 1000
 MAX_SHARED_BYTES: Final = 240 * 1024
 """Keeps a shared transfer below 256 KiB, the limit of the Standard tier."""
+
+KEY_GROUPS: Final = 8
+"""Of an entity that is not partitioned. Fewer groups fill transfers, more of them are in flight at once."""
 
 PIPELINED_MESSAGES: Final = 100
 """So many single messages without a key do not wait for the answer to an earlier transfer."""
@@ -110,7 +116,7 @@ class _Rejected:
 
 
 class _Lane:
-    """The calls of one key.
+    """The calls of one key, or of one group of keys.
 
     Attributes:
         waiting: those that have not left, in order.
@@ -132,10 +138,12 @@ class Outbox:
         route: sends the transfers.
         path: the path of the entity, for errors.
         growth_bytes: the bytes that sealing for a backlog queue may add to each message.
+        mixes_keys: whether messages with different keys may share a transfer, because the entity is not partitioned.
     """
 
-    def __init__(self, route: Route, path: str, *, growth_bytes: int = 0) -> None:
+    def __init__(self, route: Route, path: str, *, growth_bytes: int = 0, mixes_keys: bool = False) -> None:
         self._route = route
+        self._mixes_keys = mixes_keys
         self._growth_bytes = growth_bytes + SECTION_BYTES
         self._path = path
         self._deadlines = Deadlines()
@@ -154,6 +162,8 @@ class Outbox:
         """
         call = _Call(messages, deadline, self._path, may_share=may_share)
         key = messages[0].key
+        if self._mixes_keys and key is not None:
+            key = str(fragment_of(key, KEY_GROUPS))
         lane = self._keyless if key is None else self._lanes.get(key)
         if lane is None:
             lane = self._lanes[str(key)] = _Lane(key)

@@ -49,7 +49,9 @@ class ServiceBusSender:
         self._keys = TransactionKeys(core.primary.administration, EntityAddress(kind, (path,)), partitioned=partitioned)
         self._route = DirectRoute(core, path) if core.pair is None else PairedRoute(core, core.pair, path)
         self._link = self._route.link
-        self._outbox = Outbox(self._route, path, growth_bytes=self._route.reserved_bytes)
+        self._outbox = Outbox(
+            self._route, path, growth_bytes=self._route.reserved_bytes, mixes_keys=partitioned is False
+        )
         self._telemetry = Telemetry(
             core.primary.namespace,
             path,

@@ -16,14 +16,18 @@ import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.administration import ServiceBusAdministrationClient
+from sbclient.amqp import EncodedBatch
 from sbclient.cli.bulk_sender import IN_FLIGHT, MAX_REPORTED, BulkSender
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import AHEAD, Feed
 from sbclient.cli.message_json import message_of
 from sbclient.cli.progress import Progress
 from sbclient.cli.records import Format, json_objects
-from sbclient.cli.send import Input
+from sbclient.cli.send import LARGE_BYTES, Input
+from sbclient.errors import ServiceBusAuthorizationError
 from sbclient.testing import Fault, FaultKind
+from sbclient.transport.memory.administration import MemoryAdministration
+from sbclient.transport.memory.sender import MemorySender
 from sbclient.transport.memory.transport import MemoryTransport, memory_host
 from tests.cli.calling import PRIMARY, call, lines, on, paired
 
@@ -314,6 +318,97 @@ def test_invalid_line_ends_sending_after_the_lines_before_it() -> None:
     assert "stdin, line 3" in result.stderr
     assert "accepted 2" in result.stderr
     assert len(peeked("q")) == 2
+
+
+@pytest.fixture
+def transfers(monkeypatch: pytest.MonkeyPatch) -> list[list[str | None]]:
+    """The sessions of the messages of each transfer to the namespaces in memory."""
+    found: list[list[str | None]] = []
+    send = MemorySender.send
+
+    def spy(self: MemorySender, batch: EncodedBatch, **options: Any) -> asyncio.Future[None]:
+        found.append([message.session_id for message in batch])
+        return send(self, batch, **options)
+
+    monkeypatch.setattr(MemorySender, "send", spy)
+    return found
+
+
+def send_sessions(tmp_path: Path, *more: str, rows: int = 2000, sessions: int = 100) -> None:
+    """Send rows of many sessions, one of which is too large, to `q`, and check the report, the file and the order."""
+    path, kept = tmp_path / "in.csv", tmp_path / "failed.jsonl"
+    bad = rows // 2
+    bodies = [f"{number:,}".ljust(1_100_000 if number == bad else 10) for number in range(rows)]
+    path.write_text("s,text\n" + "".join(f's{at % sessions},"{body}"\n' for at, body in enumerate(bodies)))
+    assert path.stat().st_size > LARGE_BYTES
+    columns = ("--session-column", "s", "--body-column", "text", "--failed", str(kept), "--json")
+    result = call("send", "--queue", "q", "--input", str(path), *columns, *more, status=1)
+    (report,) = lines(result)
+    assert (report["accepted"], report["refused"], report["failed"]) == (rows - 1, 1, 0)
+    assert f"record {bad + 1}: " in result.stderr
+    assert [json.loads(line)["body"] for line in kept.read_text().splitlines()] == [bodies[bad]]
+    arrived: dict[str, list[str]] = {}
+    for message in lines(call("peek", "--queue", "q", "--count", str(rows))):
+        arrived.setdefault(message["session_id"], []).append(message["body"])
+    for session in range(sessions):
+        expected = [bodies[at] for at in range(session, rows, sessions) if at != bad]
+        assert arrived[f"s{session}"] == expected
+
+
+def test_sessions_share_transfers_in_the_order_of_the_input(tmp_path: Path, transfers: list[list[str | None]]) -> None:
+    make("q", requires_session=True)
+    send_sessions(tmp_path)
+    assert len(transfers) < 2000 / 10
+    assert max(len(set(sessions)) for sessions in transfers) > 5
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_sessions_do_not_share_transfers_where_partitions_may_exist(
+    tmp_path: Path, transfers: list[list[str | None]], monkeypatch: pytest.MonkeyPatch, is_readable: bool
+) -> None:
+    make("q", requires_session=True, enable_partitioning=is_readable)
+    if not is_readable:
+
+        async def get(*_: object) -> None:
+            raise ServiceBusAuthorizationError("the identity has no right to manage")
+
+        monkeypatch.setattr(MemoryAdministration, "get", get)
+    send_sessions(tmp_path)
+    assert {len(set(sessions)) for sessions in transfers} == {1}
+
+
+@pytest.mark.real_time
+def test_description_is_not_waited_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("q", requires_session=True)
+
+    async def get(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(MemoryAdministration, "get", get)
+    monkeypatch.setattr("sbclient.cli.send.DESCRIPTION_S", 0.1)
+    send_sessions(tmp_path)
+
+
+def test_description_is_not_read_for_a_small_file_or_without_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("q")
+    read: list[object] = []
+
+    async def get(*arguments: object) -> None:
+        read.append(arguments)
+        raise ServiceBusAuthorizationError("the identity has no right to manage")
+
+    monkeypatch.setattr(MemoryAdministration, "get", get)
+    path = tmp_path / "in.csv"
+    path.write_text("s,text\na,one\n")
+    call("send", "--queue", "q", "--input", str(path), "--session-column", "s")
+    call("send", "--queue", "q", stdin="one\n")
+    call("send", "--queue", "q", "--body", "x", "--set", "session_id=a")
+    assert not read
+    call("send", "--queue", "q", "--format", "csv", "--session-column", "s", stdin="s,text\na,one\n")
+    call("send", "--queue", "q", "--format", "messages", stdin='{"body": "x", "session_id": "a"}\n')
+    assert len(read) == 2
 
 
 def test_send_diverts_while_the_primary_is_down() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 import pytest
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, encode_message
-from sbclient.client.outbox import Outbox
+from sbclient.client.outbox import KEY_GROUPS, Outbox
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -18,6 +19,7 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.partition_key import fragment_of
 
 ROUTE = "the route"
 
@@ -108,6 +110,37 @@ async def test_different_keys_do_not_wait_for_each_other() -> None:
     await all_of(*(sending(outbox, text, key=text) for text in "abc"), sending(outbox, "d"))
     assert clock.monotonic() == 1.0
     assert sorted(wire.transfers) == [["a"], ["b"], ["c"], ["d"]]
+
+
+def two_keys_of_one_group() -> tuple[str, str]:
+    by_group: dict[int, str] = {}
+    for key in map(str, count()):
+        if (other := by_group.setdefault(fragment_of(key, KEY_GROUPS), key)) != key:
+            return other, key
+    raise AssertionError
+
+
+async def test_keys_of_one_group_share_a_transfer_and_keep_their_order_when_keys_are_mixed() -> None:
+    one, other = two_keys_of_one_group()
+    calls = [("a", one), ("b", other), ("c", one), ("d", None), ("e", other)]
+    wire = Wire()
+    outbox = Outbox(wire, "orders", mixes_keys=True)
+    assert await all_of(*(sending(outbox, text, key=key) for text, key in calls)) == [ROUTE] * 5
+    assert wire.transfers == [["a"], ["d"], ["b", "c", "e"]]
+    assert not outbox._lanes
+
+
+async def test_a_rejected_transfer_of_mixed_keys_is_sent_message_by_message_before_later_messages() -> None:
+    one, other = two_keys_of_one_group()
+    wire = Wire()
+    wire.refuse["c"] = InvalidOperationError("c is not welcome")
+    outbox = Outbox(wire, "orders", mixes_keys=True)
+    sends = [sending(outbox, text, key=key) for text, key in [("a", one), ("b", other), ("c", one), ("d", other)]]
+    await clock.sleep(1.5)  # b, c and d have left together
+    sends.append(sending(outbox, "e", key=other))
+    answers = await all_of(*sends)
+    assert [answer == ROUTE for answer in answers] == [True, True, False, True, True]
+    assert wire.transfers == [["a"], ["b"], ["d"], ["e"]]
 
 
 async def test_a_rejected_shared_transfer_is_sent_again_message_by_message() -> None:

@@ -70,7 +70,10 @@ class Producer:
                             sender = senders.get(lane_name)
                             if sender is None or number % 2:
                                 get = client.get_topic_sender if lane.kind == "topic" else client.get_queue_sender
-                                sender = senders[lane_name] = get(lane_name)
+                                # of a lane with transactions the client looks it up
+                                is_looked_up = lane.is_partitioned or lane.kind == "transactional"
+                                partitioned = None if is_looked_up else False
+                                sender = senders[lane_name] = get(lane_name, partitioned=partitioned)
                             random = Random(program.random.getrandbits(64))
                             group.create_task(self._send_all(name, client, sender, line, random))
                 await asyncio.Event().wait()
