@@ -89,6 +89,12 @@ ROWS: Final = (
         _measure("commands", "receive_command"),
     ),
     Row(
+        "send-sessions",
+        "the command `sbclient send`, rows of 500 sessions / of one session",
+        0.85,
+        _measure("commands", "send_sessions"),
+    ),
+    Row(
         "sessions",
         "accept and drain sessions of 4 messages / azure-servicebus, 8 at a time",
         20.0,

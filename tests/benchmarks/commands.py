@@ -1,4 +1,4 @@
-"""A row of two commands as processes: `sbclient receive` and `sbclient send`, with their start-up."""
+"""Rows of commands as processes, with their start-up: `sbclient receive` and `sbclient send`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import BODY, Result, Settings, Side, in_pairs
 from tests.benchmarks.sending import QUEUE
 from tests.commands import SBCLIENT
+
+SESSIONS: Final = 500
 
 
 async def receive_command(settings: Settings) -> Result:
@@ -49,6 +52,30 @@ async def receive_command(settings: Settings) -> Result:
             [Side("sbclient send", count, send, empty)],
             settings,
         )
+
+
+async def send_sessions(settings: Settings) -> Result:
+    """Compare `sbclient send` of rows with many sessions with as many rows of one session."""
+    count = settings.count(50_000)
+    with EmulatorProcess() as server, TemporaryDirectory() as folder:
+        server.create_queue(QUEUE, requires_session=True)
+        environment = os.environ | {"SERVICEBUS_CONNECTION_STRING": server.primary}
+
+        async def empty() -> None:
+            server.empty()
+
+        def side(sessions: int) -> Side:
+            path = Path(folder, f"{sessions}.csv")
+            path.write_text("session,body\n" + "".join(f"s{at % sessions},{BODY.decode()}\n" for at in range(count)))
+            columns = ("--session-column", "session", "--body-column", "body")
+            arguments = ("send", "--queue", QUEUE, "--input", str(path), *columns)
+
+            async def send() -> None:
+                await asyncio.to_thread(_run, arguments, Path(os.devnull), environment)
+
+            return Side(f"{sessions} sessions", count, send, empty)
+
+        return await in_pairs(server, side(SESSIONS), [side(1)], settings)
 
 
 def _run(arguments: Sequence[str], output: Path, environment: Mapping[str, str]) -> None:
