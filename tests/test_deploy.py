@@ -20,9 +20,13 @@ from typing import Any, Final
 import pytest
 from typer.main import get_command
 
+from sbclient.broker.profile import STD_2021
 from sbclient.cli.app import make_app
 from sbclient.cli.common import Exit
 from sbclient.cli.syphon import EXIT_GRACE_S
+from sbclient.emulator import Emulator
+from sbclient.emulator.config.config import read_config
+from sbclient.emulator.sas import ROOT_KEY
 from sbclient.worker.configuration import configure
 from sbclient.worker.http_api import METHODS
 from sbclient.worker.settings import SETTINGS
@@ -36,6 +40,9 @@ UNITS: Final = sorted([*DEPLOY.glob("*.service"), *DEPLOY.glob("*.timer")])
 SERVICES: Final = [path for path in UNITS if path.suffix == ".service"]
 KUBERNETES: Final = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
 CONTAINERFILE: Final = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+COMPOSE_FILE: Final = DEPLOY / "compose.yaml"
+COMPOSE: Final = COMPOSE_FILE.read_text(encoding="utf-8")
+TARGETS: Final = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM |\Z)", CONTAINERFILE, re.M | re.S))
 SECRETS: Final = {setting.variable: f"memory://{setting.name}" for setting in SETTINGS.values() if setting.is_secret}
 END_S: Final = SETTINGS["shutdown_timeout"].default + EXIT_GRACE_S
 
@@ -81,7 +88,8 @@ def order_of(text: str) -> list[str]:
 
 def test_nothing_in_the_folder_holds_a_secret() -> None:
     for path in DEPLOY.iterdir():
-        assert "SharedAccessKey" not in path.read_text(encoding="utf-8")
+        keys = set(re.findall(r"SharedAccessKey=([^;\s]*)", path.read_text(encoding="utf-8")))
+        assert keys == ({ROOT_KEY} if path == COMPOSE_FILE else set()), "only the public key of the emulator is there"
 
 
 # -- systemd -----------------------------------------------------------------------------------------------------------
@@ -145,8 +153,10 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
 # -- the image ---------------------------------------------------------------------------------------------------------
 
 
-def instructions(name: str) -> list[str]:
-    return re.findall(rf"^{name}\s+(.+?)\s*$", CONTAINERFILE, re.M)
+def instructions(name: str, target: str = "syphon") -> list[str]:
+    """The values of an instruction in one target, or in the one that all are made from."""
+    found = re.findall(rf"^{name}\s+(.+?)\s*$", TARGETS[target], re.M)
+    return found or (instructions(name, "base") if target != "base" else [])
 
 
 def variables_of_the_image() -> dict[str, str]:
@@ -156,14 +166,18 @@ def variables_of_the_image() -> dict[str, str]:
 
 
 def test_what_is_copied_into_the_image_exists_and_is_all_that_is_installed() -> None:
-    copied = [word for line in instructions("COPY") if "--from" not in line for word in line.split()[:-1]]
+    copied = [word for line in instructions("COPY", "build") for word in line.split()[:-1]]
     assert [name for name in copied if not (ROOT / name).exists()] == []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed = {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     needed |= {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
     assert set(copied) == needed
-    assert {"cli", "metrics"} <= project["project"]["optional-dependencies"].keys()
-    assert any("'.[cli,metrics]'" in line for line in instructions("RUN"))
+    (extras, packages) = instructions("ARG", "build")
+    chosen = {extras.removeprefix("EXTRAS="), *re.findall(r"EXTRAS: (\w+)", COMPOSE)}
+    assert chosen == {"cli,metrics", "emulator", "cli"}
+    assert set(",".join(chosen).split(",")) <= project["project"]["optional-dependencies"].keys()
+    assert packages == "PACKAGES="
+    assert any('".[$EXTRAS]" $PACKAGES' in line for line in instructions("RUN", "build"))
 
 
 def test_the_image_runs_the_worker_itself_so_that_signals_arrive() -> None:
@@ -176,8 +190,19 @@ def test_the_image_runs_the_worker_itself_so_that_signals_arrive() -> None:
     assert (settings["http_port"][0], settings["http_host"][0]) == ("9464", "0.0.0.0")
 
 
-def test_the_image_does_not_run_as_root() -> None:
-    assert [int(number) for number in instructions("USER")[0].split(":")] == [10001, 10001]
+@pytest.mark.parametrize("target", ["syphon", "emulator", "app"])
+def test_the_image_does_not_run_as_root(target: str) -> None:
+    assert [int(number) for number in instructions("USER", target)[0].split(":")] == [10001, 10001]
+
+
+def test_the_syphon_is_what_is_built_unless_another_target_is_named() -> None:
+    assert [*TARGETS][-1] == "syphon"
+
+
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="there is no hadolint here")
+def test_hadolint_finds_nothing_wrong_with_the_file() -> None:
+    run = subprocess.run(["hadolint", DEPLOY / "Containerfile"], capture_output=True, encoding="utf-8", check=False)
+    assert (run.returncode, run.stdout) == (0, "")
 
 
 def test_its_health_is_asked_where_the_worker_answers() -> None:
@@ -187,6 +212,51 @@ def test_its_health_is_asked_where_the_worker_answers() -> None:
     (port, path) = re.findall(r"http://127\.0\.0\.1:(\d+)/(\w+)", code)[0]
     assert f"/{path}" in METHODS
     assert [port] == instructions("EXPOSE") == [variables_of_the_image()["SBCLIENT_SYPHON_HTTP_PORT"]]
+
+
+# -- compose -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_service_is_built_from_its_target_and_waits_for_a_healthy_emulator() -> None:
+    services = dict(re.findall(r"^  (\w+):\n    build:(.*?)(?=^  \w+:\n|^\w|\Z)", COMPOSE, re.M | re.S))
+    assert services.keys() == {"emulator", "syphon", "app"}
+    for name, service in services.items():
+        assert f"      target: {name}\n" in service
+        assert instructions("HEALTHCHECK", name)
+        waits = "depends_on: {emulator: {condition: service_healthy}}" in service
+        assert waits is (name != "emulator")
+        ports = re.findall(r'ports: \["127\.0\.0\.1:(\d+):\1"\]', service)
+        assert set(ports) <= set(instructions("EXPOSE", name)[0].split()), name
+    grace = re.findall(r"stop_grace_period: (\d+)s", services["syphon"])
+    assert int(grace[0]) > END_S
+
+
+def test_the_emulator_of_compose_has_the_namespaces_and_the_certificate_that_the_others_name(
+    tmp_path: Path,
+) -> None:
+    (image,) = map(json.loads, instructions("ENTRYPOINT", "emulator"))
+    (words,) = re.findall(r"command: \[(--config.*)\]", COMPOSE)
+    options = [*image[1:], *words.split(", ")]
+    command: Any = get_command(make_app(["emulator"]))
+    given = command.commands["emulator"].make_context("emulator", options[1:], resilient_parsing=True).params
+    assert Path(given["config"]).name == "Config.json"
+    assert given["http_port"] == 5300
+    config = read_config((DEPLOY / "Config.json").read_text(encoding="utf-8"), "Config.json", STD_2021)
+    ports = re.findall(r"Endpoint=sb://emulator:(\d+);", COMPOSE)
+    assert [str(each.port) for each in config] == ports
+    assert set(instructions("EXPOSE", "emulator")[0].split()) == {*ports, "5300"}
+    queues = [entity.address.names[-1] for entity in config[0].entities]
+    assert queues == re.findall(r'^QUEUE = "(\w+)"', (ROOT / "examples/web/orders_api.py").read_text("utf-8"), re.M)
+    (inside,) = {line.split("=")[1] for line in instructions("ENV", "emulator")}
+    (trusted,) = re.findall(r"SSL_CERT_FILE: (\S+)", COMPOSE)
+    emulator = Emulator(
+        config=DEPLOY / "Config.json",
+        host=given["host"],
+        allow_public_key=given["allow_public_key"],
+        certificate_names=tuple(given["tls_name"]),
+        certificate_directory=tmp_path / "sbclient",
+    )
+    assert emulator.certificate_path == tmp_path / Path(trusted).relative_to(inside)
 
 
 # -- Kubernetes --------------------------------------------------------------------------------------------------------
