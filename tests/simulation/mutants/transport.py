@@ -41,6 +41,14 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         Change("client.outbox:Outbox.send", "lane.waiting.append(call)", "lane.waiting.appendleft(call)"),
     ),
     _mutant(
+        "the messages of a key are divided among the groups of keys",
+        Change(
+            "client.outbox:Outbox.send",
+            "str(fragment_of(key, KEY_GROUPS))",
+            "str(fragment_of(messages[0].message_id or key, KEY_GROUPS))",
+        ),
+    ),
+    _mutant(
         "the next transfer of a key is never sent",
         Change(
             "client.outbox:Outbox._answered", "lane.waiting", "lane.waiting and (lane.key is None or len(group) > 1)"
