@@ -83,8 +83,8 @@ def test_a_stream_that_receives_empties_the_queue(
         assert shown["queues"][orders]["oldestAgeSeconds"] >= 0
         (log,) = event_logs.iterdir()
         events = [json.loads(line) for line in log.read_text().splitlines()]
-        logged = [json.loads(each["sources"][0]["latestOffset"]) for each in map(progress_in, events) if each]
-        assert shown in logged
+        logged = [each["sources"][0]["latestOffset"] for each in map(progress_in, events) if each]
+        assert shown in [json.loads(offset) for offset in logged if offset]  # other queries read files
         # Spark has no way for a Python source or sink to add metrics of its own to these.
         assert metrics_of("MicroBatchScan", events) == {
             "data returned from Python workers",

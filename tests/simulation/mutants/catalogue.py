@@ -876,7 +876,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "await one.ended.wait()",
         ),
         Change("syphon.session_source:SessionSource._forward", "await self._renew_lock(link)", "None"),
-        Change("syphon.session_source:SessionSource._locked_until", "one.link.session_locked_until_utc", "None"),
+        Change("syphon.session_source:SessionSource.lock_left_s", "one.link.session_locked_until_utc", "None"),
     ),
     _mutant(
         _LIMIT,
