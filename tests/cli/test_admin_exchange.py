@@ -79,12 +79,13 @@ def ask(connection_string: str, *works: Any) -> Any:
     return on(connection_string, work)
 
 
+@pytest.mark.parametrize("profile", ["std-2021", "prem-2021"])
 @pytest.mark.parametrize(("form", "works"), [("config", [fill]), ("sbclient", [fill, fill_more])])
 def test_an_exported_namespace_is_imported_into_an_empty_one_with_equal_descriptions(
-    form: str, works: list[Any], tmp_path: Path
+    form: str, works: list[Any], profile: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "file.json"
-    with served("contoso") as one, served("fabrikam") as other:
+    with served("contoso", profile=profile) as one, served("fabrikam", profile=profile) as other:
         ask(one.connection_string, *works)
         exported = commands.call("admin", "export", "--format", form, "--primary", one.connection_string)
         assert exported.stderr == ""

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sbclient.broker.descriptions import completed
-from sbclient.broker.profile import Profile
+from sbclient.broker.profile import Partitioning, Profile
 from sbclient.broker.rule import Rule
 from sbclient.emulator.config.config import NOT_IN_CONFIG, READERS, check_unique, read_config
 from sbclient.emulator.config.entities import EntityConfig, NamespaceConfig
@@ -154,7 +154,8 @@ def write_config(namespace: str, entities: Entities, profile: Profile) -> tuple[
 def _defaults(properties: EntityProperties, profile: Profile) -> dict[str, Any]:
     """Return the values that the service gives an entity like this one, partitioned or not."""
     partitioning = {name: True for name in ("enable_partitioning",) if getattr(properties, name, False)}
-    plain = completed(PROPERTIES_OF[kind_of(properties)](properties.name, **partitioning), profile)
+    asked = replace(profile, partitioning=Partitioning.ASKED)
+    plain = completed(PROPERTIES_OF[kind_of(properties)](properties.name, **partitioning), asked)
     return values_of(as_requested(plain, profile)) | {"enable_partitioning": False}
 
 
