@@ -37,7 +37,7 @@ ROOT: Final = Path(__file__).parents[2]
 SUBCOMMANDS: Final = {
     "dead-letter": ("list", "show", "resubmit", "purge"),
     "fault": ("add", "list", "remove"),
-    "admin": ("create", "update", "show", "list", "delete", "purge"),
+    "admin": ("create", "update", "show", "list", "delete", "purge", "export", "import"),
 }
 ALL: Final = [
     tuple(command.split())
