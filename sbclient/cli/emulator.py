@@ -7,8 +7,8 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -141,7 +141,8 @@ def emulator(
             data=data,
             fsync=fsync,
         )
-        asyncio.run(_serve(served, data, as_json=as_json))
+        with _printed_warnings():
+            asyncio.run(_serve(served, data, as_json=as_json))
     except (ServiceBusError, OSError, UnicodeDecodeError) as error:
         from sbclient.cli.common import print_error  # imports the client, which the emulator does not need
 
@@ -156,6 +157,20 @@ def emulator(
         raise typer.Exit(1)
 
 
+@contextmanager
+def _printed_warnings() -> Iterator[None]:
+    """Print warnings of the log on stderr."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("sbclient emulator: warning: %(message)s"))
+    logger = logging.getLogger("sbclient")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 async def _serve(served: Emulator, data: Path | None, *, as_json: bool) -> None:
     """Serve until SIGINT or SIGTERM, or until `data` cannot be written."""
     ended = asyncio.Event()
@@ -164,10 +179,6 @@ async def _serve(served: Emulator, data: Path | None, *, as_json: bool) -> None:
         with suppress(NotImplementedError):  # Windows: Ctrl-C ends the loop
             loop.add_signal_handler(number, ended.set)
     served.on_failure = ended.set
-    warnings = logging.StreamHandler()
-    warnings.setLevel(logging.WARNING)
-    warnings.setFormatter(logging.Formatter("sbclient emulator: warning: %(message)s"))
-    logging.getLogger("sbclient").addHandler(warnings)
     startup_signals.release()
     async with served:
         if served.is_exposed:
