@@ -132,7 +132,7 @@ class Management:
 
         Args:
             name: may have characters that the names of other subscriptions may not have.
-            is_durable: whether it remains while nobody receives from it.
+            is_durable: whether it remains while it has no receiver.
             selector: the condition for messages; None = all.
         """
         address = EntityAddress(EntityKind.SUBSCRIPTION, (topic, name))

@@ -43,8 +43,8 @@ class Links(MemoryTransport):
 
 
 async def test_a_failed_link_is_replaced_and_closes_when_its_last_transfer_ends() -> None:
-    secondary, told = Links(), list[tuple[str, ServiceBusError | None]]()
-    links = BacklogLinks(secondary, lambda queue, error: told.append((queue, error)))
+    secondary, answers = Links(), list[tuple[str, ServiceBusError | None]]()
+    links = BacklogLinks(secondary, lambda queue, error: answers.append((queue, error)))
     error = ServiceBusConnectionError("reset")
     for _ in range(2):
         links.send("backlog", NOTHING, timeout_s=1.0)
@@ -55,22 +55,22 @@ async def test_a_failed_link_is_replaced_and_closes_when_its_last_transfer_ends(
     secondary.answers[1].set_result(None)
     await clock.sleep(1)
     assert (secondary.opened, secondary.closed) == (2, 1)
-    assert told == [("backlog", error), ("backlog", None)]
+    assert answers == [("backlog", error), ("backlog", None)]
     await links.close()
     assert secondary.closed == 2
 
 
 async def test_a_busy_queue_keeps_its_link(caplog: pytest.LogCaptureFixture) -> None:
-    secondary, told = Links(), list[tuple[str, ServiceBusError | None]]()
-    links = BacklogLinks(secondary, lambda queue, error: told.append((queue, error)))
+    secondary, answers = Links(), list[tuple[str, ServiceBusError | None]]()
+    links = BacklogLinks(secondary, lambda queue, error: answers.append((queue, error)))
     links.send("backlog", NOTHING, timeout_s=1.0)
     secondary.answers[0].set_exception(ServiceBusServerBusyError("busy"))
     await clock.sleep(1)
     links.send("backlog", NOTHING, timeout_s=1.0).cancel()
     await clock.sleep(1)
-    assert (secondary.opened, secondary.closed, told) == (1, 0, [])
+    assert (secondary.opened, secondary.closed, answers) == (1, 0, [])
     links.send("backlog", NOTHING, timeout_s=1.0)
     await links.close()
     secondary.answers[-1].cancel()  # its answer after the end starts nothing
     await clock.sleep(1)
-    assert (secondary.closed, told, caplog.records) == (1, [], [])
+    assert (secondary.closed, answers, caplog.records) == (1, [], [])

@@ -521,7 +521,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _BACKLOG,
-        "each failure of a withdrawn backlog queue is told",
+        "each failure of a withdrawn backlog queue is reported",
         Change("rules.backlog:Quarantine.failed", "return term is None", "return True"),
     ),
     _mutant(
