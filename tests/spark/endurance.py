@@ -138,7 +138,8 @@ class FaultSchedule:
     _is_over: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> FaultSchedule:
-        self._base = self.pair.count(self.queue)
+        for process in filter(runs_tasks, self.pair.senders() if self.kills else ()):
+            os.kill(process, signal.SIGKILL)  # idle since an earlier job: those that connect from now on run tasks
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
@@ -164,7 +165,7 @@ class FaultSchedule:
             self.failure = error
 
     def _kill_a_task(self) -> None:
-        """Kill workers one after the other until a task has failed: one of an earlier job may have no task."""
+        """Kill workers one after the other until a task has failed: one may be between two tasks."""
         for process in sorted(filter(runs_tasks, self.pair.senders())):
             os.kill(process, signal.SIGKILL)
             self.account.killed += 1
