@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "real_time: run this async test on a real event loop, not a virtual one")
     config.addinivalue_line("markers", "every_loop: run this test in real time on asyncio's loop and on uvloop's")
-    config.addinivalue_line("markers", "quick: added to each test outside the slow folders that is not marked slow")
+    config.addinivalue_line("markers", "quick: added to tests outside the slow folders, but slow and real_time ones")
     config.addinivalue_line("markers", "slow: not quick, because it starts processes or does much work")
 
 
@@ -75,7 +75,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the quick tests, and start with the folders that take longest."""
     for item in items:
-        if folder_of(item.path) not in SLOW_FOLDERS and item.get_closest_marker("slow") is None:
+        if folder_of(item.path) not in SLOW_FOLDERS and not any(map(item.get_closest_marker, ("slow", "real_time"))):
             item.add_marker("quick")
     ranks = {folder: rank for rank, folder in enumerate(SLOW_FOLDERS)}
     items.sort(key=lambda item: ranks.get(folder_of(item.path), len(ranks)))

@@ -26,6 +26,8 @@ from sbclient.testing import Fault, FaultKind, Operation, served
 from sbclient.worker import diagnosis
 from tests.commands import SBCLIENT, call
 
+pytestmark = pytest.mark.slow  # uses sockets and processes
+
 NAMES = ("contoso", "contoso-backup")
 
 

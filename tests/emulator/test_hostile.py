@@ -41,10 +41,7 @@ from tests.payloads import payload_of
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 
-pytestmark = [
-    pytest.mark.real_time,
-    pytest.mark.slow,  # sends much data, and waits for limits
-]
+pytestmark = pytest.mark.real_time
 
 MIB: Final = 2**20
 SHORT: Final = ServerSettings(handshake_timeout_s=1.0, request_timeout_s=1.0, http_idle_timeout_s=1.0)
