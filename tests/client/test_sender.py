@@ -311,8 +311,10 @@ async def test_without_headroom_a_large_message_is_rejected_while_failed_over(
 
 async def test_a_list_too_large_for_one_transfer_is_rejected(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
-        with pytest.raises(MessageSizeExceededError):
+        with pytest.raises(MessageSizeExceededError, match="3 messages"):
             await sender.send_messages([sized(100_000), sized(100_000), sized(100_000)])
+        with pytest.raises(MessageSizeExceededError, match="a message"):
+            await sender.send_messages([sized(1000), sized(300_000)])
     assert await taken(pair) == []
 
 

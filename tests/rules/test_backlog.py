@@ -119,6 +119,13 @@ def test_failing_again_in_quarantine_changes_nothing() -> None:
     assert quarantine.due_at("a") == 30
 
 
+def test_only_the_first_failure_since_a_success_withdraws_a_queue() -> None:
+    quarantine = Quarantine()
+    assert [quarantine.failed("a", now) for now in (0, 29, 31)] == [True, False, False]
+    quarantine.succeeded("a")
+    assert quarantine.failed("a", 32)
+
+
 def test_a_success_forgets_everything() -> None:
     quarantine = Quarantine()
     quarantine.failed("a", 0)

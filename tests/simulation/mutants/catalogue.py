@@ -28,9 +28,6 @@ _RIGHTS: Final = "rights"
 _HOSTILE: Final = "hostile"
 _TIME: Final = "time"
 
-CERTAIN_GROUPS: Final = (_LOSS, _STORAGE, _TRANSACTION)
-"""Of these every mutant is caught; of the others 95 % are."""
-
 MUTANTS: Final[tuple[Mutant, ...]] = (
     # -- acknowledged before it is stored, or lost on the way ------------------------------------------------------
     _mutant(

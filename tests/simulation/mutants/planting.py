@@ -51,12 +51,19 @@ def plant(mutant: Mutant, folder: Path) -> None:
         (folder / PACKAGE / path).write_text(source)
 
 
-def is_caught_by_tests(mutant: Mutant, tests: str) -> bool:
-    """Whether some of the tests fail on the code with the bug."""
+def tests_beside(mutant: Mutant) -> list[str]:
+    """The tests of the code that a bug changes: those of its folder, or the file named after a module outside one."""
+    paths = {change.path for change in mutant.changes}
+    folder = Path("tests")
+    return sorted(str(folder / (path.parent if path.parent.name else f"test_{path.name}")) for path in paths)
+
+
+def is_caught_by_tests(mutant: Mutant) -> bool:
+    """Whether a test beside the changed code fails on the code with the bug."""
     with TemporaryDirectory() as name:
         plant(mutant, Path(name))
         shutil.copy(ROOT / "pyproject.toml", name)
-        command = [sys.executable, "-m", "pytest", "-n0", "-q", "-x", "-p", "no:cacheprovider", tests]
+        command = [sys.executable, "-m", "pytest", "-n0", "-q", "-x", "-p", "no:cacheprovider", *tests_beside(mutant)]
         environment = {**os.environ, "PYTHONPATH": name, "PYTHONDONTWRITEBYTECODE": "1"}
         run = subprocess.run(command, cwd=name, env=environment, capture_output=True, timeout=PATIENCE_S, check=False)
         return run.returncode == 1
