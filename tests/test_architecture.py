@@ -21,23 +21,10 @@ import sbclient
 
 ROOT: Final = Path(__file__).parents[1]
 
-FLOORS: Final = (
-    "certificate clock delivery entities errors formats transport version",
-    "emulator.events formats.description_tables formats.iso8601 message options",
-    "amqp",
-    "rules settings telemetry transport.base",
-    "broker deadlines emulator.faults emulator.sas formats.message_json prometheus rate_limit retry tasks "
-    "transport.credential_file transport.dead_letters",
-    "emulator.data formats.entity_settings hosting pairing transport.amqp transport.sdk",
-    "backlog emulator.context syphon transport.memory",
-    "emulator.net transport.choice",
-    "administration emulator.amqp emulator.control emulator.management",
-    "client emulator.config emulator.page",
-    "emulator sbclient sbclient_spark worker",
-    "aio exceptions management testing",
-    "cli pytest_plugin",
-)
-"""Folders, and files of root folders, from the lowest floor up, by their dotted name without `sbclient.`.
+_PICTURE: Final = (ROOT / "docs/architecture.md").read_text().split("```\n")[1]
+FLOORS: Final = tuple(reversed(_PICTURE.replace("\n  ", "  ").splitlines()))
+"""Folders, and files of root folders, from the lowest floor up, by their dotted name without `sbclient.`, as the page
+shows them.
 
 A file belongs to the longest name that matches it: `broker` covers `broker.sql.parser`.
 """
