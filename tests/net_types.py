@@ -10,6 +10,7 @@ from uuid import UUID
 
 from azure.servicebus._pyamqp._decode import _DECODE_BY_CONSTRUCTOR
 
+from sbclient.amqp.encode import encode_string, sized_list, sized_map
 from sbclient.amqp.types import (
     Binary,
     Byte,
@@ -91,6 +92,14 @@ NET_TYPES: Final = [
         ("byte[], Stream", "binary", "a00300ff61", Binary(b"\x00\xffa")),
     )
 ]
+
+
+def bodies(raw: bytes) -> list[bytes]:
+    """A value, a list, a map with a list in it, and two sequences."""
+    listed = sized_list(raw + raw, 2)
+    mapped = sized_map(encode_string("k") + raw + encode_string("l") + listed, 4)
+    sequence = b"\x00\x53\x76" + listed
+    return [*(b"\x00\x53\x77" + body for body in (raw, listed, mapped)), sequence + sequence]
 
 
 def by_azure_servicebus(raw: bytes) -> str:

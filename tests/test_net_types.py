@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sbclient.amqp import EncodedMessage, encode_message
-from sbclient.amqp.encode import encode_map, encode_string, encode_value, sized_list, sized_map
+from sbclient.amqp.encode import encode_map, encode_string, encode_value, sized_map
 from sbclient.amqp.sections import APPLICATION_PROPERTIES
 from sbclient.amqp.value_texts import name_of, text_of, value_of
 from sbclient.cli.message_json import message_json, message_of
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.envelope import seal, unseal
-from tests.net_types import NET_TYPES, NetType
+from tests.net_types import NET_TYPES, NetType, bodies
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 
@@ -28,14 +28,6 @@ def received(raw: bytes) -> ServiceBusReceivedMessage:
 
 def with_property(raw: bytes) -> bytes:
     return b"\x00\x53\x74" + sized_map(encode_string("v") + raw, 2)
-
-
-def bodies(raw: bytes) -> list[bytes]:
-    """A value, a list, a map, a list in a map, and two sequences."""
-    listed = sized_list(raw + raw, 2)
-    mapped = sized_map(encode_string("k") + raw + encode_string("l") + listed, 4)
-    sequence = b"\x00\x53\x76" + listed
-    return [*(b"\x00\x53\x77" + body for body in (raw, listed, mapped)), sequence + sequence]
 
 
 def through_json(message: ServiceBusReceivedMessage) -> ServiceBusMessage:

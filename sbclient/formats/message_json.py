@@ -134,7 +134,7 @@ def message_of(fields: Mapping[str, Any], *, ignored: Collection[str] = ()) -> S
     unknown = [name for name in fields if name not in CONTENT and name not in ignored]
     if unknown:
         raise InvalidOperationError(f"a message has no {unknown[0][:64]!r}: it may have {', '.join(CONTENT)}")
-    body, body_type = _body_of(fields)
+    body, body_type = body_of(fields)
     properties = {} if (given := fields.get("application_properties")) is None else given
     if not isinstance(properties, dict):
         raise InvalidOperationError("application_properties is not an object: give names and values")
@@ -150,7 +150,12 @@ def message_of(fields: Mapping[str, Any], *, ignored: Collection[str] = ()) -> S
     return message
 
 
-def _body_of(fields: Mapping[str, Any]) -> tuple[Any, AmqpMessageBodyType]:
+def body_of(fields: Mapping[str, Any]) -> tuple[Any, AmqpMessageBodyType]:
+    """The body that the members `body`, `body_base64` and `body_type` describe, and how it is encoded.
+
+    Raises:
+        InvalidOperationError: they describe none.
+    """
     kind = fields.get("body_type", AmqpMessageBodyType.DATA)
     if kind == AmqpMessageBodyType.DATA:
         return _data_of(fields), AmqpMessageBodyType.DATA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
@@ -22,6 +23,7 @@ from pyspark.sql.types import (
 
 from sbclient.amqp.value_texts import name_of, text_of
 from sbclient.errors import InvalidOperationError
+from sbclient.formats.message_json import value_json
 from sbclient.message import AmqpMessageBodyType, ServiceBusReceivedMessage
 from sbclient.settings.table import suggestion
 
@@ -52,6 +54,7 @@ READ_ONLY: Final[dict[str, DataType]] = {
 READ_SCHEMA: Final = StructType(
     [
         StructField("body", BinaryType()),
+        StructField("body_type", StringType()),
         StructField("application_properties", MapType(StringType(), StringType())),
         StructField("property_types", MapType(StringType(), StringType())),
         *(StructField(name, StringType()) for name in _TEXTS),
@@ -76,13 +79,27 @@ _ARROW: Final[dict[str, pa.DataType]] = {
 }
 
 
+TEXT: Final = "text"
+"""The `body_type` of an AMQP value that is a string, as JMS sends its text messages: the body is that string."""
+
+
+def _body_type(message: ServiceBusReceivedMessage) -> str:
+    is_text = message.body_type is AmqpMessageBodyType.VALUE and type(message.body) is str
+    return TEXT if is_text else message.body_type.value
+
+
 def _body(message: ServiceBusReceivedMessage) -> bytes:
-    """Return the bytes of a body. The AMQP values of other clients become text."""
-    return bytes(message) if message.body_type is AmqpMessageBodyType.DATA else str(message.body).encode()
+    """Return the bytes of a body. AMQP values and sequences become JSON, as in JSON lines."""
+    if message.body_type is AmqpMessageBodyType.DATA:
+        return bytes(message)
+    if _body_type(message) == TEXT:
+        return str(message.body).encode()
+    return json.dumps(value_json(message.body), ensure_ascii=False).encode()
 
 
 _VALUES: Final[dict[str, Callable[[ServiceBusReceivedMessage], Any]]] = {
     "body": _body,
+    "body_type": _body_type,
     "application_properties": lambda message: {
         name: text_of(value) for name, value in message.application_properties.items()
     },

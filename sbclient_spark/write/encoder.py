@@ -6,6 +6,7 @@ What fails there is an error of its row, and the other rows are encoded without 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
@@ -16,14 +17,16 @@ import pyarrow.compute as pc
 
 from sbclient.amqp import EncodeError
 from sbclient.amqp.encode import encode_string
-from sbclient.amqp.encoded import encode_application_properties
+from sbclient.amqp.encoded import encode_application_properties, encode_body
 from sbclient.amqp.value_texts import typed
 from sbclient.errors import InvalidOperationError
-from sbclient.message import MAX_ID_LENGTH, ServiceBusMessage
+from sbclient.formats.message_json import body_of
+from sbclient.message import MAX_ID_LENGTH, AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.entity_path import check_entity_path
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import PING_CONTENT_TYPE, check_not_ping
 from sbclient_spark.options import Destination, EntityWord
+from sbclient_spark.read.columns import TEXT
 from sbclient_spark.write import amqp_columns as amqp
 from sbclient_spark.write import columns
 from sbclient_spark.write.amqp_columns import NotEncodableError
@@ -85,6 +88,7 @@ class RowEncoder:
         self._check_attributes(texts, errors)
         if errors:
             return []
+        sections = self._body_sections(batch, body, errors)
         message_id = self._message_ids(batch, texts, ttl_us, schedule_us, destinations, body, positions, errors)
         if message_id is None:
             return []
@@ -93,8 +97,7 @@ class RowEncoder:
             *amqp.annotation_section(texts.get("partition_key"), schedule_us),
             amqp.property_section(message_id, texts, ttl_us),
             *properties,
-            b"\x00\x53\x75",
-            amqp.sized(body, amqp.BINARY),
+            sections,
         ]
         none = pa.nulls(batch.num_rows, pa.string())
         arrays = [
@@ -171,6 +174,29 @@ class RowEncoder:
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             return _text(column, "body", errors)
         return column.cast(pa.binary())
+
+    def _other_types(self, batch: pa.RecordBatch) -> pa.Array | None:
+        """Return the `body_type` of rows whose body is no data, null for the others; None if there are no such rows."""
+        if self._plan.body_type is None:
+            return None
+        types = batch.column(self._plan.body_type).cast(pa.string())
+        others = pc.if_else(pc.equal(types, AmqpMessageBodyType.DATA), pa.scalar(None, pa.string()), types)
+        return None if others.null_count == len(others) else others
+
+    def _body_sections(self, batch: pa.RecordBatch, body: pa.Array, errors: Errors) -> pa.Array:
+        """Return the sections of each body."""
+        sections = amqp.join(b"\x00\x53\x75", amqp.sized(body, amqp.BINARY))
+        types = self._other_types(batch)
+        if types is None:
+            return sections
+        found: list[bytes | None] = []
+        for place, (kind, raw) in enumerate(zip(columns.plain(types), body.to_pylist(), strict=True)):
+            try:
+                found.append(None if kind is None else _other_body(_sound(kind), raw))
+            except _NO_ROW as error:
+                found.append(None)
+                errors.setdefault(place, str(error))
+        return pc.coalesce(pa.array(found, pa.binary()), sections)
 
     def _json_bodies(self, batch: pa.RecordBatch) -> Iterator[str | InvalidOperationError]:
         names = [name for name, _ in self._plan.json_fields]
@@ -254,6 +280,8 @@ class RowEncoder:
             parts += [_canonical(texts.get(name), b"s") for name in (*names, "reply_to_session_id")]
             parts += [_canonical(_digits(ttl_us), b"p"), _canonical(_digits(schedule_us), b"m")]
             parts.append(self._canonical_properties(batch))
+            if (types := self._other_types(batch)) is not None:
+                parts.append(_tagged(b"k", types.cast(pa.binary())).fill_null(b""))
             made = [self._ids.digest(each) for each in amqp.join(*parts).to_pylist()]
         return None if errors else pa.array(made, pa.string()).cast(pa.binary())
 
@@ -423,6 +451,23 @@ def _typed(properties: Any, types: Any) -> Any:
         return typed(properties, types) if properties and types else properties
     except InvalidOperationError as error:
         return error
+
+
+def _other_body(kind: str, raw: bytes) -> bytes:
+    """Return a body that is no data as sections.
+
+    Raises:
+        InvalidOperationError, EncodeError: there is no such type, or the body is not of this type.
+    """
+    if kind not in (TEXT, *AmqpMessageBodyType):
+        raise InvalidOperationError(f"body_type is {kind!r:.40}: give data, {TEXT}, value or sequence")
+    try:
+        text = raw.decode()
+        found = {"body_type": "value", "body": text} if kind == TEXT else {"body_type": kind, "body": json.loads(text)}
+    except (ValueError, RecursionError):
+        wanted = "UTF-8" if kind == TEXT else "JSON"
+        raise InvalidOperationError(f"the body of a row with body_type {kind!r} is not {wanted}") from None
+    return encode_body(*body_of(found))
 
 
 def _extra_properties(names: list[str], values: tuple[Any, ...]) -> dict[str, Any] | InvalidOperationError:

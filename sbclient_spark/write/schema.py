@@ -62,6 +62,7 @@ class RowPlan:
     Attributes:
         ids: how message ids are made.
         body: the column of the body; None = the body is JSON made of `json_fields`.
+        body_type: the column that says how a body is encoded; None = as data.
         json_fields: names and columns of a JSON body.
         attributes: names of `ServiceBusMessage` attributes, and their columns.
         properties: the column of the application properties.
@@ -75,6 +76,7 @@ class RowPlan:
 
     ids: MessageIdPlan
     body: int | None
+    body_type: int | None = None
     json_fields: tuple[tuple[str, int], ...] = ()
     attributes: tuple[tuple[str, int], ...] = ()
     properties: int | None = None
@@ -130,6 +132,7 @@ _PROPERTY_MAP: Final = _Column(_is_property_map, "map<string, string|long|double
 
 COLUMNS: Final[dict[str, _Column]] = {
     "body": _of((*_TEXT, BinaryType), "binary or string"),
+    "body_type": _of(_TEXT, "string"),
     "application_properties": _PROPERTY_MAP,
     "properties": _PROPERTY_MAP,
     "property_types": _Column(_is_text_map, "map<string, string>, the AMQP type of each property"),
@@ -184,8 +187,9 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
     is_json = options.body_format == "json"
     left_out = set() if is_json else _read_only_names(schema, places)
     unknown = {name: place for name, place in places.items() if name not in COLUMNS and name not in left_out}
-    if is_json and "body" in places:
-        raise InvalidOperationError("bodyFormat 'json' excludes a column body: drop the column, or use 'raw'")
+    for name in ("body", "body_type") if is_json else ():
+        if name in places:
+            raise InvalidOperationError(f"bodyFormat 'json' excludes a column {name}: drop the column, or use 'raw'")
     for place in unknown.values() if is_json else ():
         _check_json(schema[place].name, schema[place].dataType)
     if is_json and not unknown:
@@ -221,6 +225,7 @@ def row_plan(schema: StructType, options: WriteOptions, *, is_streaming: bool) -
             is_streaming=is_streaming,
         ),
         body=None if is_json else places["body"],
+        body_type=places.get("body_type"),
         json_fields=tuple((schema[place].name, place) for place in unknown.values()) if is_json else (),
         attributes=tuple((attribute, places[name]) for name, attribute in ATTRIBUTES.items() if name in places),
         properties=places[properties[0]] if properties else None,

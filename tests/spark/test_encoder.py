@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbclient.amqp.encoded import encode_body
 from sbclient.amqp.value_texts import typed
 from sbclient.errors import InvalidOperationError
-from sbclient.message import ServiceBusMessage
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import check_not_ping
 from sbclient.settings.durations import seconds_of
@@ -237,6 +239,7 @@ def batch_of(count: int, **more: Any) -> tuple[pa.RecordBatch, RowPlan]:
     plan = RowPlan(
         ids=MessageIdPlan(mode="column"),
         body=0,
+        body_type=names.index("body_type") if "body_type" in names else None,
         attributes=attributes,
         properties=names.index("properties") if "properties" in names else None,
         destination=ORDERS,
@@ -300,3 +303,37 @@ def test_an_invalid_value_is_found_with_few_conversions() -> None:
     assert "cannot be read" in errors[1200]
     assert (len(found), found.null_count) == (3500, 3500)
     assert len(sizes) < 30
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "reason"),
+    [
+        ("values", b"1", "'values': give data, text, value or sequence"),
+        ("value", b"{", "not JSON"),
+        ("value", b"[" * 100_000, "not JSON"),
+        ("value", b"\xff", "not JSON"),
+        ("text", b"\xff", "not UTF-8"),
+        ("sequence", b"[1]", "no array of arrays"),
+        ("value", b'{"ubyte": "256"}', "ubyte"),
+    ],
+)
+def test_a_body_that_is_not_of_its_type_is_an_error_of_its_row(kind: str, body: bytes, reason: str) -> None:
+    batch, plan = batch_of(
+        3, body=pa.array([b"1", body, b"\xff"], pa.binary()), body_type=pa.array(["value", kind, None])
+    )
+    rows, (bad,) = RowEncoder(plan, message_ids(plan)).encode(batch, 7)
+    assert bad.position == 8
+    assert reason in bad.reason
+    ends = encode_body(1, AmqpMessageBodyType.VALUE), encode_body(b"\xff", AmqpMessageBodyType.DATA)
+    assert all(row[0].endswith(end) for row, end in zip(as_rows(rows)["orders"], ends, strict=True))
+
+
+def test_bodies_of_different_types_have_different_ids_of_content() -> None:
+    kinds = [None, "data", "text", "value"]
+    batch, plan = batch_of(4, body=pa.array(["1"] * 4), body_type=pa.array(kinds))
+    plan = replace(plan, ids=MessageIdPlan(mode="content"), attributes=())
+    (rows,), _ = RowEncoder(plan, message_ids(plan)).encode(batch, 7)
+    (plain,), _ = RowEncoder(replace(plan, body_type=None), message_ids(plan)).encode(batch.slice(0, 1), 7)
+    ids = [rows.message_id(place) for place in range(4)]
+    assert ids[:2] == [plain.message_id()] * 2
+    assert len(set(ids)) == 3

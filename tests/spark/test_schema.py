@@ -112,6 +112,7 @@ def test_json_takes_every_column_that_is_not_reserved() -> None:
     assert found.body is None
     assert found.json_fields == (("a", 0), ("B", 2))
     refused("body string", bodyFormat="json")
+    refused("a int, body_type string", bodyFormat="json")
     refused("session_id string", bodyFormat="json")
 
 
