@@ -318,7 +318,7 @@ class Connection:
             self._fail(error)
             return
         for session in self.sessions:
-            session.end()
+            session.end(error)  # the peer learns of it before the close, and reports what it finds there
         self._write_close(error)
         self._phase = _Phase.CLOSING
         self._answer_due_at = now + self.options.handshake_timeout_s

@@ -288,6 +288,9 @@ async def test_a_namespace_that_is_down_closes_the_connection(context: Namespace
         host.inject(Fault(FaultKind.DOWN))
         link.send(payload_of(ServiceBusMessage("x")), tag=b"1")
         client.flush()
+        detached = await client.event(LinkDetached, link)
+        assert detached.error is not None
+        assert "it is down" in (detached.error.description or "")  # of the session's end, which comes first
         closed = await client.closed
         assert closed.error is not None
         assert closed.error.condition == "amqp:connection:forced"
