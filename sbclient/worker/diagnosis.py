@@ -23,6 +23,7 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import (
     MessagingEntityNotFoundError,
+    OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusError,
@@ -211,7 +212,13 @@ class Doctor:
     async def _primary(self, paths: Sequence[str]) -> list[Finding]:
         path = self._entity or next(iter(paths), None)
         right = f"Send on {path!r}" if path else "Send"
-        return await self._namespace(PRIMARY, right, lambda: probe_primary(self._pair, path), is_named=bool(path))
+        return await self._namespace(
+            PRIMARY,
+            right,
+            lambda: probe_primary(self._pair, path),
+            is_named=bool(path),
+            is_destination=path in paths,
+        )
 
     async def _secondary(self) -> list[Finding]:
         state = self._pair.state
@@ -231,13 +238,20 @@ class Doctor:
         return found
 
     async def _namespace(
-        self, side: str, right: str, probe: Callable[[], Awaitable[None]], *, is_named: bool = True
+        self,
+        side: str,
+        right: str,
+        probe: Callable[[], Awaitable[None]],
+        *,
+        is_named: bool = True,
+        is_destination: bool = False,
     ) -> list[Finding]:
         """Probe a namespace and return how far it went.
 
         Args:
             right: that the probe needs, and the entity.
             is_named: whether the probe is for an entity that should exist.
+            is_destination: whether messages in the backlog are for it.
         """
         try:
             await probe()
@@ -256,11 +270,15 @@ class Doctor:
             ]
         except ServiceBusError as error:
             if not is_unreachable(error):
+                granted = Finding(side, f"{self._steps(side, None)}, {right} granted")
+                if is_destination:
+                    return [granted]  # the destinations are checked one by one
+                entity = f"{right.partition(' on ')[2]} in " if is_named else ""
                 return [
-                    Finding(side, f"{self._steps(side, None)}, {right} granted"),
+                    granted,
                     Finding(
                         side,
-                        f"the {side} {self._name(side)} answers {type(error).__name__}: {error.message}",
+                        f"{entity}the {side} {self._name(side)} answers {type(error).__name__}: {error.message}",
                         "look at the state of this entity in the portal or with `sbclient admin show`",
                         error,
                     ),
@@ -311,8 +329,9 @@ class Doctor:
                     f"TLS with {name} fails: {reason}",
                     "install the authority that signed its certificate, or remove the device that intercepts TLS",
                 )
+        what = "does not answer" if isinstance(error, OperationTimeoutError) else "fails"
         return (
-            f"{name} accepts connections but does not answer: {type(error).__name__}: {reason}",
+            f"{name} accepts connections but {what}: {type(error).__name__}: {reason}",
             "if it is an outage, wait: senders divert and a syphon drains afterwards; see the status of the service",
         )
 
@@ -464,7 +483,7 @@ class Doctor:
             text = f"no message was taken, but {parked}: it retries once a minute, or has ended"
             return [Finding(SYPHON, text, f"look again in a minute; if the number does not fall, {start}")]
         if total.waiting and has_moved is not None and is_primary_well:
-            text = f"no syphon runs: {total.waiting:,} messages wait, and none was taken"
+            text = f"no syphon runs: {_messages_wait(total.waiting)}, and none was taken"
             return [Finding(SYPHON, text, f"{start}; if one runs, give its address with --worker to see its reasons")]
         if total.parked and not total.waiting:
             return [Finding(SYPHON, "all messages are parked, which only a syphon does")]
@@ -553,10 +572,14 @@ def _queues_found(views: Sequence[BacklogQueueView], namespace: str) -> list[Fin
     ]
 
 
+def _messages_wait(number: int) -> str:
+    return "1 message waits" if number == 1 else f"{number:,} messages wait"
+
+
 def _waiting(total: DestinationView) -> list[Finding]:
     dead = total.dead_letters.total()
     return [
-        Finding(BACKLOG, f"{total.waiting:,} messages wait, {total.parked:,} are parked, {dead:,} are dead letters")
+        Finding(BACKLOG, f"{_messages_wait(total.waiting)}, {total.parked:,} are parked, {dead:,} are dead letters")
     ]
 
 

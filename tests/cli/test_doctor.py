@@ -150,7 +150,23 @@ def test_primary_that_is_down(pair: Pair) -> None:
     result = pair.doctor()
     assert f"primary localhost:{port} cannot be reached over TCP" in first_line(result, 3)
     assert "name ok, TCP FAILED, AMQP not tried, credential not tried, right not tried" in result.stdout
-    assert "1 messages wait" in result.stdout
+    assert "1 message waits" in result.stdout
+
+
+def test_primary_whose_requests_fail(pair: Pair) -> None:
+    pair.run(diverts=True)
+    pair.emulator.inject(Fault(FaultKind.DOWN))
+    line = first_line(pair.doctor(), 3)
+    assert "accepts connections but fails: ServiceBusConnectionError: " in line
+    assert "it is down" in line
+
+
+@pytest.mark.parametrize("entity", [[], ["--probe-entity", "orders"]])
+def test_full_destination_that_refuses_links(pair: Pair, entity: list[str]) -> None:
+    pair.run(diverts=True)
+    pair.emulator.inject(Fault(FaultKind.ERROR, "orders", error=ServiceBusQuotaExceededError("full")))
+    line = first_line(pair.doctor(*entity), 1)
+    assert "'orders' does not accept messages (ServiceBusQuotaExceededError: " in line
 
 
 def test_wrong_host(pair: Pair) -> None:
@@ -198,7 +214,7 @@ def test_proxy_that_refuses(pair: Pair) -> None:
 
 def test_no_syphon(pair: Pair) -> None:
     pair.run(diverts=True)
-    assert "no syphon runs: 1 messages wait" in first_line(pair.doctor(), 1).lower()
+    assert "no syphon runs: 1 message waits" in first_line(pair.doctor(), 1).lower()
     assert "the number does not fall: no syphon runs" in pair.doctor(command="backlog").stdout
 
 
