@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "doctor": "Find out why messages do not move, and what to do.",
     "verify": "Check a namespace, and compare both transports on it.",
     "fault": "Add, list and remove the faults of an emulator.",
-    "admin": "Create, list, show, update and delete entities.",
+    "admin": "Create, list, show, update, delete, export and import entities.",
 }
 """Short help by command, in the order of the help.
 
@@ -36,6 +36,9 @@ HELP_OPTIONS: Final = ["--help", "-h"]
 
 
 _EXTRA: Final = re.compile(r"Got unexpected extra argument.* \((?P<first>\S+?)(?: .*)?\)")
+
+
+_COMMAND: Final = re.compile(r"No such command '(?P<name>\w+)'\.")
 
 
 class _Program(typer.core.TyperGroup):
@@ -53,6 +56,12 @@ class _Program(typer.core.TyperGroup):
 def _explain(error: Any) -> None:
     error.message = error.message.removeprefix("Value error, ")
     extra = _EXTRA.fullmatch(error.message)
+    command = _COMMAND.fullmatch(error.message)
+    if command is not None and error.ctx is not None and error.ctx.info_name == "fault":
+        from sbclient.emulator.control.fault_json import KINDS
+
+        if command["name"] in KINDS:
+            error.message += f" Did you mean 'add {command['name']}'?"
     options = {parameter.name for parameter in error.ctx.command.params} if error.ctx is not None else set()
     if extra is not None and {"queue", "topic"} <= options:
         error.message = f"unexpected argument {extra['first']!r}: a queue is given as --queue {extra['first']}"

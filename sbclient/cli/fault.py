@@ -123,7 +123,7 @@ def list_(
 @fault.command()
 def remove(
     primary: Primary,
-    number: Annotated[int | None, typer.Argument(metavar="[NUMBER]", help="Number of a fault, see list.")] = None,
+    number: Annotated[int | None, typer.Argument(metavar="NUMBER", help="Number of a fault, see list.")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Remove all faults.")] = False,
     http_port: HttpPort = None,
     namespace: NamespaceName = None,

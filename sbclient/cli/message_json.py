@@ -31,6 +31,7 @@ from sbclient.message import (
     ServiceBusMessage,
     ServiceBusReceivedMessage,
 )
+from sbclient.settings.table import suggestion
 from sbclient.telemetry.log import printable_json, printable_line
 
 FACTS: Final = (
@@ -127,8 +128,8 @@ def named(option: str, settings: list[str]) -> list[tuple[str, str]]:
         if not equals:
             raise InvalidOperationError(f"{option} {name!r} is not NAME=VALUE")
         if name not in ATTRIBUTES and not name.startswith(PROPERTY):
-            known = ", ".join(ATTRIBUTES)
-            raise InvalidOperationError(f"{option}: a message has no {name!r}; it has {known} and {PROPERTY}<name>")
+            known = suggestion(name, (*ATTRIBUTES, f"{PROPERTY}<name>"))
+            raise InvalidOperationError(f"{option}: a message has no {name!r}: {known}")
     return [(name, value) for name, _, value in pairs]
 
 

@@ -33,6 +33,7 @@ from sbclient.entities import (
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.message_json import PROPERTY, TYPED, property_json, property_named, read_duration
 from sbclient.settings.durations import duration_text
+from sbclient.settings.table import suggestion
 
 NOT_SET_AS_TEXT: Final = ("authorization_rules", "availability_status", "size_in_bytes")
 _WANTED: Final[Mapping[type[Any], str]] = {
@@ -65,7 +66,7 @@ def with_settings(properties: EntityProperties, settings: Iterable[tuple[str, st
     types, changed = settings_of(kind), copy(properties)
     for name, text in settings:
         if name not in types:
-            raise InvalidOperationError(f"a {kind} has no setting {name!r}; it has {', '.join(types)}")
+            raise InvalidOperationError(f"a {kind} has no setting {name!r}: {suggestion(name, types)}")
         setattr(changed, name, _value(name, text, types[name]))
     return changed
 
@@ -137,10 +138,8 @@ def _rule_values(before: RuleProperties, settings: Iterable[tuple[str, str]]) ->
             property_name, value = property_named(name, text)
             correlation.setdefault("properties", {})[property_name] = value
         else:
-            raise InvalidOperationError(
-                f"a rule has no setting {name!r}; it has sql, action, {', '.join(CORRELATION_FIELDS)} "
-                f"and {PROPERTY}<name>"
-            )
+            known = ("sql", "action", *CORRELATION_FIELDS, f"{PROPERTY}<name>")
+            raise InvalidOperationError(f"a rule has no setting {name!r}: {suggestion(name, known)}")
     if correlation:
         if rule_filter is not None:
             raise InvalidOperationError("a rule has either an sql or a correlation filter: give one of them")

@@ -91,7 +91,10 @@ def test_duration_has_a_unit_or_is_in_seconds(emulator: Emulator, duration: str)
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (["add", "dwon"], 2, "kind of a fault is 'dwon': give one of down"),
+        (["add", "dwon"], 2, "kind of a fault is 'dwon': did you mean down?"),
+        (["add", "error", "--error", "ServerBusyError"], 2, "did you mean ServiceBusServerBusyError?"),
+        (["add", "down", "--operation", "sendd"], 2, "operations has 'sendd': did you mean send?"),
+        (["down"], 2, "No such command 'down'. Did you mean 'add down'?"),
         (["add", "down", "--latency", "1"], 2, "a fault of kind down has no 'latency_s'"),
         (["add", "down", "--duration", "soon"], 2, "'soon' is not a duration"),
         (["remove"], 2, "give the number of a fault, or --all"),

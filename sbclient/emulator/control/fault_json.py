@@ -18,6 +18,7 @@ from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.emulator.context import AnyFault
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusQuotaExceededError
+from sbclient.settings.table import suggestion
 
 QUOTA: Final = "quota"
 
@@ -55,11 +56,11 @@ def read_fault(fields: Any, now: float) -> AnyFault:
         raise InvalidOperationError(f"a fault is a {type(fields).__name__}: give an object with a kind")
     kind = fields.get("kind")
     if kind not in KINDS:
-        raise InvalidOperationError(f"kind of a fault is {kind!r}: give one of {', '.join(KINDS)}")
+        raise InvalidOperationError(f"kind of a fault is {kind!r}: {suggestion(str(kind), KINDS)}")
     allowed = (*_COMMON, *_EXTRAS.get(kind, ()))
     unknown = [str(name)[:64] for name in fields if name not in allowed]
     if unknown:
-        raise InvalidOperationError(f"a fault of kind {kind} has no {unknown[0]!r}: it may have {', '.join(allowed)}")
+        raise InvalidOperationError(f"a fault of kind {kind} has no {unknown[0]!r}: {suggestion(unknown[0], allowed)}")
     given: dict[str, Any] = {"entity_path": fields.get("entity")}
     for name, check in _CHECKS.items():
         if fields.get(name) is not None:
@@ -118,12 +119,12 @@ def _operation(name: str, value: Any) -> Operation:
     try:
         return Operation(value)
     except ValueError as error:
-        raise InvalidOperationError(f"{name} has {value!r}: give some of {', '.join(Operation)}") from error
+        raise InvalidOperationError(f"{name} has {value!r}: {suggestion(str(value), list(Operation))}") from error
 
 
 def _error(name: str, value: Any) -> type[ServiceBusError]:
     if value not in _ERRORS:
-        raise InvalidOperationError(f"{name} of a fault is {value!r}: give one of {', '.join(_ERRORS)}")
+        raise InvalidOperationError(f"{name} of a fault is {value!r}: {suggestion(str(value), _ERRORS)}")
     return _ERRORS[value]
 
 
