@@ -213,7 +213,7 @@ def purge(
     primary: Primary,
     entity: Annotated[
         str | None,
-        typer.Argument(metavar="[ENTITY]", autocompletion=_purgeable, help="Path of a queue, topic or subscription."),
+        typer.Argument(metavar="ENTITY", autocompletion=_purgeable, help="Path of a queue, topic or subscription."),
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Purge all entities.")] = False,
     yes: Yes = False,

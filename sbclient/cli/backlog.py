@@ -42,6 +42,7 @@ def backlog(
         float,
         typer.Option(
             parser=seconds(),
+            show_default="2s",
             metavar="DURATION",
             help="Time between two surveys that estimate the time to drain; 0 = one survey.",
         ),

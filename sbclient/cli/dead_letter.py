@@ -6,6 +6,7 @@ import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -34,6 +35,7 @@ from sbclient.cli.selection import Before, MessageSelection, Since, Where, sql_f
 from sbclient.cli.table import table
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties, TopicProperties
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
+from sbclient.formats.message_json import timestamp_text
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.backlog import backlog_queue_names, primary_name_of, session_backlog_queue_names
 from sbclient.rules.connection_string import parse_connection_string
@@ -217,11 +219,15 @@ def list_(job: _Job) -> None:
         return
     if rows:
         columns = [column for column in rows[0] if len(job.queues) > 1 or column != "queue"]
-        cells = [[cell("" if row[column] is None else str(row[column])) for column in columns] for row in rows]
+        cells = [[cell(_shown(row[column])) for column in columns] for row in rows]
         console = make_console()
         names = [column.replace("_", " ") for column in columns]
         console.print(table(names, cells, console.width, numbers=["sequence number"]))
     print_line(_text(_reasons(found)))
+
+
+def _shown(value: Any) -> str:
+    return timestamp_text(value) if isinstance(value, datetime) else "" if value is None else str(value)
 
 
 @_command("Print dead letters with their bodies.")

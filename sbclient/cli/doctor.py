@@ -61,7 +61,10 @@ def doctor(
     sample: Annotated[
         float,
         typer.Option(
-            parser=seconds(), metavar="DURATION", help="How long to watch whether messages leave the backlog."
+            parser=seconds(),
+            metavar="DURATION",
+            show_default="2s",
+            help="How long to watch whether messages leave the backlog.",
         ),
     ] = 2.0,
     as_json: AsJson = False,

@@ -257,7 +257,7 @@ def _show(served: Emulator, certificate: Path | None, data: Path | None) -> None
     typer.echo(f"\npage         http://localhost:{served.http_port}/  (and at / of each port above)")
     typer.echo(f"health       http://localhost:{served.http_port}/health")
     if certificate is not None:
-        typer.echo("for the management clients, which require TLS:")
+        typer.echo("for the management clients, which require TLS, in a shell that then trusts no other server:")
         for name in TRUST_VARIABLES:
             typer.echo(f"             export {name}={certificate}")
     fate = "its messages are lost" if data is None else f"{data} keeps its messages"

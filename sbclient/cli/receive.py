@@ -45,7 +45,10 @@ def receive(
     ] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Largest number of messages. Default: no limit.")] = None,
     wait: Annotated[
-        float, typer.Option(parser=seconds(0.1), metavar="DURATION", help="End after this time without a message.")
+        float,
+        typer.Option(
+            parser=seconds(0.1), metavar="DURATION", show_default="5s", help="End after this time without a message."
+        ),
     ] = 5.0,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until interrupted.")] = False,
     settle: Annotated[Settle, typer.Option(help="How to settle each message after printing.")] = Settle.COMPLETE,

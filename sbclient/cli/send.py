@@ -194,7 +194,12 @@ def send(
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(parser=seconds(0.1), metavar="DURATION", help="Time for each message, including a diversion."),
+        typer.Option(
+            parser=seconds(0.1),
+            metavar="DURATION",
+            show_default="60s",
+            help="Time for each message, including a diversion.",
+        ),
     ] = 60.0,
     as_json: AsJson = False,
 ) -> None:

@@ -68,7 +68,7 @@ class WorkerSettings:
         "Drain only the backlog queues with these numbers, counted from 0. Default: all.", _NAMESPACES, kind=NUMBERS
     )
     sessions: bool = setting(
-        "Also drain the session queues of senders paired with ordering=session.", _NAMESPACES, default=False
+        "Include the session queues of senders paired with ordering=session.", _NAMESPACES, default=False
     )
     provision: bool = setting(
         "Create missing backlog queues. Needs Manage on the secondary.", _NAMESPACES, default=False
