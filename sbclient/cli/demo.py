@@ -244,7 +244,7 @@ def _table(outage: OutageRun, width: int) -> Text:
         tally = outage.tallies[lane.queue]
         words, colour = _STATES[outage.states.get(lane.queue, FailoverState.HEALTHY)]
         numbers = (
-            tally.sent,
+            len(tally.sent),
             len(tally.accepted),
             outage.diverted.get(lane.queue, 0),
             waiting[lane.queue],

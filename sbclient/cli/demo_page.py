@@ -119,7 +119,7 @@ class DemoPage:
         tallies = outage.tallies.values()
         is_over = outage.phase == "over"
         numbers = {
-            "sent": sum(tally.sent for tally in tallies),
+            "sent": sum(len(tally.sent) for tally in tallies),
             "accepted": sum(len(tally.accepted) for tally in tallies),
             "diverted": sum(outage.diverted.values()),
             "drained": outage.drained,

@@ -20,13 +20,14 @@ from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.client.sender import ServiceBusSender
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 from sbclient.errors import OperationTimeoutError, ServiceBusError
-from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions, SyphonLimits
 from sbclient.pairing.status import PairEvent, PairStatus
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.envelope import PATH
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
+from sbclient.testing.ledger import Ledger
 
 EPOCH: Final = 1_700_000_000.0
 """The wall time at which each run begins, so that runs with the same seed are equal."""
@@ -96,29 +97,20 @@ def file_lane(records: Sequence[Record]) -> Lane:
     return Lane("input", label, records, is_partitioned=has_keys, requires_session=with_session)
 
 
-@dataclass(slots=True)
-class Tally:
-    """Counts of one lane.
+@dataclass(slots=True, repr=False)
+class Tally(Ledger):
+    """The messages of one lane.
 
     Attributes:
-        sent: messages passed to a sender at least once.
-        accepted: ids of messages whose send returned.
         refused_tries: messages in sends that raised, by error class. The sender repeats them.
         refused_messages: messages that are invalid themselves, by error class.
-        delivered: deliveries by message id.
         altered: deliveries whose body differs from the sent one.
-        out_of_order: messages of a session delivered after a later one.
     """
 
-    sent: int = 0
-    accepted: set[str] = field(default_factory=set)
     refused_tries: Counter[str] = field(default_factory=Counter)
     refused_messages: Counter[str] = field(default_factory=Counter)
     in_doubt: int = 0
-    delivered: Counter[str] = field(default_factory=Counter)
-    dead_lettered: set[str] = field(default_factory=set)
     altered: int = 0
-    out_of_order: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,25 +230,22 @@ class OutageRun:
     def account(self) -> Account:
         """Return the counts so far."""
         tallies = self.tallies.values()
-        accepted = set[str]().union(*(tally.accepted for tally in tallies))
-        delivered = sum((tally.delivered for tally in tallies), Counter[str]())
-        dead = set[str]().union(*(tally.dead_lettered for tally in tallies))
         return Account(
             seed=self.seed,
-            sent=sum(tally.sent for tally in tallies),
-            accepted=len(accepted),
+            sent=sum(len(tally.sent) for tally in tallies),
+            accepted=sum(len(tally.accepted) for tally in tallies),
             refused_tries=_sum(tally.refused_tries for tally in tallies),
             refused_messages=_sum(tally.refused_messages for tally in tallies),
             in_doubt=sum(tally.in_doubt for tally in tallies),
             diverted=sum(self.diverted.values()),
             drained=self.drained,
-            delivered=len(delivered),
-            duplicates=sum(delivered.values()) - len(delivered),
-            dead_lettered=len(dead),
+            delivered=sum(len(tally.delivered) for tally in tallies),
+            duplicates=sum(tally.duplicates for tally in tallies),
+            dead_lettered=sum(len(tally.dead_lettered) for tally in tallies),
             altered=sum(tally.altered for tally in tallies),
-            unexpected=len(delivered.keys() - self._digests.keys()),
+            unexpected=sum(len(tally.unexpected) for tally in tallies),
             out_of_order=sum(tally.out_of_order for tally in tallies),
-            lost=len(accepted - delivered.keys() - dead),
+            lost=sum(len(tally.lost) for tally in tallies),
             virtual_seconds=round(self.elapsed_s, 3),
         )
 
@@ -301,7 +290,7 @@ class OutageRun:
             await clock.sleep(1)
 
     def _is_delivered(self) -> bool:
-        return all(tally.accepted <= tally.delivered.keys() for tally in self.tallies.values())
+        return not any(tally.lost for tally in self.tallies.values())
 
     async def _send(self, client: Any, lane: Lane, number: int) -> None:
         """Send the share of one sender of a lane, each message when it is due and until it is accepted."""
@@ -319,7 +308,7 @@ class OutageRun:
         self, client: Any, sender: ServiceBusSender, lane: Lane, messages: list[ServiceBusMessage]
     ) -> None:
         tally = self.tallies[lane.queue]
-        tally.sent += len(messages)
+        tally.send(*(message.message_id for message in messages))
         while True:
             try:
                 if lane.is_transactional:
@@ -336,7 +325,7 @@ class OutageRun:
                 tally.in_doubt += isinstance(error, OperationTimeoutError)
                 await clock.sleep(RETRY_S)
             else:
-                tally.accepted.update(message.message_id or "" for message in messages)
+                tally.accepted.update(message.message_id for message in messages)
                 return
 
     def _message(self, lane: Lane, at: int) -> ServiceBusMessage:
@@ -348,7 +337,6 @@ class OutageRun:
             message_id=message_id,
             session_id=record.session_id,
             partition_key=record.partition_key,
-            application_properties={"position": at},
         )
 
     async def _receive(self, pair: MemoryPair, lane: Lane) -> None:
@@ -377,17 +365,12 @@ class OutageRun:
             await clock.sleep(RETRY_S)
 
     async def _consume(self, receiver: ServiceBusReceiver, lane: Lane, wait_s: float | None = None) -> None:
-        latest = -1
         tally = self.tallies[lane.queue]
         while messages := await receiver.receive_messages(max_message_count=50, max_wait_time=wait_s):
             for message in messages:
-                message_id = message.message_id or ""
-                tally.altered += self._digests.get(message_id) != sha256(bytes(message)).digest()
-                if not tally.delivered[message_id] and lane.requires_session:
-                    position = _position(message)
-                    tally.out_of_order += position < latest
-                    latest = max(latest, position)
-                tally.delivered[message_id] += 1
+                digest = self._digests.get(message.message_id or "")
+                tally.altered += digest != sha256(bytes(message)).digest()
+                tally.deliver(message.message_id, message.session_id)
                 await receiver.complete_message(message)
 
     async def _count_dead_letters(self, pair: MemoryPair) -> None:
@@ -395,7 +378,7 @@ class OutageRun:
             for lane in self.lanes:
                 async with client.get_queue_receiver(lane.queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
                     while peeked := await receiver.peek_messages(1000):  # a page has messages of one fragment
-                        self.tallies[lane.queue].dead_lettered.update(message.message_id or "" for message in peeked)
+                        self.tallies[lane.queue].dead_lettered.update(message.message_id for message in peeked)
 
 
 def _sum(counts: Iterable[Counter[str]]) -> dict[str, int]:
@@ -406,8 +389,3 @@ def _share_of(record: Record, at: int) -> int:
     """Return the number of the sender of a record. As with real producers, one sender sends all records of a key."""
     key = record.session_id or record.partition_key
     return (sum(key.encode()) if key is not None else at) % SENDERS
-
-
-def _position(message: ServiceBusReceivedMessage) -> int:
-    position = message.application_properties.get("position")
-    return position if isinstance(position, int) else -1

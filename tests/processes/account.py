@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from sbclient.testing.ledger import Ledger
 from tests.processes.explanations import Explanations
 from tests.processes.receiving import UNWANTED
 from tests.processes.record import Line
@@ -181,7 +182,24 @@ class _Judge:
         self._arrivals: dict[str, list[Arrival]] = defaultdict(list)
         for arrival in arrivals_of(evidence.receiving):
             self._arrivals[arrival.facts["uid"]].append(arrival)
+        self._ledger = self._compare()
         self._account = Account()
+
+    def _compare(self) -> Ledger:
+        """Return a ledger of each message at each of its destinations, and in the dead letters of the backlog."""
+        ledger = Ledger()
+        for uid, message in self._sent.items():
+            places = [(uid, path) for path in self._evidence.expected_paths(message.facts)]
+            if not message.is_refused:
+                ledger.send(*places, (uid, BACKLOG_DEAD_LETTERS))
+            if message.is_accepted:
+                ledger.accepted.update(places)
+            if any(one.origin == BACKLOG_DEAD_LETTERS for one in self._arrivals.get(uid, ())):
+                ledger.dead_lettered.update(places)
+        for uid, arrivals in self._arrivals.items():
+            for one in arrivals:
+                ledger.deliver((uid, one.origin if one.origin == BACKLOG_DEAD_LETTERS else one.path))
+        return ledger
 
     def account(self) -> Account:
         account, sent = self._account, self._sent.values()
@@ -193,6 +211,7 @@ class _Judge:
             any(one.origin not in (DEAD_LETTERS, BACKLOG_DEAD_LETTERS) for one in mine)
             for mine in self._arrivals.values()
         )
+        account.lost, account.unexpected = len(self._ledger.lost), len(self._ledger.unexpected)
         account.diverted = self._explanations.diverted_count()
         for check in (
             self._lost,
@@ -209,32 +228,12 @@ class _Judge:
         return account
 
     def _lost(self) -> Iterator[Violation]:
-        for message in self._sent.values():
-            if not message.is_accepted:
-                continue
-            arrivals = self._arrivals.get(message.uid, [])
-            is_dead_in_backlog = any(one.origin == BACKLOG_DEAD_LETTERS for one in arrivals)
-            found = {one.path for one in arrivals}
-            missing = [path for path in self._evidence.expected_paths(message.facts) if path not in found]
-            if missing and not is_dead_in_backlog:
-                self._account.lost += 1
-                yield Violation("I1", f"{message.uid} was accepted and is lost: it did not arrive at {listed(missing)}")
+        for uid, path in sorted(self._ledger.lost):
+            yield Violation("I1", f"{uid} was accepted and is lost: it did not arrive at {path}")
 
     def _unexpected(self) -> Iterator[Violation]:
-        for uid, arrivals in self._arrivals.items():
-            message = self._sent.get(uid)
-            wrong: list[str] = []
-            if message is None:
-                wrong.append("was never sent")
-            else:
-                if message.is_refused:
-                    wrong.append("was rejected for certain")
-                paths = set(self._evidence.expected_paths(message.facts))
-                strange = {one.path for one in arrivals if one.origin != BACKLOG_DEAD_LETTERS} - paths
-                wrong += [f"is not for {path}" for path in strange]
-            for what in wrong:
-                self._account.unexpected += 1
-                yield Violation("I3", f"{uid!r} arrived in {arrivals[0].path} and {what}")
+        for uid, path in sorted(self._ledger.unexpected):
+            yield Violation("I3", f"{uid!r} arrived in {path}, and was not sent there or was rejected for certain")
 
     def _changed(self) -> Iterator[Violation]:
         """Check that each message arrives unchanged."""

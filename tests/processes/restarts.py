@@ -36,7 +36,7 @@ LIVES_S: Final = (0.0, 0.6)
 
 
 @dataclass
-class Ledger:
+class Acknowledged:
     """What the client knows of one queue.
 
     Attributes:
@@ -62,7 +62,7 @@ class Load:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.ledgers: defaultdict[str, Ledger] = defaultdict(Ledger)
+        self.ledgers: defaultdict[str, Acknowledged] = defaultdict(Acknowledged)
         self.violations: list[str] = []
         self.count = 0
         self.acknowledged = self.in_doubt = 0

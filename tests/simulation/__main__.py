@@ -12,12 +12,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 
-from tests.simulation.ledger import Ledger
 from tests.simulation.plan import Plan, draw_plan, draw_wire_plan
 from tests.simulation.run import Result, run_plan, run_seed, shrink
-from tests.simulation.tally import never_met
+from tests.simulation.tally import Tally, never_met
 from tests.simulation.weather import KINDS
 
 CHUNK = 25
@@ -34,16 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.pairs:
         return _list_pairs(seeds)
     began = time.perf_counter()
-    ledger = Ledger(options.state, seeds.start, only)
-    tally = ledger.tally
-    seeds = range(min(ledger.next_seed, seeds.stop), seeds.stop)
-    before, processor_s = tally.runs, 0.0
+    tally, processor_s = Tally(), 0.0
     size = 1 if options.stop and options.jobs == 1 else CHUNK
     for results, chunk_s in _chunks(seeds, only, options.jobs, size, wire=options.wire):
         processor_s += chunk_s
         for result in results:
-            ledger.add(result)
-        ledger.save()
+            tally.add(result)
         if options.stop and tally.violations:
             break
     if options.json:
@@ -51,13 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         seconds = time.perf_counter() - began
         print(tally.as_text())
-        print("\n".join(ledger.lines()))
-        runs = tally.runs - before
-        if runs:
-            print(
-                f"{runs / seconds:.1f} seeds a second with {options.jobs} jobs, "
-                f"{runs / processor_s:.1f} for each second of processor time"
-            )
+        print(
+            f"{tally.runs / seconds:.1f} seeds a second with {options.jobs} jobs, "
+            f"{tally.runs / processor_s:.1f} for each second of processor time"
+        )
         if tally.first_seed is not None and not options.no_shrink:
             _tell(tally.first_seed, only, wire=options.wire)
     return 1 if tally.violations else 0
@@ -72,7 +63,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--state", type=Path, help="a file that keeps what was found, so that a range can go on later")
     parser.add_argument("--stop", action="store_true", help="stop at the first broken invariant")
     parser.add_argument("--no-shrink", action="store_true", help="do not make the first failing schedule smaller")
     parser.add_argument("--pairs", action="store_true", help="run nothing: how often every two kinds of weather meet")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import combinations
 from typing import Any, Final
@@ -78,23 +78,6 @@ class Tally:
     def share(self, part: str, whole: str) -> float:
         return self.sums[part] / max(self.sums[whole], 1)
 
-    def kept(self) -> dict[str, Any]:
-        """All of it as plain values, for `restored`."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-
-    @classmethod
-    def restored(cls, kept: Mapping[str, Any]) -> Tally:
-        """The tally that was kept."""
-        tally = cls(runs=kept["runs"], calm_runs=kept["calm_runs"], digest=kept["digest"])
-        tally.sums.update(kept["sums"])
-        tally.violations.update(kept["violations"])
-        tally.broken_runs.update(kept["broken_runs"])
-        tally.kinds.update(kept["kinds"])
-        tally.first = {name: (seed, found) for name, (seed, found) in kept["first"].items()}
-        tally.broken_seeds = list(kept["broken_seeds"])
-        tally.pairs = {(one, other) for one, other in kept["pairs"]}
-        return tally
-
     def as_json(self) -> dict[str, Any]:
         return {
             "runs": self.runs,
@@ -132,10 +115,6 @@ class Tally:
         ]
         lines += [f"first {name}: seed {seed}: {text}" for name, (seed, text) in sorted(self.first.items())]
         return "\n".join(lines)
-
-
-def _plain(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set) else dict(value) if isinstance(value, Counter) else value
 
 
 def never_met(pairs: Collection[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
 
 import pytest
 
@@ -73,19 +72,6 @@ def test_every_pair_of_weather_kinds_occurs_in_few_seeds(capsys: pytest.CaptureF
 def test_pairs_of_kinds_that_never_occur_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seeds", "0:10", "--pairs"]) == 1
     assert "never: backlog_reset and both_down" in capsys.readouterr().out
-
-
-def test_interrupted_range_continues_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    state = str(tmp_path / "state.json")
-    assert main(["--seeds", "20:24", "--json"]) == 0
-    whole = capsys.readouterr().out
-    assert main(["--seeds", "20:22", "--state", state]) == 0
-    assert main(["--seeds", "20:22", "--state", state]) == 0  # nothing is left to do
-    assert "seeds 20 to 21" in capsys.readouterr().out
-    assert main(["--seeds", "20:24", "--state", state, "--json"]) == 0
-    assert capsys.readouterr().out == whole
-    with pytest.raises(SystemExit, match="another file"):
-        main(["--seeds", "21:24", "--state", state])
 
 
 def test_removing_all_weather_leaves_a_calm_run() -> None:

@@ -11,7 +11,6 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own custom)
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sbclient_spark
+from sbclient.testing.ledger import Ledger
 
 UNIQUE: Final[dict[str, Any]] = {
     "requires_duplicate_detection": True,
@@ -98,22 +98,16 @@ class Account:
 
     def take_stock(self, expected: Iterable[str], found: Iterable[tuple[str | None, str]]) -> None:
         """Judge what arrived, as pairs of a session and a row, by what was written, in its order."""
-        places = {name: place for place, name in enumerate(expected)}
-        counts: Counter[str] = Counter()
-        latest: dict[str, int] = {}
-        self.misordered = 0
+        ledger, sessions = Ledger(), set[str | None]()
+        ledger.send(*expected)
+        ledger.accepted.update(ledger.sent)
         for session, name in found:
-            counts[name] += 1
-            place = places.get(name, -1)
-            if session is not None and place < latest.get(session, -1):
-                self.misordered += 1
-            if session is not None:
-                latest[session] = max(place, latest.get(session, -1))
-        self.arrived = counts.total()
-        self.strangers = sum(count for name, count in counts.items() if name not in places)
-        self.lost = sum(name not in counts for name in places)
-        self.duplicates = sum(count - 1 for count in counts.values())
-        self.sessions = len(latest)
+            ledger.deliver(name, session)
+            sessions.add(session)
+        self.arrived = ledger.delivered.total()
+        self.lost, self.strangers = len(ledger.lost), len(ledger.unexpected)
+        self.duplicates, self.misordered = ledger.duplicates, ledger.out_of_order
+        self.sessions = len(sessions - {None})
 
 
 def runs_tasks(process: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sbclient.delivery import SettleMode
 from sbclient.rules.envelope import TTL_EXPIRED
+from sbclient.testing.ledger import Ledger
 from tests.simulation.consumer import REASON
 from tests.simulation.history import GAVE_UP, Delivery, Handed, Outcome, Submission, Violation
 from tests.simulation.network_weather import loses_deliveries
@@ -19,23 +20,21 @@ MISSING = "DestinationNotFound"
 
 
 def check_accounting(world: World) -> Iterator[Violation]:
-    arrivals = arrived(world)
-    excused = excused_uids(world)
-    attempts = world.history.attempts_of()
-    for submission in world.history.submissions.values():
-        came = submission.uid in arrivals
-        if submission.is_accepted and not came and submission.uid not in excused:
-            yield Violation("I1", f"{submission.uid} was accepted and is lost")
-        stored = came or submission.uid in world.history.handed_uids
-        if submission.is_refused and stored:
-            errors = ", ".join(one.error for one in submission.tries)
-            yield Violation("I3", f"{submission.uid} was refused ({errors}) and stored all the same")
-        is_once = len(submission.tries) == 1 and len(attempts.get(submission.uid, ())) == 1
-        if submission.cancelled is Outcome.OK and came and is_once:
-            yield Violation("I3", f"{submission.uid} was taken back and delivered all the same")
-    for uid in arrivals:
-        if uid not in world.history.submissions:
-            yield Violation("I3", f"{uid!r} was delivered and never sent")
+    history, arrivals = world.history, arrived(world)
+    attempts, submissions = history.attempts_of(), history.submissions
+    refused = {uid: one for uid, one in submissions.items() if one.is_refused}
+    ledger = Ledger(accepted={uid for uid, one in submissions.items() if one.is_accepted} - excused_uids(world))
+    ledger.send(*(uid for uid in submissions if uid not in refused))
+    ledger.delivered.update([*arrivals, *(history.handed_uids & refused.keys())])
+    for uid in sorted(ledger.lost):
+        yield Violation("I1", f"{uid} was accepted and is lost")
+    for uid in sorted(ledger.unexpected):
+        errors = ", ".join(one.error for one in refused[uid].tries) if uid in refused else "never sent"
+        yield Violation("I3", f"{uid!r} was refused ({errors}) and stored all the same")
+    for uid, submission in submissions.items():
+        is_once = len(submission.tries) == 1 and len(attempts.get(uid, ())) == 1
+        if submission.cancelled is Outcome.OK and uid in arrivals and is_once:
+            yield Violation("I3", f"{uid} was taken back and delivered all the same")
     yield from _check_what_was_told(world)
     yield from _check_reasons(world)
     yield from _check_last_hands(world)
