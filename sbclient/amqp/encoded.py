@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
@@ -312,58 +311,54 @@ class EncodedMessage:
             changes: attributes by name, see `ATTRIBUTES`.
         """
         sections = self.sections
-        if application_properties is None:
-            described = sections.raw(APPLICATION_PROPERTIES)
-        else:
-            described = b"\x00\x53\x74" + application_properties if application_properties else b""
-        payload = None if via_partition_key is not None else sections.with_application_properties(described)
-        if payload is not None and {*changes.values(), *map(partial(getattr, self), changes)} == {None}:
-            rewritten = EncodedMessage(payload)  # most messages have nothing that changes
-            for name in _ENCODED_WITH:
-                setattr(rewritten, name, getattr(self, name))
-            return rewritten
-        rewritten = self._joined_again(described, created_at_ms, via_partition_key, changes)
-        for name in ATTRIBUTES:
-            setattr(rewritten, name, changes[name] if name in changes else getattr(self, name))
-        return rewritten
-
-    def _joined_again(
-        self, described: bytes, created_at_ms: int, via_partition_key: str | None, changes: Mapping[str, Any]
-    ) -> EncodedMessage:
-        """Join the sections, changed where that is needed; see `rewritten`."""
-        sections = self.sections
+        changes = {
+            name: value for name, value in changes.items() if value is not None or getattr(self, name) is not None
+        }
         raw = sections.raw_value(HEADER)
         header = list_fields(raw)[:4] if raw else []
-        raw = sections.raw_value(PROPERTIES)
-        properties = list_fields(raw) if raw else []
         if "time_to_live" in changes:
-            time_to_live = changes["time_to_live"]
+            ttl = changes["time_to_live"]
             header += [_NULL] * (3 - len(header))
-            header[2] = _NULL if time_to_live is None else encode_uint(min(time_to_live // _MILLISECOND, MAX_TTL_MS))
-            lasting = time_to_live and _lasting(time_to_live, created_at_ms)
-            if lasting or len(properties) > 8:
-                properties += [_NULL] * (10 - len(properties))
-                properties[8:10] = lasting or [_NULL, _NULL]
-        for name, (place, encode_field) in _FIELDS.items():
-            if name in changes:
-                properties += [_NULL] * (place + 1 - len(properties))
-                properties[place] = _NULL if changes[name] is None else encode_field(changes[name])
+            header[2] = _NULL if ttl is None else encode_uint(min(ttl // _MILLISECOND, MAX_TTL_MS))
         annotations = _annotations(
             changes.get("partition_key"), changes.get("scheduled_enqueue_time_utc"), via_partition_key
         )
-        if self._may_have_senders_annotations():
+        if sections.has(MESSAGE_ANNOTATIONS) and self._may_have_senders_annotations():
             dropped = {annotation for name, annotation in _ANNOTATIONS.items() if name in changes}
             if via_partition_key is not None:
                 dropped.add(servicebus.VIA_PARTITION_KEY)
             annotations = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS), dropped) + annotations
-        delivery_annotations = senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS))
-        return _joined(
+        if application_properties is None:
+            application_properties = sections.raw(APPLICATION_PROPERTIES)
+        elif application_properties:
+            application_properties = b"\x00\x53\x74" + application_properties
+        rewritten = _joined(
             header,
-            delivery_annotations,
+            senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS)),
             annotations,
-            properties,
-            described + sections.raw_body + sections.raw(FOOTER),
+            self._properties_with(changes, created_at_ms),
+            application_properties + sections.raw_body + sections.raw(FOOTER),
         )
+        for name in _ENCODED_WITH:
+            setattr(rewritten, name, changes[name] if name in changes else getattr(self, name))
+        return rewritten
+
+    def _properties_with(self, changes: Mapping[str, Any], created_at_ms: int) -> bytes:
+        """Return the properties section with changed fields."""
+        if changes.keys() <= _ANNOTATIONS.keys():
+            return self.sections.raw(PROPERTIES)
+        raw = self.sections.raw_value(PROPERTIES)
+        fields = list_fields(raw) if raw else []
+        if "time_to_live" in changes:
+            lasting = _lasting(changes["time_to_live"], created_at_ms)
+            if lasting or len(fields) > 8:
+                fields += [_NULL] * (10 - len(fields))
+                fields[8:10] = lasting or [_NULL, _NULL]
+        for name, (place, encode_field) in _FIELDS.items():
+            if name in changes:
+                fields += [_NULL] * (place + 1 - len(fields))
+                fields[place] = _NULL if changes[name] is None else encode_field(changes[name])
+        return _described_list(b"\x00\x53\x73", fields)
 
     def _may_have_senders_annotations(self) -> bool:
         try:
@@ -571,17 +566,17 @@ def _joined(
     header: list[bytes],
     delivery_annotations: list[bytes],
     annotations: list[bytes],
-    properties: list[bytes],
+    properties: bytes,
     rest: bytes,
 ) -> EncodedMessage:
-    """Return the message of these encoded fields and entries; `rest` are the sections that follow them."""
+    """Return the message of these encoded fields, entries and sections; `rest` are those that follow the properties."""
     return EncodedMessage(
         b"".join(
             (
                 _described_list(b"\x00\x53\x70", header),
                 _described_map(b"\x00\x53\x71", delivery_annotations),
                 _described_map(b"\x00\x53\x72", annotations),
-                _described_list(b"\x00\x53\x73", properties),
+                properties,
                 rest,
             )
         )
@@ -696,7 +691,7 @@ def encode_annotated(
         header,
         _entries(delivery_annotations),
         entries,
-        properties,
+        _described_list(b"\x00\x53\x73", properties),
         sections.raw(APPLICATION_PROPERTIES) + sections.raw_body + end,
     )
     for name in ATTRIBUTES:

@@ -201,16 +201,6 @@ class Sections:
         place = self._bounds[code - 0x70]
         return b"" if place is None else self.payload[place[1] : place[2]]
 
-    def with_application_properties(self, described: bytes) -> bytes | None:
-        """The message with another section of application properties; None if it has a header or annotations."""
-        bounds = self._bounds
-        if bounds[:3] != _NO_BOUNDS:
-            return None
-        place = bounds[4] or (self._body[0] if self._body else bounds[8])
-        start = len(self.payload) if place is None else place[0]
-        end = start if bounds[4] is None else bounds[4][2]
-        return self.payload[:start] + described + self.payload[end:]
-
     @property
     def raw_body(self) -> bytes:
         """The bytes of all body sections with their descriptors."""
