@@ -191,13 +191,15 @@ def parse_connection_string(conn_str: str) -> ConnectionString:
 
 
 def namespace_name(name: str) -> str:
-    """Return the name of a namespace without a scheme and a slash at its end: `https://contoso.example/` is allowed.
+    """Return the name of a namespace of which it may be the URL, such as `https://contoso.example:443/`.
+
+    Another port than that of HTTPS is kept: it is where an emulator listens.
 
     Raises:
         InvalidOperationError: it contains a path.
     """
     host = name.strip().partition("://")[2] or name.strip()
-    host = host.removesuffix("/")
+    host = host.removesuffix("/").removesuffix(":443")
     if not host or "/" in host:
         # The value is not shown: it may be a connection string.
         raise InvalidOperationError("the namespace is not the name of a host: give contoso.servicebus.windows.net")

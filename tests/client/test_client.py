@@ -184,11 +184,17 @@ def test_options_of_azure_servicebus_without_an_effect_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["contoso.example", "https://contoso.example/", "sb://contoso.example", " contoso.example/"]
+    ("name", "namespace"),
+    [
+        *((name, "contoso.example") for name in ("contoso.example", " contoso.example/", "contoso.example:443")),
+        *((url, "contoso.example") for url in ("https://contoso.example/", "https://contoso.example:443/")),
+        ("sb://contoso.example", "contoso.example"),
+        ("https://localhost:5300/", "localhost:5300"),
+    ],
 )
-def test_namespace_may_be_a_url(name: str) -> None:
+def test_namespace_may_be_a_url(name: str, namespace: str) -> None:
     client = ServiceBusClient(name, AzureSasCredential("SharedAccessSignature sr=x"))
-    assert client.fully_qualified_namespace == "contoso.example"
+    assert client.fully_qualified_namespace == namespace
 
 
 def test_namespace_with_a_path_is_rejected_without_its_text() -> None:
