@@ -1,4 +1,4 @@
-"""Java programs of one file, compiled with libraries from Maven, and run against an emulator at the name of Azure."""
+"""Java programs, compiled with libraries from Maven, and run against an emulator at the name of Azure."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def run_java(
     """Compile and run a program; returns its lines. Skips the test if Java, Maven or a library is missing.
 
     Args:
-        program: the name of its class.
+        program: the name of its class, which may use other classes of the folder.
         library: the folder of its `pom.xml`.
         address: of the emulator, to which the name of Azure leads.
-        replace: texts of the source.
+        replace: texts of the sources.
     """
     try:
         check_installed("java", "javac", "keytool", "mvn")
@@ -47,11 +47,12 @@ def run_java(
         pytest.skip(str(error))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        source = (JAVA / f"{program}.java").read_text()
-        for old, new in replace.items():
-            source = source.replace(old, new)
-        (folder / f"{program}.java").write_text(source)
-        command = ["javac", "-nowarn", "-d", name, "-cp", f"{jars}/*", str(folder / f"{program}.java")]
+        for path in JAVA.glob("*.java"):
+            source = path.read_text()
+            for old, new in replace.items():
+                source = source.replace(old, new)
+            (folder / path.name).write_text(source)
+        command = ["javac", "-nowarn", "-d", name, "-cp", f"{name}:{jars}/*", str(folder / f"{program}.java")]
         subprocess.run(command, check=True, capture_output=True, timeout=RUN_S)
         (folder / "hosts").write_text(f"{address} {NAME}\n")
         imported = ["keytool", "-importcert", "-noprompt", "-alias", "emulator", "-storepass", PASSWORD]

@@ -16,9 +16,11 @@ from tests.wire.serving import ServingThread
 
 ADDRESS: Final = "127.0.0.7"
 QUEUES: Final = ("queue", "selector", "delay", "transacted", "moved", "browser", "requests")
-CHECKS: Final = (
-    *("queue", "topic", "durable", "existing", "shared", "selector", "delay", "transacted", "browser", "temporary"),
-)
+CHECKS: Final = {
+    "JmsQueues": ("queue", "selector", "delay", "transacted", "browser", "temporary"),
+    "JmsTopics": ("topic", "durable", "existing", "shared"),
+}
+"""The checks of each program."""
 
 
 @contextmanager
@@ -36,24 +38,27 @@ def premium(thread: ServingThread, profile: str = "prem-2021") -> Iterator[Emula
         thread.run(emulator.close())
 
 
-def checked(library: str, checks: tuple[str, ...], emulator: Emulator, thread: ServingThread) -> list[str]:
+def checked(
+    program: str, library: str, checks: tuple[str, ...], emulator: Emulator, thread: ServingThread
+) -> list[str]:
     address = f"amqp://{ADDRESS}:5671?jms.prefetchPolicy.all=0" if library == "qpid" else connection_string()
     replace = {} if library == "qpid" else {"jakarta.jms": "javax.jms"}
     arguments = [library, address, *checks]
-    return run_java("JmsChecks", library, arguments, emulator, thread, address=ADDRESS, replace=replace)
+    return run_java(program, library, arguments, emulator, thread, address=ADDRESS, replace=replace)
 
 
+@pytest.mark.parametrize("program", CHECKS)
 @pytest.mark.parametrize("library", ["qpid", "azure"])
-def test_premium_namespace_has_jms(library: str, thread: ServingThread) -> None:
+def test_premium_namespace_has_jms(library: str, program: str, thread: ServingThread) -> None:
     with premium(thread) as emulator:
-        check_lines(checked(library, CHECKS, emulator, thread), CHECKS)
+        check_lines(checked(program, library, CHECKS[program], emulator, thread), CHECKS[program])
         left = [entity.path for entity in emulator.context().host.namespace.directory.all()]
         assert sorted(left) == sorted([*QUEUES, "topic", "topic/Subscriptions/existing"])
 
 
 def test_standard_namespace_has_queues_and_subscriptions_only(thread: ServingThread) -> None:
-    checks = ("queue", "existing", "transacted")
     with premium(thread, "std-2021") as emulator:
-        check_lines(checked("qpid", checks, emulator, thread), checks)
-        (line,) = checked("azure", ("queue",), emulator, thread)
+        for program, checks in (("JmsQueues", ("queue", "transacted")), ("JmsTopics", ("existing",))):
+            check_lines(checked(program, "qpid", checks, emulator, thread), checks)
+        (line,) = checked("JmsQueues", "azure", ("queue",), emulator, thread)
         assert "supported only by a Premium Messaging namespace" in line
