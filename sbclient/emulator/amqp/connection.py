@@ -230,10 +230,11 @@ class _Connection:
             known, since = before.get(link, (None, now))
             self._uses[link] = use, since if known == use else now
             if known == use and now - since >= idle_s:
+                span = str(timedelta(seconds=idle_s)).zfill(8)
                 end = "publisher" if isinstance(link, IncomingLink) else "consumer"
                 text = (
                     f"The link '{link.name}' is force detached. Code: {end}({link.name}). Details: "
-                    f"AmqpMessage{end.capitalize()}.IdleTimerExpired: Idle timeout: {timedelta(seconds=idle_s)}."
+                    f"AmqpMessage{end.capitalize()}.IdleTimerExpired: Idle timeout: {span}."
                 )
                 self._peer.end(link, AmqpError(DETACH_FORCED, text))
 

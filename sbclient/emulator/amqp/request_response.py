@@ -35,6 +35,8 @@ from sbclient.errors import ServiceBusAuthorizationError
 from sbclient.rules.entity_path import canonical
 
 CREDIT: Final = 1_000
+CBS_CREDIT: Final = 100
+"""Source: traces of the service, azure-sdk-for-python 36677."""
 
 
 class Request(NamedTuple):
@@ -122,7 +124,7 @@ class RequestLink(LinkHandler):
 
     def open(self) -> None:
         """Accept the link."""
-        self._link.accept(credit=CREDIT)
+        self._link.accept(credit=CBS_CREDIT if self._managed is None else CREDIT)
 
     def check_rights(self) -> None:
         """A management node needs a token that covers it."""

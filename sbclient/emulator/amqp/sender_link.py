@@ -116,11 +116,10 @@ class SenderLink(LinkHandler):
 
     def _accept(self, limits: SenderLimits) -> None:
         largest = limits.max_message_size_bytes
-        self._link.accept(
-            credit=CREDIT,
-            target=self.target,
-            max_message_size=largest,
-        )
+        remote = self._link.remote
+        assert remote is not None  # it has requested the link
+        stated = min(largest, remote.max_message_size or largest)  # 0 means no limit
+        self._link.accept(credit=CREDIT, target=self.target, max_message_size=stated)
         self._link.max_message_size = max(largest, limits.max_batch_size_bytes) + ENVELOPE_BYTES
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:

@@ -37,7 +37,7 @@ from sbclient.amqp.performatives import (
 from sbclient.amqp.types import Described, Int, Symbol, longs
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import PROFILES
-from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.context import NamespaceContext, ServerSettings
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, Authorizer
 from sbclient.entities import EntityAddress, EntityKind, EntityStatus, QueueProperties
@@ -167,6 +167,13 @@ async def test_one_reply_link_of_plain_cbs(context: NamespaceContext) -> None:
         assert text_of(refused) == "A link to connection 'contoso' $cbs node has already been opened."
 
 
+async def test_credit_of_cbs(context: NamespaceContext) -> None:
+    async with raw_client(context) as raw:
+        await raw.open()
+        raw.write(sender("tokens", 0, "$cbs"))
+        assert (await raw.next(Flow)).link_credit == 100
+
+
 @pytest.mark.parametrize(
     ("change", "status", "text"),
     [
@@ -246,6 +253,35 @@ async def test_attach_of_a_sender_states_no_size_of_batches(context: NamespaceCo
         raw.write(sender("s", 0, "q"))
         attached = await raw.next(Attach)
         assert (attached.max_message_size, attached.properties) == (262_144, None)
+
+
+@pytest.mark.parametrize(("stated", "answered"), [(1_000, 1_000), (0, 262_144), (2**64 - 1, 262_144)])
+async def test_attach_of_a_sender_states_the_smaller_message_size(
+    stated: int, answered: int, context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with raw_client(context) as raw:
+        await raw.open()
+        raw.write(sender("s", 0, "q", max_message_size=stated))
+        assert (await raw.next(Attach)).max_message_size == answered
+
+
+async def test_idle_links_are_detached_with_their_timer(host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    settings = ServerSettings(idle_link_timeout_s=120)
+    context = NamespaceContext(host=host, authorizer=Authorizer(), wire_faults=WireFaults(Random(2)), settings=settings)
+    async with raw_client(context) as raw:
+        await raw.open()
+        raw.write(sender("s", 0, "q"), receiver("r", 1, "q"))
+        texts = set()
+        for _ in range(2):
+            texts.add(text_of(await raw.next(Detach, within_s=1_000)))
+        assert texts == {
+            "The link 's' is force detached. Code: publisher(s). Details: AmqpMessagePublisher.IdleTimerExpired: "
+            "Idle timeout: 00:02:00.",
+            "The link 'r' is force detached. Code: consumer(r). Details: AmqpMessageConsumer.IdleTimerExpired: "
+            "Idle timeout: 00:02:00.",
+        }
 
 
 async def test_filter_that_is_not_applied_is_not_echoed(context: NamespaceContext, host: BrokerHost) -> None:
