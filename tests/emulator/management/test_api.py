@@ -703,3 +703,17 @@ async def test_changes_are_published_as_events(api: ManagementApi, context: Name
         ("entity.updated", "topic", "t"),
         ("entity.deleted", "topic", "t"),
     ]
+
+
+async def test_elements_out_of_order_are_reported(
+    api: ManagementApi, context: NamespaceContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = context.events.subscribe()
+    texts = ["<ForwardTo>t</ForwardTo>", "<UserMetadata>m</UserMetadata>", "<EnableExpress>false</EnableExpress>"]
+    await made(api, ("/t", TOPIC), ("/r", described("Queue", *texts)), ("/q", described("Queue", texts[2], *texts[:2])))
+    events = [await watcher.next() for _ in range(4)]
+    reported = [event for event in events if event["event"] == "entity.elements_ignored"]
+    assert [(event["path"], event["elements"]) for event in reported] == [("q", ["ForwardTo", "UserMetadata"])]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "Service Bus would not apply ForwardTo, UserMetadata of queue q: these elements follow later ones of the schema"
+    ]
