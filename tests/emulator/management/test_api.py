@@ -273,10 +273,14 @@ class TestGetAndDelete:
         await made(api, ("/orders", QUEUE))
         assert fields(await api.answer(request("GET", "/orders")))["AccessedAt"] == "0001-01-01T00:00:00Z"
 
-    async def test_topic_counts_its_subscriptions(self, api: ManagementApi) -> None:
+    async def test_topic_counts_its_subscriptions_and_filters(self, api: ManagementApi) -> None:
+        correlation = described("Rule", '<Filter i:type="CorrelationFilter"><Label>a</Label></Filter>')
         await made(api, ("/t", TOPIC), ("/t/subscriptions/a", SUBSCRIPTION), ("/t/subscriptions/b", SUBSCRIPTION))
-        found = fields(await api.answer(request("GET", "/t")))
-        assert found["SubscriptionCount"] == "2"
+        await made(api, ("/t/subscriptions/b/rules/c", correlation))
+        found = fields(await api.answer(request("GET", "/t?api-version=2024-05")))
+        counts = found["SubscriptionCount"], found["SqlFilterCount"], found["CorrelationFilterCount"]
+        assert counts == ("2", "2", "1")
+        assert "SqlFilterCount" not in fields(await api.answer(request("GET", "/t?api-version=2021-05")))
 
     @pytest.mark.parametrize(
         "path",
