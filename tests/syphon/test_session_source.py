@@ -285,13 +285,18 @@ async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(pair: 
 async def test_a_session_with_a_short_lock_is_kept_too_and_nothing_of_it_sent_twice(
     pair: MemoryPair, fault: Fault
 ) -> None:
-    """The user created the queue with a lock that is shorter than the pause for a busy server, or than a slow send."""
-    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
-        home = await other.administration.get_queue(HOME)
-        await other.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
+    """The user created the queue with a lock that is shorter than the pause for a busy server, or than a slow send.
+
+    A second syphon waits for the session all the time, and does not know what the first one sends.
+    """
+    async with pair.client(ORDERED) as client, pair.client(ORDERED) as other:
+        async with pair.unpaired_client(secondary=True) as owner:
+            home = await owner.administration.get_queue(HOME)
+            await owner.administration.update_queue(replace(home, lock_duration=timedelta(seconds=5)))
         await divert(client, *numbered("a", 5))
         pair.primary.inject(replace(fault))
-        assert (await client.run_syphon(until="empty")).drained == 5
+        reports = await asyncio.gather(*(each.run_syphon(until="empty") for each in (client, other)))
+    assert sum(report.drained for report in reports) == 5
     assert texts(await taken(pair)) == numbered("a", 5)
 
 
