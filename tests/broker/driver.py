@@ -177,8 +177,8 @@ class Driver:
             self.call(Operation.SCHEDULE), path, [encoded(message) for message in messages], **how
         )
 
-    def cancel(self, path: str, *numbers: int) -> None:
-        self.namespace.cancel_scheduled(self.call(Operation.CANCEL), path, numbers)
+    def cancel(self, path: str, *numbers: int, transaction: Transaction | None = None) -> None:
+        self.namespace.cancel_scheduled(self.call(Operation.CANCEL), path, numbers, transaction=transaction)
 
     def receive(
         self, path: str = "q", count: int = 1, *, front_end: int = 0, **how: Any

@@ -6,10 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from sbclient.broker.entity import PeekCursor
+from sbclient.broker import entity
+from sbclient.broker.entity import PeekCursor, SharedPeekCursor
 from sbclient.broker.faults import FaultKind, NoAnswer, Operation
-from sbclient.errors import MessagingEntityNotFoundError, ServiceBusInternalError
-from tests.broker.driver import DEFER, DELETE, KEYS, Driver, at, bodies, message
+from sbclient.broker.selectors import compile_selector
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusInternalError
+from sbclient.message import ServiceBusReceivedMessage
+from tests.broker.driver import ABANDON, DEFER, DELETE, KEYS, Driver, at, bodies, message, seconds
 
 
 @pytest.fixture
@@ -252,6 +255,79 @@ def test_peek_from_a_number_starts_at_its_fragment(broker: Driver) -> None:
     assert bodies(broker.peek(from_number=3 << 48 | 2)) == ["3"]
     assert bodies(broker.peek(from_number=4 << 48)) == ["9"]
     assert broker.peek(from_number=10 << 48) == []
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_readers_that_cannot_be_distinguished_each_get_every_message(broker: Driver, is_interrupted: bool) -> None:
+    broker.partitioned()
+    fill(broker, *range(16), *range(16))
+    cursor = SharedPeekCursor()
+    readers: list[list[ServiceBusReceivedMessage]] = [[], [], []]
+    for turn in range(34):
+        if is_interrupted and turn == 3:  # a fragment that is not their next is away for some turns
+            broker.down("q", cursor._whole[-1])
+        elif turn == 9:
+            broker.heal()
+        for first, read in enumerate(readers):
+            if turn >= first:  # they begin one after another
+                number = read[-1].sequence_number + 1 if read else first % 2
+                read += broker.peek(count=1, from_number=number, cursor=cursor)
+    assert [len({one.sequence_number for one in read}) for read in readers] == [32, 32, 32]
+    assert [len(read) for read in readers] == [32, 32, 32]
+    assert bodies(broker.peek(from_number=3 << 48 | 2, cursor=cursor)) == ["3"]
+    assert bodies(broker.peek(from_number=16 << 48, cursor=cursor)) == []
+
+
+def test_the_position_that_was_used_last_is_remembered_longest(broker: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entity, "MAX_SHARED_POSITIONS", 2)
+    broker.partitioned()
+    fill(broker, *range(16), *range(16))
+    cursor = SharedPeekCursor()
+
+    def step(number: int) -> int:
+        return broker.peek(count=1, from_number=number, cursor=cursor)[0].sequence_number + 1
+
+    first = step(0)
+    second = step(first)
+    assert step(0) == first  # used again, so that the other one is the oldest
+    assert step(first) == second
+    assert len(cursor._orders) == 2
+    third = step(second)
+    assert [one - 1 in cursor._orders for one in (first, second, third)] == [False, True, True]
+
+
+def test_a_selector_takes_what_it_matches_in_order(broker: Driver) -> None:
+    broker.queue()
+    for number in range(6):
+        broker.send(
+            "q", message(str(number), application_properties={"n": number, "odd": number % 2 == 1}, subject="it's n")
+        )
+    returned = broker.receive(count=4)
+    broker.settle("q", *reversed(returned), how=ABANDON)
+    odd = compile_selector("odd = TRUE AND JMSType = 'it''s n'")
+    assert bodies(broker.receive(count=2, selector=odd)) == ["1", "3"]
+    assert bodies(broker.receive(count=2, selector=odd)) == ["5"]
+    assert broker.receive(selector=compile_selector("n / 0 = 1")) == []  # it cannot be evaluated
+    assert broker.receive(selector=compile_selector("JMSType = 'JMSType'")) == []
+    assert bodies(broker.receive(count=1, selector=compile_selector("n > 0"))) == ["2"]
+    assert bodies(broker.receive(count=9)) == ["0", "4"]
+
+
+def test_a_selector_takes_nothing_that_has_expired_or_is_gone(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("brief", time_to_live=seconds(5)), *(message(text) for text in "abc"))
+    every = compile_selector("1 = 1")
+    (first,) = broker.receive(count=1, selector=every)
+    broker.settle("q", first, how=ABANDON)
+    broker.wait(5)
+    assert bodies(broker.receive(count=2, selector=every)) == ["a", "b"]
+    assert bodies(broker.receive(count=2, selector=every)) == ["c"]
+
+
+@pytest.mark.parametrize("header", ["JMSPriority", "JMSTimestamp"])
+def test_a_selector_with_an_unknown_header_is_refused(header: str) -> None:
+    with pytest.raises(InvalidOperationError, match=header):
+        compile_selector(f"{header} > 1")
 
 
 def test_peek_without_reachable_fragment_returns_nothing(broker: Driver) -> None:

@@ -26,7 +26,7 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.rules.partition_key import fragment_of
-from tests.broker.driver import START, Driver, address, at, bodies, message, seconds, topic_address
+from tests.broker.driver import NO_LIFE, START, Driver, address, at, bodies, message, seconds, topic_address
 
 SUB = "t/Subscriptions/s"
 DEFAULT = address(f"{SUB}/$Rules/$Default")
@@ -294,3 +294,25 @@ def test_the_documented_limits_are_the_defaults() -> None:
         2_000,
         100_000,
     )
+
+
+def test_a_subscription_of_jms_is_made_once(topic: Driver) -> None:
+    manage = topic.management
+    call = topic.call(Operation.MANAGE)
+    brief = manage.subscribe(call, "t", "an odd:name", is_durable=False, selector="n > 1")
+    durable = manage.subscribe(call, "t", "lasting", is_durable=True)
+    for path, idle_s in ((brief, 300.0), (durable, None)):
+        idle = topic.get(address(path)).auto_delete_on_idle
+        assert (None if idle in (None, NO_LIFE) else idle.total_seconds()) == idle_s
+    for number in (1, 2):
+        topic.send("t", message(str(number), application_properties={"n": number}))
+    for path in (brief, durable):  # they exist: nothing of them changes
+        topic.management.subscribe(call, "t", path.rpartition("/")[2], is_durable=True, selector="n = 0")
+    assert received(topic, brief) == ["2"]
+    assert received(topic, durable) == ["1", "2"]
+    topic.wait(300)
+    topic.namespace.advance(topic.now)
+    with pytest.raises(MessagingEntityNotFoundError):
+        topic.get(address(brief))
+    with pytest.raises(MessagingEntityNotFoundError):
+        manage.subscribe(call, "missing", "s", is_durable=True)

@@ -9,6 +9,7 @@ from sbclient.entities import SqlRuleFilter
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
+    MessageNotFoundError,
     MessageSizeExceededError,
     MessagingEntityAlreadyExistsError,
     MessagingEntityNotFoundError,
@@ -209,6 +210,42 @@ def test_sends_schedules_and_settlements_happen_together(broker: Driver) -> None
     assert bodies(broker.receive("q", 5)) == ["1", "new"]
     assert bodies(broker.receive("q/$DeadLetterQueue")) == ["3"]
     broker.cancel("q", number)
+
+
+def test_scheduled_messages_are_cancelled_at_the_commit(broker: Driver) -> None:
+    broker.partitioned()
+
+    def scheduled(key: str, count: int, delay_s: float = 10.0) -> list[int]:
+        due = at(broker.now + delay_s)
+        each = [message("x", partition_key=key, scheduled_enqueue_time_utc=due) for _ in range(count)]
+        return broker.schedule("q", *each)
+
+    ours, others = scheduled(KEYS[3], 101, 200.0), scheduled(KEYS[4], 1)
+    (early,) = scheduled(KEYS[3], 1)
+    transaction = broker.begin()
+    for refused in ([ours[0], others[0]], ours):  # of two fragments; more than a hundred
+        with pytest.raises(InvalidOperationError):
+            broker.cancel("q", *refused, transaction=transaction)
+    broker.cancel("q", ours[0], ours[1], ours[0], transaction=transaction)
+    for refused in (others, [ours[1]], ours[2:]):  # of another fragment; named already; 99 more
+        with pytest.raises(InvalidOperationError):
+            broker.cancel("q", *refused, transaction=transaction)
+    broker.cancel("q", *ours[2:100], transaction=transaction)
+    assert len(broker.body()) == 103
+    broker.commit(transaction)
+    assert sorted(each.sequence_number for each in broker.browse()) == [ours[100], early, *others]
+
+    rolled_back, late = broker.begin(), broker.begin()
+    broker.cancel("q", ours[100], transaction=rolled_back)
+    broker.rollback(rolled_back)
+    broker.cancel("q", early, ours[100], transaction=late)
+    broker.wait(10)  # one of them is enqueued under a new number
+    with pytest.raises(MessageNotFoundError):
+        broker.commit(late)
+    broker.cancel("q", ours[100])
+    assert len(broker.body()) == 2
+    with pytest.raises(InvalidOperationError):
+        broker.cancel("q", *scheduled(KEYS[3], 1), transaction=late)
 
 
 def test_a_hundred_operations_and_no_more(broker: Driver) -> None:
