@@ -244,7 +244,7 @@ class Inbox:
         while queue and len(taken) < count:
             taken.append(queue.popleft())
         if self._prefetch_count:
-            self._fetch_left -= len(taken)
+            self._fetch_left = max(0, self._fetch_left - len(taken))
             self._keep_prefetching()
         messages: list[ServiceBusReceivedMessage] = []
         stale: list[IncomingDelivery] = []
