@@ -25,7 +25,9 @@ from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
+    MessageNotFoundError,
     OperationTimeoutError,
+    ServiceBusCommunicationError,
     ServiceBusConnectionError,
     ServiceBusError,
     SessionCannotBeLockedError,
@@ -187,6 +189,9 @@ async def test_deleted_messages_outlive_the_link_that_brought_them(service: Serv
 async def test_prefetch_keeps_credit_up(service: Service, transport: AmqpTransport) -> None:
     store(service, *(str(number) for number in range(20)))
     receiver = transport.open_receiver("orders", prefetch_count=8)
+    await receiver.open(timeout_s=10)
+    await clock.sleep(1)
+    assert len(service.stored) == 12  # before any call
     began_at = clock.monotonic()
     seen = []
     for _ in range(20):
@@ -194,6 +199,7 @@ async def test_prefetch_keeps_credit_up(service: Service, transport: AmqpTranspo
         seen.append(str(message))
     assert seen == [str(number) for number in range(20)]
     assert not any(drain for _, drain in service.end.grants)
+    assert len(service.end.grants) <= 10  # not one for each message
     assert clock.monotonic() - began_at < 1
 
 
@@ -214,8 +220,12 @@ async def test_messages_come_ahead_of_the_calls_but_no_more_than_these_will_rece
     assert not any(drain for _, drain in service.end.grants)
     for number in range(12, 15):  # more than was announced
         assert [str(each) for each in await receive(receiver, 1)] == [str(number)]
+    receiver.fetch_ahead(2, 2)
+    await clock.sleep(1)
+    assert len(service.stored) == 3  # the link stood already
+    assert len(await receive(receiver, 2)) == 2
     service.end.cut()
-    assert [str(each) for each in await receive(receiver, 2)] == ["15", "16"]
+    assert [str(each) for each in await receive(receiver, 2)] == ["17", "18"]
 
 
 async def test_message_with_less_than_half_of_its_lock_is_released(service: Service, transport: AmqpTransport) -> None:
@@ -317,12 +327,38 @@ async def test_close_releases_undelivered_messages(service: Service, transport: 
     assert len(await receive(receiver, 1)) == 1
     await receiver.close()
     await receiver.close()
+    assert service.end.grants[-1][1]  # the service was asked to stop first
     assert [(each.state, each.delivery.delivery_id) for each in service.end.dispositions] == [
         (RELEASED, 1),
         (RELEASED, 2),
     ]
     with pytest.raises(InvalidOperationError):
         await receive(receiver)
+
+
+async def test_closing_a_receiver_ends_a_call_without_doubt(service: Service, transport: AmqpTransport) -> None:
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 1, 60))
+    await clock.sleep(1)
+    await receiver.close()
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await waiting
+    assert not caught.value.is_in_doubt
+    assert service.end.grants[-1] == (1, True)
+
+
+async def test_messages_beyond_a_call_are_released_at_half_of_their_lock(
+    service: Service, transport: AmqpTransport
+) -> None:
+    receiver = transport.open_receiver("orders", prefetch_count=5)
+    waiting = asyncio.create_task(receive(receiver, 1, 60))
+    await clock.sleep(1)
+    put(service, "a", "b", "c")
+    assert [str(each) for each in await waiting] == ["a"]
+    await clock.sleep(29.9)
+    assert service.end.dispositions == []
+    await clock.sleep(0.2)
+    assert [each.delivery.delivery_id for each in service.end.dispositions] == [1, 2]
 
 
 async def test_two_calls_share_arriving_messages(service: Service, transport: AmqpTransport) -> None:
@@ -522,6 +558,193 @@ async def test_session_is_accepted_and_let_go(service: Service, transport: AmqpT
     assert receiver.session_locked_until_utc == datetime(2022, 9, 28, 22, 13, 20, tzinfo=UTC)
     await receiver.close()
     assert service.end.link("orders").is_over
+
+
+async def test_requests_of_a_session_name_it_and_go_over_its_connection(
+    service: Service, transport: AmqpTransport
+) -> None:
+    until = datetime(2030, 1, 1, tzinfo=UTC)
+    states: list[Any] = []
+
+    def set_state(body: Any) -> Answer:
+        states.append(body["session-state"])
+        return 200, None, {}
+
+    payload = encode_message(ServiceBusMessage("a")).payload
+    service.replies |= {
+        "com.microsoft:set-session-state": set_state,
+        "com.microsoft:get-session-state": lambda body: (200, None, {"session-state": states[-1]}),
+        "com.microsoft:renew-session-lock": lambda body: (200, None, {"expiration": until}),
+        "com.microsoft:peek-message": lambda body: (200, None, {"messages": [{"message": payload}]}),
+        "com.microsoft:receive-by-sequence-number": lambda body: (
+            200,
+            None,
+            {"messages": [{"message": payload, "lock-token": UUID(int=7)}]},
+        ),
+        "com.microsoft:update-disposition": lambda body: (200, None, {}),
+    }
+    receiver = transport.open_receiver("orders", session=NEXT_AVAILABLE_SESSION)
+    for state in (b"one", None, b"two"):
+        await receiver.set_session_state(state, timeout_s=10)
+        assert await receiver.get_session_state(timeout_s=10) == state
+    assert await receiver.renew_session_lock(timeout_s=10) == until == receiver.session_locked_until_utc
+    (peeked,) = await receiver.peek(max_message_count=3, sequence_number=0, timeout_s=10)
+    assert (str(peeked), peeked.lock_token) == ("a", None)
+    (deferred,) = await receiver.receive_deferred([5], timeout_s=10)
+    assert (deferred.lock_token, deferred.locked_until_utc) == (UUID(int=7), None)
+    await receiver.settle(deferred, COMPLETE, timeout_s=10)
+    asked = [(arguments, body) for operation, arguments, body in service.end.requests if operation != "put-token"]
+    assert len(asked) == 10
+    name = service.end.link("orders").name
+    assert {(arguments["associated-link-name"], body["session-id"]) for arguments, body in asked} == {(name, "s1")}
+    assert (asked[7][1]["from-sequence-number"], asked[7][1]["message-count"]) == (1, 3)
+    assert asked[8][1]["receiver-settle-mode"] == 1
+
+
+@pytest.mark.parametrize("mode", ServiceBusReceiveMode)
+async def test_deferred_messages_have_their_own_lock(
+    service: Service, transport: AmqpTransport, mode: ServiceBusReceiveMode
+) -> None:
+    payload = encode_message(ServiceBusMessage("a")).payload
+    entry = {"message": payload, "lock-token": UUID(int=7)}
+    service.replies["com.microsoft:receive-by-sequence-number"] = lambda body: (200, None, {"messages": [entry, entry]})
+    service.replies["com.microsoft:update-disposition"] = lambda body: (200, None, {})
+    receiver = transport.open_receiver("orders", receive_mode=mode)
+    messages = await receiver.receive_deferred([1, 2], timeout_s=10)
+    is_locking = mode is ServiceBusReceiveMode.PEEK_LOCK
+    assert [each.lock_token for each in messages] == [UUID(int=7) if is_locking else None] * 2
+    arguments, body = service.end.requests[-1][1:]
+    assert body["receiver-settle-mode"] == is_locking
+    assert "session-id" not in body
+    assert "associated-link-name" not in arguments
+    if is_locking:
+        await receiver.settle(messages[0], COMPLETE, timeout_s=10)
+        assert service.end.requests[-1][0] == "com.microsoft:update-disposition"
+    else:
+        with pytest.raises(InvalidOperationError):
+            await receiver.settle(messages[0], COMPLETE, timeout_s=10)
+
+
+@pytest.mark.parametrize("body", [None, "text", {}, {"messages": [{}]}, {"messages": [1]}, {"expirations": []}])
+async def test_replies_without_what_was_asked_for_are_errors(
+    service: Service, transport: AmqpTransport, body: Any
+) -> None:
+    for operation in ("peek-message", "receive-by-sequence-number", "renew-session-lock", "renew-lock"):
+        service.replies[f"com.microsoft:{operation}"] = lambda _: (200, None, body)
+    store(service, "a")
+    plain, held = transport.open_receiver("orders"), transport.open_receiver("orders", session="s1")
+    (message,) = await receive(plain, 1)
+    calls: list[tuple[Any, type[ServiceBusError]]] = [
+        (plain.renew_lock(message, timeout_s=10), ServiceBusCommunicationError),
+        (held.renew_session_lock(timeout_s=10), ServiceBusCommunicationError),
+        (plain.renew_session_lock(timeout_s=10), InvalidOperationError),
+        (plain.get_session_state(timeout_s=10), InvalidOperationError),
+    ]
+    if isinstance(body, dict) and "messages" in body:
+        calls.append((plain.peek(max_message_count=1, sequence_number=1, timeout_s=10), ServiceBusCommunicationError))
+    else:
+        calls.append((plain.receive_deferred([1], timeout_s=10), MessageNotFoundError))
+    for call, error in calls:
+        with pytest.raises(error):
+            await call
+    assert held.session_locked_until_utc == datetime(2022, 9, 28, 22, 13, 20, tzinfo=UTC)  # as at the attach
+
+
+@pytest.mark.parametrize("filters", [None, {}, {"com.microsoft:session-filter": 1}])
+async def test_attach_without_a_session_is_an_error(
+    service: Service, transport: AmqpTransport, filters: dict[str, Any] | None
+) -> None:
+    service.unanswered.add("orders")
+    receiver = transport.open_receiver("orders", session=NEXT_AVAILABLE_SESSION)
+    opening = asyncio.create_task(receiver.open(timeout_s=20))
+    await clock.sleep(1)
+    link = service.end.link("orders")
+    link.accept(source=link.remote.source._replace(filter=filters))
+    service.end.flush()
+    with pytest.raises(ServiceBusCommunicationError):
+        await opening
+    assert link.is_over
+    service.unanswered.clear()
+    await receiver.open(timeout_s=20)
+    assert receiver.session_id == "s1"
+
+
+async def test_accept_without_answer_ends_with_grace_and_without_doubt(
+    service: Service, transport: AmqpTransport
+) -> None:
+    service.unanswered.add("orders")
+    for session, ends_at in (("s1", 22.0), (None, 20.0)):
+        began_at = clock.monotonic()
+        with pytest.raises(OperationTimeoutError) as caught:
+            await transport.open_receiver("orders", session=session).open(timeout_s=20)
+        assert clock.monotonic() - began_at == ends_at
+        assert not caught.value.is_in_doubt
+
+
+@pytest.mark.parametrize("session", [None, "s1"])
+async def test_cancelled_caller_does_not_end_the_attach_for_another(
+    service: Service, transport: AmqpTransport, session: str | None
+) -> None:
+    service.unanswered.add("orders")
+    receiver = transport.open_receiver("orders", session=session)
+    await transport.open_receiver("other").open(timeout_s=5)  # a connection stands
+    first, second = (asyncio.create_task(receiver.open(timeout_s=60)) for _ in range(2))
+    await clock.sleep(1)
+    first.cancel()
+    await clock.sleep(1)
+    link = service.end.link("orders")
+    link.accept(source=link.remote.source._replace(filter={"com.microsoft:session-filter": "s1"}))
+    service.end.flush()
+    await second
+    assert not link.is_over
+    assert service.end.attached.count("orders") == 1
+
+
+@pytest.mark.parametrize(("wait_s", "answered_s"), [(1.0, 14.0), (40.0, 30.0)])
+async def test_attach_in_a_receive_call_has_15_s_or_what_the_call_waits(
+    service: Service, transport: AmqpTransport, wait_s: float, answered_s: float
+) -> None:
+    service.unanswered.add("orders")
+    receiver = transport.open_receiver("orders")
+    receiving = asyncio.create_task(receive(receiver, 1, wait_s))
+    await clock.sleep(answered_s)
+    link = service.end.link("orders")
+    link.owner = "queue"
+    store(service, "a")
+    link.accept(source=link.remote.source)
+    service.end.flush()
+    assert [str(each) for each in await receiving] == ["a"]
+    service.end.cut()
+    began_at = clock.monotonic()
+    with pytest.raises(OperationTimeoutError):
+        await receive(receiver, 1, wait_s)
+    assert clock.monotonic() - began_at == max(wait_s, 15.0)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_requests_end_at_the_deadline_of_their_call(
+    service: Service, transport: AmqpTransport, is_lost: bool
+) -> None:
+    for operation in ("update-disposition", "renew-lock", "peek-message"):
+        service.replies[f"com.microsoft:{operation}"] = lambda body: None
+    store(service, "a", "b")
+    receiver = transport.open_receiver("orders")
+    one, other = await receive(receiver, 2)
+    if is_lost:
+        service.end.cut()
+    calls: list[tuple[Callable[[], Any], bool]] = [
+        (lambda: receiver.renew_lock(one, timeout_s=3), False),
+        (lambda: receiver.peek(max_message_count=1, sequence_number=1, timeout_s=3), False),
+    ]
+    if is_lost:  # by its token, and in doubt
+        calls.append((lambda: receiver.settle(other, COMPLETE, timeout_s=3), True))
+    for call, is_in_doubt in calls:
+        began_at = clock.monotonic()
+        with pytest.raises(OperationTimeoutError) as caught:
+            await call()
+        assert clock.monotonic() - began_at == 3
+        assert caught.value.is_in_doubt == is_in_doubt
+    assert service.end.attached.count("orders") == (not is_lost)  # none of these needs the link
 
 
 async def test_session_that_is_held_elsewhere_is_refused(service: Service, transport: AmqpTransport) -> None:

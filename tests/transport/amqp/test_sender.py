@@ -15,6 +15,7 @@ from sbclient.errors import (
     OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
+    ServiceBusCommunicationError,
     ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusInternalError,
@@ -372,10 +373,19 @@ async def test_schedule_returns_the_sequence_numbers(service: Service, transport
 
     service.replies["com.microsoft:schedule-message"] = lambda body: (200, None, {"sequence-numbers": longs([7, 8])})
     sender = transport.open_sender("orders")
-    assert await sender.schedule(batch_of(message("a") + message("b")), timeout_s=10) == [7, 8]
+    for both, session, key in (
+        ([ServiceBusMessage("a", session_id=""), ServiceBusMessage("b", partition_key="k")], [""], ["k"]),
+        (message("a") + message("b"), [], []),
+    ):
+        assert await sender.schedule(batch_of(both), timeout_s=10) == [7, 8]
+        entries = service.end.requests[-1][2]["messages"]
+        assert [entry["session-id"] for entry in entries if "session-id" in entry] == session
+        assert [entry["partition-key"] for entry in entries if "partition-key" in entry] == key
     _, arguments, body = service.end.requests[-1]
     assert arguments["com.microsoft:server-timeout"] <= 10_000
     assert [Sections(entry["message"]).data() for entry in body["messages"]] == [[b"a"], [b"b"]]
+    with pytest.raises(ServiceBusCommunicationError):
+        await sender.schedule(batch_of(message()), timeout_s=10)  # two numbers come
 
 
 async def test_unanswered_schedule_is_in_doubt(service: Service, transport: AmqpTransport) -> None:

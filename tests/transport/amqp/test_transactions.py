@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -16,8 +17,18 @@ from sbclient.amqp import (
     Rejected,
     Sections,
     TransactionalState,
+    encode_message,
 )
 from sbclient.delivery import Settlement, SettleMode
+from sbclient.entities import (
+    CorrelationRuleFilter,
+    EntityAddress,
+    EntityKind,
+    FalseRuleFilter,
+    RuleProperties,
+    SqlRuleAction,
+    SqlRuleFilter,
+)
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
@@ -101,6 +112,103 @@ async def test_commit_whose_connection_is_lost_before_the_answer_is_in_doubt(
     with pytest.raises(ServiceBusConnectionError) as caught:
         await committing
     assert caught.value.is_in_doubt
+
+
+async def test_settlement_in_a_transaction_is_not_repeated_after_the_loss_of_its_connection(
+    service: Service, transport: AmqpTransport
+) -> None:
+    service.stored += [ServiceBusMessage("m"), ServiceBusMessage("n")]
+    receiver = transport.open_receiver("orders")
+    message, other = await receiver.receive(max_message_count=2, max_wait_time_s=5)
+    transaction = await transport.begin_transaction(timeout_s=10)
+    complete = Settlement(SettleMode.COMPLETE)
+    await receiver.settle(message, complete, timeout_s=10, transaction=transaction)
+    service.on_disposition = lambda event: service.end.cut()
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await receiver.settle(other, complete, timeout_s=10, transaction=transaction)
+    assert caught.value.is_in_doubt
+    assert len(service.ends) == 1
+    with pytest.raises(InvalidOperationError):  # the other connection has no such transaction
+        await receiver.settle(other, complete, timeout_s=10, transaction=transaction)
+    assert "com.microsoft:update-disposition" not in service.asked
+
+
+async def test_deferred_message_is_settled_in_a_transaction_by_its_token(
+    service: Service, transport: AmqpTransport
+) -> None:
+    payload = encode_message(X[0]).payload
+    entry = {"message": payload, "lock-token": UUID(int=7)}
+    service.replies["com.microsoft:receive-by-sequence-number"] = lambda body: (200, None, {"messages": [entry]})
+    service.replies["com.microsoft:update-disposition"] = lambda body: (200, None, {})
+    receiver = transport.open_receiver("orders")
+    (message,) = await receiver.receive_deferred([1], timeout_s=10)
+    transaction = await transport.begin_transaction(timeout_s=10)
+    node: list[Any] = []
+    take = service.end._receive
+
+    def noted(delivery: Any) -> None:
+        node.append(delivery.state)
+        take(delivery)
+
+    service.end._receive = noted  # type: ignore[method-assign]
+    await receiver.settle(message, Settlement(SettleMode.DEFER), timeout_s=10, transaction=transaction)
+    assert node[-1] == TransactionalState(TXN)
+    assert service.end.requests[-1][2]["disposition-status"] == "defered"
+    await transaction.rollback(timeout_s=10)
+
+
+RULES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"sql-filter": {"expression": "1=1"}}),
+    ({"filter": FalseRuleFilter()}, {"sql-filter": {"expression": "1=0"}}),
+    (
+        {"filter": SqlRuleFilter("n > 1"), "action": SqlRuleAction("SET n = 2")},
+        {"sql-filter": {"expression": "n > 1"}, "sql-rule-action": {"expression": "SET n = 2"}},
+    ),
+    (
+        {"filter": CorrelationRuleFilter(reply_to_session_id="", content_type="c", properties={"p": 1})},
+        {"correlation-filter": {"reply-to-session-id": "", "content-type": "c", "properties": {"p": 1}}},
+    ),
+    ({"filter": CorrelationRuleFilter(label="l")}, {"correlation-filter": {"label": "l", "properties": {}}}),
+]
+
+
+async def test_rules_are_created_and_deleted_in_a_transaction(service: Service, transport: AmqpTransport) -> None:
+    for operation in ("add-rule", "remove-rule"):
+        service.replies[f"com.microsoft:{operation}"] = lambda body: (200, None, {})
+    where = EntityAddress(EntityKind.RULE, ("t", "s", "r"))
+    transaction: Any = await transport.begin_transaction(timeout_s=10)
+    for described, expected in RULES:
+        await transaction.create_rule(where, RuleProperties("r", **described), timeout_s=10)
+        operation, _, body = service.end.requests[-1]
+        assert (operation, body["rule-name"]) == ("com.microsoft:add-rule", "r")
+        assert body["rule-description"] == expected
+    await transaction.delete_rule(where, timeout_s=10)
+    assert service.end.requests[-1][::2] == ("com.microsoft:remove-rule", {"rule-name": "r"})
+    assert {address for address in service.end.attached if "management" in address} == {"t/Subscriptions/s/$management"}
+    assert service.controls == [Declare()]
+    for filter_, action in ((SqlRuleFilter("n > @n", {"@n": 1}), None), (None, SqlRuleAction("SET n = @n", {"@n": 1}))):
+        refused = RuleProperties("r", filter=filter_ or SqlRuleFilter("1=1"), action=action)
+        with pytest.raises(InvalidOperationError):
+            await transaction.create_rule(where, refused, timeout_s=10)
+    await transaction.commit(timeout_s=10)
+    with pytest.raises(InvalidOperationError):
+        await transaction.delete_rule(where, timeout_s=10)
+
+
+@pytest.mark.parametrize("is_connected", [True, False])
+async def test_rule_that_is_not_answered_ends_at_the_deadline(
+    service: Service, transport: AmqpTransport, is_connected: bool
+) -> None:
+    service.replies["com.microsoft:remove-rule"] = lambda body: None
+    transaction: Any = await transport.begin_transaction(timeout_s=10)
+    if is_connected:
+        await transport.open_sender("t").open(timeout_s=10)
+    else:
+        service.replies["put-token"] = lambda body: None
+    began_at = asyncio.get_running_loop().time()
+    with pytest.raises(OperationTimeoutError):
+        await transaction.delete_rule(EntityAddress(EntityKind.RULE, ("t", "s", "r")), timeout_s=3)
+    assert asyncio.get_running_loop().time() - began_at == pytest.approx(3, abs=0.01)
 
 
 async def test_id_that_the_service_has_forgotten_is_an_invalid_operation(
