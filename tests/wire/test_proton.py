@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from sbclient import PairedNamespaceOptions, ServiceBusClient
 from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.transport.memory.transport import drop_memory_host
 from tests.limit import HANG_S
+from tests.original_client import BACKLOG, comparable, healthy
 from tests.wire.checks import Names
 from tests.wire.programs import MODES
 from tests.wire.serving import ServedNamespace, ServingThread
@@ -76,6 +80,37 @@ def test_send_receive_and_accept(namespace: ServedNamespace) -> None:
         assert message.annotations["x-opt-sequence-number"] == 1
         receiver.accept()
     assert namespace.count(path) == 0
+
+
+def test_diverted_messages_are_those_of_the_original_client(namespace: ServedNamespace) -> None:
+    if namespace.mode != "plain":
+        pytest.skip("the connection of the paired client is not what this test is about")
+
+    async def divert() -> str:
+        secondary = namespace.connection_string
+        options = PairedNamespaceOptions(backlog_queue_count=1)
+        async with ServiceBusClient.from_connection_string(
+            "memory://contoso", secondary=secondary, options=options, transport="amqp"
+        ) as client:
+            for path in {healthy(each).path for each in BACKLOG}:
+                await client.administration.create_queue(path)
+                client.pair.force_failover(path)
+            for each in BACKLOG:
+                await client.get_queue_sender(healthy(each).path).send_messages(healthy(each).message.decoded())
+            (queue,) = client.pair.status().backlog_queues
+            return queue
+
+    backlog = asyncio.run(divert())
+    drop_memory_host("contoso")
+    with connected(namespace) as connection:
+        receiver = connection.create_receiver(backlog, credit=len(BACKLOG))
+        for each in BACKLOG:
+            ours, theirs = receiver.receive(timeout=HANG_S), Message()
+            receiver.accept()
+            theirs.decode(each.payload)
+            ours, theirs = comparable(ours.encode()), comparable(theirs.encode())
+            for section in ("properties", "application-properties", "data"):
+                assert ours[section] == theirs[section], each
 
 
 def test_reject_dead_letters_and_release_returns(namespace: ServedNamespace) -> None:
