@@ -3,11 +3,10 @@
 Rules (source: auto-forwarding, dead-letter queues and transactions, documented, unless said otherwise):
 
 1. A queue or subscription forwards all ready messages; a dead-letter queue can forward too. A message keeps its keys,
-   and
-   the destination treats it like a sent message: fragment, schedule, duplicate detection, session and size are checked
-   again. Its time to live is not extended.
-2. After 4 hops, or if the destination is missing, disabled, full or rejects the message, it is dead-lettered at its
-   source. If the source is a dead-letter queue or a `via` queue, it goes to the transfer dead-letter queue.
+   and the destination treats it like a sent message: fragment, schedule, duplicate detection, session and size are
+   checked again. Its time to live is not extended.
+2. After 4 hops, or if the destination is missing, disabled, full or rejects the message, it goes to the transfer
+   dead-letter queue of its source.
 3. While the destination is unreachable, the message waits (our choice: an outage loses no message).
 4. The order is undefined if either side is partitioned.
 """

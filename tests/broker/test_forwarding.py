@@ -124,7 +124,7 @@ def test_a_message_is_forwarded_four_times_at_most(broker: Driver, hops: int, ar
     broker.send("q0", message("a"))
     assert len(broker.receive(f"q{hops}")) == arrives
     if not arrives:
-        dead = broker.one(f"q{hops - 1}/$DeadLetterQueue")
+        dead = broker.one(f"q{hops - 1}/$Transfer/$DeadLetterQueue")
         assert dead.dead_letter_reason == "MaxTransferHopCountExceeded"
 
 
@@ -135,13 +135,21 @@ def test_a_cycle_of_forwarding_ends(broker: Driver) -> None:
     description.forward_to = "b"
     broker.update(address("a"), description)
     broker.send("a", message())
-    assert broker.counts("a").dead_letter_message_count + broker.counts("b").dead_letter_message_count == 1
+    counts = broker.counts("a"), broker.counts("b")
+    assert sum(each.transfer_dead_letter_message_count for each in counts) == 1
 
 
+@pytest.mark.parametrize("source", ["q", "t/Subscriptions/s"])
 @pytest.mark.parametrize("trouble", ["disabled", "full", "deleted", "refused"])
-def test_a_rejected_message_is_dead_lettered_at_the_source(broker: Driver, trouble: str) -> None:
+def test_a_rejected_message_is_in_the_transfer_dead_letter_queue_of_the_source(
+    broker: Driver, trouble: str, source: str
+) -> None:
     broker.queue("end", requires_session=trouble == "refused")
-    broker.queue(forward_to="end")
+    if source == "q":
+        broker.queue(forward_to="end")
+    else:
+        broker.topic()
+        broker.subscription(forward_to="end")
     if trouble == "disabled":
         description = broker.get(address("end"))
         description.status = EntityStatus.SEND_DISABLED
@@ -150,8 +158,10 @@ def test_a_rejected_message_is_dead_lettered_at_the_source(broker: Driver, troub
         broker.body("end").policy.max_size_bytes = 1
     elif trouble == "deleted":
         broker.delete(address("end"))
-    broker.send("q", message("a"))
-    dead = broker.one("q/$DeadLetterQueue")
+    broker.send(source.partition("/")[0], message("a"))
+    counts = broker.counts(source)
+    assert (counts.dead_letter_message_count, counts.transfer_dead_letter_message_count) == (0, 1)
+    dead = broker.one(f"{source}/$Transfer/$DeadLetterQueue")
     assert (
         dead.dead_letter_reason
         == {
