@@ -51,12 +51,12 @@ class Raw:
         self.begun = await self.next(Begin)
         return opened
 
-    def write(self, *frames: Any) -> None:
-        """Send frames, each a performative or a transfer with its payload, in one write."""
+    def write(self, *frames: Any, channel: int = 0) -> None:
+        """Send frames of a channel, each a performative or a transfer with its payload, in one write."""
         written = b""
         for frame in frames:
             performative, payload = frame if type(frame) is tuple else (frame, b"")
-            encoded = encode_frame(0, performative, 65_536)
+            encoded = encode_frame(channel, performative, 65_536)
             size = len(encoded) + len(payload)
             written += size.to_bytes(4, "big") + encoded[4:] + payload
         self._write(written)

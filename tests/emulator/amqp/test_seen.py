@@ -13,6 +13,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.amqp import (
+    ACCEPTED,
     AmqpError,
     Attach,
     Modified,
@@ -428,6 +429,47 @@ async def test_lost_session_is_accepted_again_and_gives_its_messages(
         assert await raw.messages(1) == ["1"]
         renewal = await raw.request("s/$management", "com.microsoft:renew-session-lock", {"session-id": "a"})
         assert renewal.application_properties["statusCode"] == 200
+
+
+@pytest.mark.parametrize("channel", [1, 2])
+@pytest.mark.parametrize(
+    ("waits", "prefetch"), [("", 0), ("", 10), ("for its detach", 0), ("for its detach", 10), ("for a message", 0)]
+)
+async def test_lost_session_is_accepted_again_by_a_client_with_an_amqp_session_per_link(
+    context: NamespaceContext, host: BrokerHost, channel: int, waits: str, prefetch: int
+) -> None:
+    create(host, EntityKind.QUEUE, "s", requires_session=True, lock_duration=timedelta(seconds=5))
+    put(host, "s", "0", "1", session_id="a")
+    begin = Begin(None, 0, 5_000, 5_000)
+    described = Described(Symbol(SESSION_FILTER), "a")
+    async with raw_client(context) as raw:
+        await raw.open(mechanism="ANONYMOUS")
+        token = sign("sb://contoso.example/s", ROOT_KEY_NAME, ROOT_KEY, clock.now() + 600)
+        await raw.request("$cbs", "put-token", token, name="sb://contoso.example/s")
+        raw.write(begin, receiver("one", 0, "s", filters={SESSION_FILTER: described}), channel=1)
+        raw.write(flow(0, credit=prefetch or 1), channel=1)
+        assert await raw.messages(1) == ["0"]
+        if prefetch:
+            assert await raw.messages(1) == ["1"]
+        if waits == "for a message":
+            raw.write(Flow(1, 5_000, 0, 5_000, 0, 1, 1), channel=1)
+            assert await raw.messages(1) == ["1"]
+        if waits:
+            assert await detached(raw) == "com.microsoft:session-lock-lost"
+        else:
+            await asyncio.sleep(5.1)  # the detach is on its way
+        raw.write(Detach(0, closed=True), End(), channel=1)
+        await raw.next(Attach)
+        if channel == 1:
+            await raw.next(End)
+        raw.write(begin, receiver("two", 0, "s", filters={SESSION_FILTER: described}), channel=channel)
+        raw.write(flow(0, credit=prefetch or 1), channel=channel)
+        assert await raw.messages(1) == ["0"]
+        raw.write(Disposition(RECEIVER, 0, state=ACCEPTED), channel=channel)
+        assert (await raw.next(Disposition)).state == ACCEPTED
+        if not prefetch:
+            raw.write(Flow(1, 5_000, 0, 5_000, 0, 1, 1), channel=channel)
+        assert await raw.messages(1) == ["1"]
 
 
 @pytest.mark.parametrize("ending", ["close", "cut", "half-open"])
