@@ -100,7 +100,7 @@ def backfill(emulator: Emulator, path: Path) -> None:
     spark = session()
     lines = spark.read.csv(str(path), header=True).withColumn("line", F.monotonically_increasing_id()).cache()
     count = lines.count()
-    messages = sbclient_spark.prepare(
+    messages = sbclient_spark.repartition_by_session(
         lines.select(
             F.to_json(F.struct("*")).alias("body"),
             F.col("line").cast("string").alias("message_id"),

@@ -21,8 +21,8 @@ from sbclient_spark.read.preview import preview
 from sbclient_spark.read.receive_stream import find_orphans
 from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.table_options import defaults_of
-from sbclient_spark.write.preparation import prepare
 from sbclient_spark.write.progress import ProgressListener, report_progress
+from sbclient_spark.write.repartition import repartition_by_session
 from sbclient_spark.write.reported_write import write_with_report
 
 __all__ = [
@@ -33,9 +33,9 @@ __all__ = [
     "drain_continuously",
     "ensure_java",
     "find_orphans",
-    "prepare",
     "preview",
     "register",
+    "repartition_by_session",
     "report_progress",
     "write_with_report",
 ]

@@ -17,6 +17,7 @@ from uuid import UUID
 from sbclient.amqp import encode
 from sbclient.amqp.decode import MALFORMED, MAX_COUNT, PLAIN, decode_at, malformed, skip_value
 from sbclient.amqp.errors import DECODE_ERROR, INVALID_FIELD, WireError
+from sbclient.amqp.fast_sections import read_annotations, read_properties, read_texts
 from sbclient.amqp.fields import (
     ANY,
     BINARY,
@@ -35,7 +36,6 @@ from sbclient.amqp.fields import (
     layout_at,
     list_bounds,
 )
-from sbclient.amqp.usual_sections import read_annotations, read_properties, read_texts
 
 HEADER: Final = 0x70
 DELIVERY_ANNOTATIONS: Final = 0x71

@@ -319,5 +319,5 @@ def check_sessions(results: Iterable[TaskResult]) -> None:
     if split:
         raise InvalidOperationError(
             f"ordering is 'session', but at least {split} sessions were in several tasks, so their rows may be out of "
-            "order: use sbclient_spark.prepare(df, session=..., order_by=..., partitions=...) before writing"
+            "order: call sbclient_spark.repartition_by_session before writing"
         )

@@ -128,7 +128,7 @@ def there_and_back(
     df = spark.range(0, rows, 1, PARTITIONS).selectExpr(
         "rpad(string(id), 100, 'x') as body", "string(id) as message_id", f"string(id % {sessions}) as session_id", "id"
     )
-    prepared = sbclient_spark.prepare(df, order_by="id", partitions=PARTITIONS).drop("id")
+    prepared = sbclient_spark.repartition_by_session(df, order_by="id", partitions=PARTITIONS).drop("id")
     losing = partial(WorkerLoss, cluster=cluster)
     written(spark, pair, prepared, orders, account, {"ordering": "session"}, losing)
     options = pair.reading(

@@ -3,7 +3,7 @@
     python -m tests.benchmarks spark_endurance [--rows 1000000] [--source-rows 100000] [--only sink|source] [--json]
 
 One after the other: a frame of numbers; the lines of a CSV that has a column InvoiceNo, a session for each invoice,
-with `prepare` and `ordering=session`; and a stream. In the middle of each job the primary is cut off, with its store
+in order; and a stream. In the middle of each job the primary is cut off, with its store
 kept, and restored. In the middle of the batch jobs a Python worker of Spark is killed with SIGKILL; the query is
 stopped and started again from its checkpoint. All the time a `sbclient syphon` runs beside them. In the end all
 messages are received and compared with the rows: 1 if any is missing, is there twice or is out of order.

@@ -204,7 +204,9 @@ def sessions(spark: SparkSession, pair: Pair, path: Path, *, partitions: int = 4
         F.col("InvoiceNo").alias("session_id"),
         "line",
     )
-    df = sbclient_spark.prepare(lines.select(*columns), order_by="line", partitions=partitions).drop("line")
+    df = sbclient_spark.repartition_by_session(lines.select(*columns), order_by="line", partitions=partitions).drop(
+        "line"
+    )
     written(spark, pair, df, invoices, account, {"ordering": "session", **options})
     arrived = pair.take(invoices, sessions=True)
     account.take_stock(names, ((message.session_id, message.message_id or "") for message in arrived))

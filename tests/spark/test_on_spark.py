@@ -326,7 +326,7 @@ def test_with_both_namespaces_down_the_job_fails_and_reports_nothing_as_sent(
 def test_a_session_in_two_tasks_fails_the_job(spark: SparkSession, pair: EmulatedPair) -> None:
     sessions = pair.create_queue("sessions", requires_session=True)
     df = frame(spark, 20, "'a' as body", "string(id) as message_id", "'s' as session_id")
-    with pytest.raises(Exception, match="prepare"):
+    with pytest.raises(Exception, match="repartition_by_session"):
         write(df, pair, queue=sessions, ordering="session")
 
 

@@ -20,7 +20,7 @@ from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import TokenSource
 from sbclient.transport.amqp.requests import Requests
-from sbclient.transport.amqp.shared import Shared
+from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.amqp.tokens import Tokens
 from sbclient.transport.amqp.transactions import Control
 from sbclient.transport.credential_file import Rejections
@@ -128,7 +128,7 @@ class Connections:
         self._deadlines = deadlines
         self._is_cross_entity = is_cross_entity
         self._held: list[Held] = []
-        self._opening = Shared(self._open, tasks=tasks, name=f"connect to {host}")
+        self._opening = SingleFlight(self._open, tasks=tasks, name=f"connect to {host}")
         self._is_closed = False
 
     @property

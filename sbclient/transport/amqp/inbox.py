@@ -33,11 +33,10 @@ from sbclient.deadlines import Deadlines
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import LinkEnd
 from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery
 from sbclient.transport.amqp.settlements import Settlements
-from sbclient.transport.amqp.waiter import Waiter
+from sbclient.transport.amqp.waiter import Waiter, own_error
 
 DRAIN_S: Final = 0.2
 

@@ -17,7 +17,7 @@ from sbclient.amqp import (
 )
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError
 from sbclient.rules.conditions import error_of, plain_text
-from sbclient.transport.amqp.doubt import own_error
+from sbclient.transport.amqp.waiter import own_error
 
 L = TypeVar("L", OutgoingLink, IncomingLink)
 

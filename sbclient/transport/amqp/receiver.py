@@ -50,7 +50,7 @@ from sbclient.transport.amqp.received import AmqpReceivedMessage
 from sbclient.transport.amqp.renewals import Renewals
 from sbclient.transport.amqp.requests import Reply, Requests, items_of
 from sbclient.transport.amqp.settlements import Settling, outcome_of
-from sbclient.transport.amqp.shared import Shared
+from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.amqp.transactions import transaction_of
 from sbclient.transport.base import ReceiverLink, TransactionLink
 
@@ -110,7 +110,7 @@ class AmqpReceiver(ReceiverLink):
         self._session_id: str | None = None
         self._session_locked_until: datetime | None = None
         self._doing = {mode: f"{mode} a message of {path!r}" for mode in SettleMode}
-        self._connecting = Shared(self._connect, tasks=owner.tasks, name=f"attach to {path!r}")
+        self._connecting = SingleFlight(self._connect, tasks=owner.tasks, name=f"attach to {path!r}")
         self._attaching: IncomingEnd | None = None
         self._caller_count = 0
         self._receiving = asyncio.Lock()

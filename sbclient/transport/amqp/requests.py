@@ -38,9 +38,9 @@ from sbclient.errors import ServiceBusCommunicationError, ServiceBusError
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import LinkEnd, Wire
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
+from sbclient.transport.amqp.waiter import own_error
 
 REPLY_CREDIT: Final = 1_000
 MAX_REPLY_BYTES: Final = 2**27

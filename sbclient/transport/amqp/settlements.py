@@ -32,10 +32,9 @@ from sbclient.amqp.states import DeliveryState, Outcome
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import ServiceBusError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
-from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import Wire, inner_outcome
 from sbclient.transport.amqp.transfers import refusal_of
-from sbclient.transport.amqp.waiter import Waiter
+from sbclient.transport.amqp.waiter import Waiter, own_error
 
 _deliveries_of = attrgetter("deliveries")
 

@@ -22,7 +22,7 @@ from sbclient.telemetry.log import get_logger
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import Token, TokenSource
 from sbclient.transport.amqp.requests import Requests
-from sbclient.transport.amqp.shared import Shared
+from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.credential_file import Rejections
 
 log = get_logger(__name__)
@@ -65,7 +65,7 @@ class Tokens:
         self._tasks = tasks
         self._renew_at: dict[str, float] = {}
         self._expires_at: dict[str, float] = {}
-        self._puts: dict[str, Shared[None]] = {}
+        self._puts: dict[str, SingleFlight[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._requests = Requests(self._connect, servicebus.CBS, tasks=tasks, deadlines=deadlines)
 
@@ -79,7 +79,7 @@ class Tokens:
             return
         put = self._puts.get(path)
         if put is None:
-            put = Shared(lambda: self._put(path), tasks=self._tasks, name=f"put a token for {path}")
+            put = SingleFlight(lambda: self._put(path), tasks=self._tasks, name=f"put a token for {path}")
             self._puts[path] = put
         await put.get()
 

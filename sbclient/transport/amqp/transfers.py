@@ -35,9 +35,8 @@ from sbclient.delivery import LEAST_LIMITS
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError, ServiceBusInternalError
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.amqp.doubt import own_error
 from sbclient.transport.amqp.links import LinkEnd, Wire, inner_outcome
-from sbclient.transport.amqp.waiter import Waiter
+from sbclient.transport.amqp.waiter import Waiter, own_error
 from sbclient.transport.base import Check
 
 

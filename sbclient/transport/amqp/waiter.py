@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import copy
+from typing import Any, TypeVar
 
-from sbclient.errors import OperationTimeoutError
+from sbclient.errors import OperationTimeoutError, ServiceBusError
+
+E = TypeVar("E", bound=ServiceBusError)
 
 
 class Waiter:
@@ -49,3 +52,16 @@ class Waiter:
             )
             late.is_in_doubt = self.is_in_doubt
             self.future.set_exception(late)
+
+
+def own_error(error: E, *, is_in_doubt: bool) -> E:
+    """A copy of an error for one of several callers: an exception that many tasks raise mixes up their tracebacks.
+
+    Args:
+        error: the common cause.
+        is_in_doubt: whether the service may have acted on this caller's request.
+    """
+    own = copy.copy(error)
+    own.__cause__ = error.__cause__
+    own.is_in_doubt = is_in_doubt
+    return own

@@ -11,9 +11,9 @@ from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.decode import decode_at
 from sbclient.amqp.encode import encode_symbol
 from sbclient.amqp.errors import WireError
+from sbclient.amqp.fast_sections import read_annotations, read_properties, read_texts
 from sbclient.amqp.fields import LAYOUTS, decode_fields
 from sbclient.amqp.sections import Properties, Sections
-from sbclient.amqp.usual_sections import read_annotations, read_properties, read_texts
 from sbclient.message import ServiceBusMessage
 from tests.payloads import payload_of
 

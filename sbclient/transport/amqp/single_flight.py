@@ -8,12 +8,12 @@ from typing import Any, Generic, TypeVar
 
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.amqp.doubt import own_error
+from sbclient.transport.amqp.waiter import own_error
 
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
+class SingleFlight(Generic[T]):
     """Runs work once for all concurrent callers. Cancelling one caller does not affect the others; the work is
     cancelled when no caller is left.
 

@@ -8,7 +8,9 @@ from pyspark.sql import functions as F  # noqa: N812  (the convention of Spark)
 from sbclient.errors import InvalidOperationError
 
 
-def prepare(df: DataFrame, *, session: str = "session_id", order_by: str | list[str], partitions: int) -> DataFrame:
+def repartition_by_session(
+    df: DataFrame, *, session: str = "session_id", order_by: str | list[str], partitions: int
+) -> DataFrame:
     """Return the same rows with each session in one partition and sorted there.
 
     A Python data source cannot request this from Spark. Adaptive execution would merge the partitions of a

@@ -10,7 +10,7 @@ from sbclient.errors import InvalidOperationError
 
 def test_each_session_is_in_one_partition_and_in_order(spark: SparkSession) -> None:
     df = spark.range(0, 1000, 1, 8).selectExpr("string(id % 37) as session_id", "1000 - id as seq", "id")
-    prepared = sbclient_spark.prepare(df, order_by=["seq", "id"], partitions=4)
+    prepared = sbclient_spark.repartition_by_session(df, order_by=["seq", "id"], partitions=4)
     rows = prepared.withColumn("partition", F.spark_partition_id()).collect()
     places: dict[str, set[int]] = {}
     sequences: dict[str, list[int]] = {}
@@ -26,6 +26,6 @@ def test_a_missing_column_is_an_error(spark: SparkSession) -> None:
     df = spark.range(1).selectExpr("'a' as session_id")
     for order_by in ("seq", [], ["seq"]):
         with pytest.raises(InvalidOperationError):
-            sbclient_spark.prepare(df, order_by=order_by, partitions=1)
+            sbclient_spark.repartition_by_session(df, order_by=order_by, partitions=1)
     with pytest.raises(InvalidOperationError):
-        sbclient_spark.prepare(df, order_by="session_id", partitions=0)
+        sbclient_spark.repartition_by_session(df, order_by="session_id", partitions=0)
