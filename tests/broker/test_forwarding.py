@@ -294,6 +294,14 @@ def test_a_deleted_source_is_forgotten(broker: Driver) -> None:
     assert broker.namespace.sources("end") == [broker.namespace.directory.find("end")[0]]
 
 
+def test_the_via_key_places_a_message_that_is_sent_directly_and_has_no_key(broker: Driver) -> None:
+    broker.partitioned()
+    for _ in range(3):
+        broker.send("q", message(), via_partition_key=KEYS[5])
+        broker.send("q", message(partition_key=KEYS[6]), via_partition_key=KEYS[5])
+    assert [len(fragment) for fragment in broker.body().fragments][5:7] == [3, 3]
+
+
 def test_the_via_key_selects_the_fragment_of_the_via_queue(broker: Driver) -> None:
     broker.queue("end")
     broker.partitioned("between")
