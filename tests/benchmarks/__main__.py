@@ -21,19 +21,16 @@ from typing import Any, Final
 from tests.benchmarks.row import Result, Row, Sample, Settings
 
 FURTHER: Final = (
-    "amqp",
     "broker_scale",
     "data",
     "entered",
     "failover",
-    "fairness",
     "fixtures",
     "limits",
     "observed",
     "spark_cluster",
     "spark_endurance",
     "spark_kills",
-    "watched",
     "worker_days",
 )
 
