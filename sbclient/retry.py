@@ -25,7 +25,6 @@ from sbclient.rules.backoff import growing
 
 T = TypeVar("T")
 Attempt = Callable[[float], Awaitable[T]]
-
 MIN_ATTEMPT_S: Final = 20.0
 
 
@@ -71,9 +70,8 @@ class RetryPolicy:
 
     def attempt_s(self, left_s: float, retries: int | None = None) -> float:
         """Return the timeout of each attempt of an operation for which `left_s` seconds are left."""
-        return min(
-            left_s, max(MIN_ATTEMPT_S, left_s / (1 + (self.options.retry_total if retries is None else retries)))
-        )
+        total = self.options.retry_total if retries is None else retries
+        return min(left_s, max(MIN_ATTEMPT_S, left_s / (1 + total)))
 
     def deadline(self, timeout_s: float | None) -> float:
         """Return when an operation must end, in monotonic seconds; None = the timeout of the options."""
@@ -87,12 +85,7 @@ class RetryPolicy:
         interrupt: asyncio.Event | None = None,
         retries: int | None = None,
     ) -> Awaitable[T]:
-        """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes.
-
-        Args:
-            interrupt: ends a pause with `BackOffInterrupted` when it is set.
-            retries: instead of `retry_total`.
-        """
+        """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes."""
         left_s = deadline - clock.monotonic()
         if left_s <= 0:
             raise NotTriedError("the timeout passed before the operation began: allow more time")
@@ -108,7 +101,11 @@ class RetryPolicy:
         interrupt: asyncio.Event | None = None,
         retries: int | None = None,
     ) -> T:
-        """Do as `run` with a first attempt that has begun."""
+        """Do as `run` with a first attempt that has begun, and `retries` instead of `retry_total`.
+
+        Raises:
+            BackOffInterrupted: `interrupt` was set during a pause.
+        """
         try:
             return await first
         except ServiceBusError as error:
