@@ -23,7 +23,7 @@ from sbclient.cli.common import (
     reported_errors,
     run,
 )
-from sbclient.cli.completion import entities, queues, settings, topics
+from sbclient.cli.completion import destinations, entities, settings
 from sbclient.cli.control import Control, HttpPort, NamespaceName
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties
 from sbclient.errors import InvalidOperationError, MessagingEntityAlreadyExistsError
@@ -204,16 +204,12 @@ def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False,
     _print(f"deleted {kind} {'/'.join(names)}", {"deleted": "/".join(names), "kind": str(kind)}, as_json)
 
 
-def _purgeable(ctx: typer.Context, incomplete: str) -> list[str]:
-    return [*queues(ctx, incomplete), *topics(ctx, incomplete)]
-
-
 @admin.command(short_help="Remove the messages of an emulator.")
 def purge(
     primary: Primary,
     entity: Annotated[
         str | None,
-        typer.Argument(metavar="ENTITY", autocompletion=_purgeable, help="Path of a queue, topic or subscription."),
+        typer.Argument(metavar="ENTITY", autocompletion=destinations, help="Path of a queue, topic or subscription."),
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Purge all entities.")] = False,
     yes: Yes = False,

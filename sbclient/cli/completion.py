@@ -36,6 +36,11 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, EntityKind.TOPIC, (), incomplete)
 
 
+def destinations(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the names of queues and topics that begin with a text."""
+    return [*queues(ctx, incomplete), *topics(ctx, incomplete)]
+
+
 def subscriptions(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of subscriptions of the topic in --topic."""
     topic = ctx.params.get("topic")

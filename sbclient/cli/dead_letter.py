@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -25,6 +25,7 @@ from sbclient.cli.common import (
     print_json,
     print_json_lines,
     print_line,
+    reported_errors,
     required_secondary,
     run,
 )
@@ -42,6 +43,8 @@ from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.entity_path import entity_of
 from sbclient.transport.base import Transport
 from sbclient.transport.dead_letters import DeadLetters
+
+T = TypeVar("T")
 
 dead_letter = typer.Typer(
     help="List, show, resubmit or purge the dead letters of an entity or of the backlog queues.",
@@ -79,22 +82,33 @@ class _Job:
     def __init__(
         self,
         command: str,
-        selection: MessageSelection,
-        *,
-        primary: str,
-        secondary: str | None,
-        entity: str | None,
-        of_backlog: bool,
-        count: int,
-        name: str | None,
-        as_json: bool,
+        primary: Primary,
+        entity: Entity = None,
+        secondary: Secondary = None,
+        of_backlog: OfBacklog = False,
+        count: Queues = 10,
+        name: Name = None,
+        where: Where = None,
+        reason: Reason = None,
+        since: Since = None,
+        before: Before = None,
+        session: Session = None,
+        number: Number = None,
+        as_json: AsJson = False,
     ) -> None:
+        self.selection = MessageSelection(
+            where=sql_filter(where),
+            reason=reason,
+            since=since,
+            before=before,
+            session=session,
+            numbers=frozenset(number) if number else None,
+        )
         if (entity is None) is not of_backlog:
             raise InvalidOperationError("give either an entity, such as orders, or --backlog")
         self.command = command
         self.of_backlog = of_backlog
         self.as_json = as_json
-        self.selection = selection
         self.progress = Progress("reading the dead letters")
         self._primary = primary
         self._entity = entity
@@ -133,51 +147,8 @@ class _Job:
                 )
             return found
 
-    def run(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        async def whole() -> Any:
-            return await work()
-
-        return run(f"dead-letter {self.command}", whole(), as_json=self.as_json, progress=self.progress)
-
-
-def _job(
-    command: str,
-    primary: Primary,
-    entity: Entity = None,
-    secondary: Secondary = None,
-    of_backlog: OfBacklog = False,
-    count: Queues = 10,
-    name: Name = None,
-    where: Where = None,
-    reason: Reason = None,
-    since: Since = None,
-    before: Before = None,
-    session: Session = None,
-    number: Number = None,
-    as_json: AsJson = False,
-) -> _Job:
-    async def made() -> _Job:
-        return _Job(
-            command,
-            MessageSelection(
-                where=sql_filter(where),
-                reason=reason,
-                since=since,
-                before=before,
-                session=session,
-                numbers=frozenset(number) if number else None,
-            ),
-            primary=primary,
-            secondary=secondary,
-            entity=entity,
-            of_backlog=of_backlog,
-            count=count,
-            name=name,
-            as_json=as_json,
-        )
-
-    job: _Job = run(f"dead-letter {command}", made(), as_json=as_json)
-    return job
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return run(f"dead-letter {self.command}", work, as_json=self.as_json, progress=self.progress)
 
 
 def _command(short_help: str) -> Callable[[Callable[..., None]], None]:
@@ -186,11 +157,12 @@ def _command(short_help: str) -> Callable[[Callable[..., None]], None]:
     def register(function: Callable[..., None]) -> None:
         command = function.__name__.rstrip("_")
         (_, *own), (_, *shared) = (
-            inspect.signature(each, eval_str=True).parameters.values() for each in (function, _job)
+            inspect.signature(each, eval_str=True).parameters.values() for each in (function, _Job)
         )
 
         def call(**given: Any) -> None:
-            job = _job(command, **{one.name: given.pop(one.name) for one in shared})
+            with reported_errors(f"dead-letter {command}", as_json=given["as_json"]):
+                job = _Job(command, **{one.name: given.pop(one.name) for one in shared})
             function(job, **given)
 
         parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared[:-1], *own, shared[-1])]
@@ -211,7 +183,7 @@ def list_(job: _Job) -> None:
     Example: sbclient dead-letter list orders --reason MaxDeliveryCountExceeded --since 2h
     Example: sbclient dead-letter list --backlog
     """
-    found = job.run(job.found)
+    found = job.run(job.found())
     rows = [_row(queue, message) for queue, messages in found.items() for message in messages]
     if job.as_json:
         for row in rows:
@@ -243,7 +215,7 @@ def show(job: _Job) -> None:
             if messages:
                 print_json_lines(message_line(message, is_dead_letter=True) for message in messages)
 
-    job.run(work)
+    job.run(work())
 
 
 @_command("Send dead letters to their entity again; asks first.")
@@ -290,7 +262,7 @@ def _confirm_and_do(
     yes: bool,
 ) -> None:
     """Count the selected dead letters, ask for confirmation, and do the work."""
-    found = job.run(job.found)
+    found = job.run(job.found())
     reasons, done = _reasons(found), 0
 
     def count(number: int) -> None:
@@ -308,7 +280,7 @@ def _confirm_and_do(
         question = _QUESTION[job.command].format(_text(reasons))
         if not is_confirmed(f"dead-letter {job.command}", question, yes=yes, as_json=job.as_json):
             raise typer.Exit(Exit.INCOMPLETE)
-        job.run(do)
+        job.run(do())
     if job.as_json:
         print_json({"found": dict(reasons.most_common()), "done": done, "is_dry_run": is_dry})
     elif is_dry or not reasons:

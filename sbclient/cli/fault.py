@@ -8,13 +8,10 @@ import typer
 
 from sbclient.broker.faults import Operation
 from sbclient.cli.common import AsJson, Primary, print_json, print_line, print_note, run, seconds
-from sbclient.cli.completion import queues, topics
+from sbclient.cli.completion import destinations
 from sbclient.cli.control import Control, HttpPort, NamespaceName
 from sbclient.emulator.control.fault_json import ERROR_NAMES, KINDS
-from sbclient.errors import (
-    InvalidOperationError,
-    MessagingEntityNotFoundError,
-)
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 
 fault = typer.Typer(
     help="Add, list and remove the faults of an emulator.",
@@ -22,10 +19,6 @@ fault = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-
-def _entities(ctx: typer.Context, incomplete: str) -> list[str]:
-    return [*queues(ctx, incomplete), *topics(ctx, incomplete)]
 
 
 @fault.command()
@@ -36,7 +29,7 @@ def add(
     ],
     entity: Annotated[
         str | None,
-        typer.Option(autocompletion=_entities, help="Queue, topic or subscription. Default: the whole namespace."),
+        typer.Option(autocompletion=destinations, help="Queue, topic or subscription. Default: the whole namespace."),
     ] = None,
     fragment: Annotated[
         list[int] | None,
