@@ -112,9 +112,13 @@ class Reachability:
             if left_s > 0:
                 await clock.sleep(left_s)
                 continue
-            try:
-                await self._probe()
-            except ServiceBusError as error:
-                self.record_result(error)
-            else:
-                self.record_result()
+            await self.probe()
+
+    async def probe(self) -> None:
+        """Probe the namespace now."""
+        try:
+            await self._probe()
+        except ServiceBusError as error:
+            self.record_result(error)
+        else:
+            self.record_result()

@@ -15,6 +15,7 @@ from sbclient.broker.faults import Operation
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
 )
@@ -258,6 +259,26 @@ async def test_an_idle_worker_notices_an_outage_of_either_namespace_by_asking(pa
             await clock.sleep(35.0)
             assert any(f"the {side} memory://" in reason for reason in run.worker.reasons_against())
             namespace.heal(fault)
+
+
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+async def test_renewed_credentials_are_checked_at_once(pair: MemoryPair, side: str) -> None:
+    await make_backlog(pair)
+    async with Run(pair) as run:
+        run.worker.renew_credentials()  # at the start it checks nothing
+        await clock.sleep(1.0)
+        assert run.worker.reasons_against() == []
+        namespace = getattr(pair, side)
+        fault = namespace.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthenticationError))
+        run.worker.renew_credentials()
+        await clock.sleep(1.0)
+        reason = run.worker.reasons_against()[0]
+        assert reason.startswith(f"the {side} memory://")
+        assert "has rejected the credential" in reason
+        namespace.heal(fault)
+        run.worker.renew_credentials()
+        await clock.sleep(1.0)
+        assert not any("rejected" in reason for reason in run.worker.reasons_against())
 
 
 async def test_without_a_port_no_namespace_is_probed(pair: MemoryPair) -> None:
