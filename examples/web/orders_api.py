@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,15 +20,20 @@ from fastapi import FastAPI, HTTPException
 from sbclient import ServiceBusClient, ServiceBusError, ServiceBusMessage
 
 QUEUE = "orders"
+log = logging.getLogger(__name__)
 
 
 async def handle_orders(app: FastAPI, client: ServiceBusClient, stopping: asyncio.Event) -> None:
     async with client.get_queue_receiver(QUEUE) as receiver:
         while not stopping.is_set():
-            for order in await receiver.receive_messages(max_message_count=1, max_wait_time=1):
-                await asyncio.sleep(0.2)  # the work
-                await receiver.complete_message(order)
-                app.state.handled += 1
+            try:
+                for order in await receiver.receive_messages(max_message_count=1, max_wait_time=1):
+                    await asyncio.sleep(0.2)  # the work
+                    await receiver.complete_message(order)
+                    app.state.handled += 1
+            except ServiceBusError as error:  # an outage: receivers are not diverted, and must not end the application
+                log.warning("cannot receive orders: %s", error)
+                await asyncio.sleep(1)
 
 
 @asynccontextmanager
