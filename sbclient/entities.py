@@ -107,7 +107,11 @@ class Attributes(Mapping[str, Any]):
 
 @dataclass(slots=True, kw_only=True)
 class AuthorizationRule(Attributes):
-    """A named pair of keys and their rights. Manage includes the other two rights."""
+    """A named pair of keys and their rights. Manage includes the other two rights.
+
+    Attributes:
+        type, claim_type, claim_value: as azure-servicebus has them; the service knows only the defaults.
+    """
 
     key_name: str
     rights: list[AccessRights]
@@ -115,6 +119,9 @@ class AuthorizationRule(Attributes):
     secondary_key: str | None = field(default=None, repr=False)
     created_at_utc: datetime | None = None
     modified_at_utc: datetime | None = None
+    type: str = "SharedAccessAuthorizationRule"
+    claim_type: str = "SharedAccessKey"
+    claim_value: str = "None"
 
 
 @dataclass(slots=True)

@@ -48,6 +48,7 @@ CLASSES: Final = [
     (sdk.ServiceBusReceivedMessage, sbclient.ServiceBusReceivedMessage),
     (sdk.ServiceBusMessageBatch, sbclient.ServiceBusMessageBatch),
     (management.ServiceBusAdministrationClient, sbclient.ServiceBusAdministrationClient),
+    (sdk_management.AuthorizationRule, sbclient.management.AuthorizationRule),
 ]
 
 REASONS: Final = {
@@ -65,6 +66,8 @@ REASONS: Final = {
     "ServiceBusMessage(nope=1) raises TypeError": "a misspelled argument; azure-servicebus ignores it, in mappings too",
     "ServiceBusMessage(subject=5) raises TypeError": "azure-servicebus sends a map instead of a text",
     "str() of * is the value": "the text of a member is its value, as the service writes it",
+    "AuthorizationRule(*=) has the default *": "the only value that the service knows; None there",
+    "AuthorizationRule(*=) is required": "the service refuses a rule without it",
     "ApiVersion is missing": "the default of the installed azure-servicebus, or `api_version=` as text",
     "MessageCountDetails is missing": "the counts are attributes of the runtime properties",
     "ServiceBusAdministrationClient.create_rule(filter=) has the default None": "None means the same, a true filter",
@@ -127,7 +130,9 @@ def _arguments(name: str, theirs: Any, ours: Any) -> Iterator[str]:
         elif found[argument].kind is not wanted.kind:
             yield f"{name}({argument}=) is {found[argument].kind.description}"
         elif found[argument].default != wanted.default and wanted.default is not inspect.Parameter.empty:
-            yield f"{name}({argument}=) has the default {found[argument].default}"
+            default = found[argument].default
+            is_required = default is inspect.Parameter.empty
+            yield f"{name}({argument}=) {'is required' if is_required else f'has the default {default}'}"
 
 
 def _messages() -> Iterator[str]:

@@ -52,9 +52,9 @@ def _rule_to_sdk(rule: own.AuthorizationRule) -> Any:
     from azure.servicebus.management import AuthorizationRule as SdkRule
 
     return SdkRule(
-        type="SharedAccessAuthorizationRule",
-        claim_type="SharedAccessKey",
-        claim_value="None",
+        type=rule.type,
+        claim_type=rule.claim_type,
+        claim_value=rule.claim_value,
         rights=[right.value for right in rule.rights],
         key_name=rule.key_name,
         primary_key=rule.primary_key,
