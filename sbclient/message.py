@@ -227,14 +227,16 @@ class AmqpAnnotatedMessage:
         return iter((self.content,) if isinstance(self.content, bytes) else self.content)
 
 
-class ApplicationProperties(dict[str, Any]):
-    """The application properties of a message. A lookup by `bytes`, the names in azure-servicebus, warns."""
+class ByName(dict[str, Any]):
+    """Properties or annotations of a message. A lookup by `bytes`, the names in azure-servicebus, warns."""
 
     __slots__ = ()
 
     def __missing__(self, name: object) -> Any:
-        _warn_of_bytes(name)
-        raise KeyError(name)
+        error = KeyError(name)
+        if (advice := _warn_of_bytes(name)) is not None:
+            error.add_note(advice)
+        raise error
 
     def __contains__(self, name: object) -> bool:
         _warn_of_bytes(name)
@@ -246,10 +248,12 @@ class ApplicationProperties(dict[str, Any]):
         return super().get(name, default)
 
 
-def _warn_of_bytes(name: object) -> None:
-    if isinstance(name, bytes):
-        text = name.decode(errors="replace")
-        warnings.warn(f"{name!r} is not found: look up {text!r}, names are of type str", UserWarning, stacklevel=3)
+def _warn_of_bytes(name: object) -> str | None:
+    if not isinstance(name, bytes):
+        return None
+    advice = f"{name!r} is not found: look up {name.decode(errors='replace')!r}, names are of type str"
+    warnings.warn(advice, UserWarning, stacklevel=3)
+    return advice
 
 
 class Content(Protocol):
@@ -418,8 +422,8 @@ class ServiceBusMessage:
     def application_properties(self) -> dict[str, PropertyValue]:
         """The properties of the application: change the dict in place or assign a new one."""
         properties = self._application_properties
-        if type(properties) is not ApplicationProperties:
-            properties = self._application_properties = ApplicationProperties(properties or {})
+        if type(properties) is not ByName:
+            properties = self._application_properties = ByName(properties or {})
         return properties
 
     @application_properties.setter

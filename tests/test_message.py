@@ -349,8 +349,9 @@ def test_lookup_of_a_property_by_bytes_warns() -> None:
     assert caught[0].filename == __file__
     with pytest.warns(UserWarning, match="look up 'name'"):
         assert name not in properties
-    with pytest.warns(UserWarning, match="look up 'name'"), pytest.raises(KeyError):
+    with pytest.warns(UserWarning, match="look up 'name'"), pytest.raises(KeyError) as missed:
         _ = properties[name]
+    assert "look up 'name'" in missed.value.__notes__[0]  # which the traceback shows
     assert (properties["name"], properties.get("name"), properties.get("other", 2)) == (1, 1, 2)
     assert "name" in properties
     assert "other" not in properties

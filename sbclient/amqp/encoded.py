@@ -54,6 +54,7 @@ from sbclient.message import (
     AmqpMessageBodyType,
     AmqpMessageHeader,
     AmqpMessageProperties,
+    ByName,
     PropertyValue,
     ServiceBusMessage,
     ServiceBusMessageState,
@@ -263,10 +264,10 @@ class EncodedMessage:
         return AmqpAnnotatedMessage(
             properties=AmqpMessageProperties(**sections.properties._asdict()),
             header=AmqpMessageHeader(time_to_live=known.pop("ttl", None), **known),
-            footer=sections.footer,
-            annotations={**self.annotations, **{name: value for name, value in noted.items() if value is not None}},
-            delivery_annotations=sections.delivery_annotations,
-            application_properties=self._typed_properties(),
+            footer=ByName(sections.footer),
+            annotations=ByName(self.annotations, **{name: value for name, value in noted.items() if value is not None}),
+            delivery_annotations=ByName(sections.delivery_annotations),
+            application_properties=ByName(self._typed_properties()),
             content=self.body,
             body_type=self.body_type,
         )

@@ -311,6 +311,8 @@ async def test_the_sections_of_a_received_message_can_be_read(kind: NamespaceKin
     assert (raw.header.time_to_live, raw.header.delivery_count) == (3_600_000, 0)
     assert raw.annotations["x-opt-sequence-number"] == message.sequence_number
     assert raw.annotations["x-opt-enqueued-time"] == message.enqueued_time_utc
+    with pytest.warns(UserWarning, match="look up 'x-opt-enqueued-time'"):
+        assert raw.annotations.get(b"x-opt-enqueued-time") is None  # type: ignore[call-overload]
     assert raw.application_properties == {"n": 1}
     assert (list(raw.body), raw.body_type) == ([b"x"], message.body_type)
     assert "body=" not in repr(raw)

@@ -39,6 +39,7 @@ HARMLESS: Final = frozenset(_NAMES.split())
 HARMLESS_IN: Final = {
     "message.AmqpMessageProperties": {"correlation_id", "message_id"},
     "cli.progress.Amount": {"text"},  # a count
+    "entities.AuthorizationRule": {"claim_value"},  # a constant
     "amqp.delivery.DispositionsReceived": {"deliveries", "link"},  # whose reprs show no content
     "amqp.errors.AmqpError": {"info"},  # of a dead letter: its reason
     "amqp.fields.Field": {"default"},  # of the protocol
