@@ -11,20 +11,16 @@ from typer.testing import Result
 
 from sbclient.emulator.control.fault_json import KINDS
 from sbclient.emulator.emulator import Emulator
+from sbclient.testing import served
 from tests.cli.test_commands_page import shape, shapes_in
 from tests.commands import call
-from tests.wire.serving import ServingThread
 
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
-    thread = ServingThread()
-    served = Emulator("contoso", "contoso-backup", http_port=0)
-    thread.run(served.start())
-    served.create_queue("orders", enable_partitioning=True)
-    yield served
-    thread.run(served.close())
-    thread.close()
+    with served("contoso", "contoso-backup", http_port=0) as found:
+        found.create_queue("orders", enable_partitioning=True)
+        yield found
 
 
 @pytest.fixture(autouse=True)

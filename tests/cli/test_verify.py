@@ -17,11 +17,12 @@ from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.cli.common import Exit
 from sbclient.cli.conformance import CHECKS
 from sbclient.cli.verify import PREFIX, Observation, Row, print_rows
+from sbclient.emulator import Emulator
+from sbclient.testing import served
 from tests import commands
 from tests.cli.calling import call
 from tests.cli.test_commands_page import SECTIONS, shape, shapes_in
 from tests.commands import SBCLIENT
-from tests.contract.conftest import EmulatorThread
 from tests.limit import HANG_S
 from tests.processes.namespaces import Namespace, connection_string
 from tests.processes.programs import Program
@@ -30,14 +31,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def emulated() -> Iterator[EmulatorThread]:
-    thread = EmulatorThread()
-    yield thread
-    thread.close()
+def emulated() -> Iterator[Emulator]:
+    with served("contoso", "contoso-backup") as emulator:
+        yield emulator
 
 
-def verified(emulated: EmulatorThread, *arguments: str) -> Result:
-    primary = emulated.emulator.connection_strings["contoso"]
+def verified(emulated: Emulator, *arguments: str) -> Result:
+    primary = emulated.connection_strings["contoso"]
     result = commands.call("verify", "--primary", primary, *arguments, status=None)
     assert re.search("SharedAccessKey=([^;]+)", primary)[1] not in result.output  # type: ignore[index]  # it is there
     return result
@@ -51,20 +51,19 @@ def test_a_namespace_in_memory_is_refused() -> None:
     assert "has no transport to verify" in call("verify", "--yes", status=Exit.BAD_INPUT).stderr
 
 
-def test_verify_asks_before_it_creates_entities(emulated: EmulatorThread) -> None:
+def test_verify_asks_before_it_creates_entities(emulated: Emulator) -> None:
     result = verified(emulated)
     assert result.exit_code == Exit.BAD_INPUT
     assert "confirm with --yes" in result.stderr
 
 
-def test_a_difference_is_shown_with_status_1(emulated: EmulatorThread) -> None:
-    emulator = emulated.emulator
+def test_a_difference_is_shown_with_status_1(emulated: Emulator) -> None:
     fault = Fault(FaultKind.ERROR, operations=[Operation.RENEW], error=MessageLockLostError)
-    emulated.call(lambda: emulator.inject(fault, "contoso"))
+    emulated.inject(fault)
     try:
         result = verified(emulated, "--yes", "--transport", "amqp")
     finally:
-        emulated.call(lambda: emulator.heal(namespace="contoso"))
+        emulated.heal()
     assert result.exit_code == Exit.INCOMPLETE, result.output
     assert re.findall(r"^(.+?)  +[\d.]+ s  different", result.stdout, re.M) == ["renew a lock", "session with state"]
     assert "renew a lock: expected extended\n  amqp: MessageLockLostError: " in result.stdout

@@ -15,21 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 from azure.servicebus._pyamqp.aio._client_async import AMQPClientAsync
 
 from sbclient.emulator import Emulator
-from sbclient.testing import VirtualLoop
+from sbclient.testing import VirtualLoop, served
 from sbclient.transport.memory.transport import drop_memory_host
 from tests.conftest import REAL_LOOPS
 from tests.contract.kinds import Amqp, Memory, NamespaceKind, Sdk, Service
-from tests.limit import HANG_S
-
-T = TypeVar("T")
+from tests.wire.serving import ServingThread
 
 HORIZON_S = 366 * 86400.0
 
@@ -69,47 +66,18 @@ def pytest_asyncio_loop_factories(
     return kinds
 
 
-class EmulatorThread:
-    """Two emulated namespaces in a thread of their own, for all tests of a run.
-
-    Attributes:
-        emulator: look at it, and call it, through `run`.
-    """
-
-    def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop) -> None:
-        self._loop = loop_factory()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="emulator", daemon=True)
-        self._thread.start()
-        self.emulator = Emulator("contoso", "contoso-backup")
-        self.run(self.emulator.start())
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(HANG_S)
-
-    def call(self, action: Callable[[], T]) -> T:
-        async def calling() -> T:
-            return action()
-
-        return self.run(calling())
-
-    def close(self) -> None:
-        self.run(self.emulator.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(HANG_S)
-        self._loop.close()
+@pytest.fixture(scope="session")
+def emulator() -> Iterator[Emulator]:
+    with served("contoso", "contoso-backup") as emulator:
+        yield emulator
 
 
 @pytest.fixture(scope="session")
-def emulator_thread() -> Iterator[EmulatorThread]:
-    thread = EmulatorThread()
-    yield thread
-    thread.close()
-
-
-@pytest.fixture(scope="session")
-def emulator_thread_on_uvloop() -> Iterator[EmulatorThread]:
-    thread = EmulatorThread(REAL_LOOPS["uvloop"])
-    yield thread
+def emulator_on_uvloop() -> Iterator[Emulator]:
+    thread, emulator = ServingThread(REAL_LOOPS["uvloop"]), Emulator("contoso", "contoso-backup")
+    thread.run(emulator.start())
+    yield emulator
+    thread.run(emulator.close())
     thread.close()
 
 
@@ -121,13 +89,13 @@ async def kind(request: pytest.FixtureRequest) -> AsyncIterator[NamespaceKind]:
     if isinstance(loop, MemoryLoop):
         made = Memory()
     elif isinstance(loop, SdkLoop):
-        made = Sdk(request.getfixturevalue("emulator_thread"))
+        made = Sdk(request.getfixturevalue("emulator"))
     elif isinstance(loop, AmqpLoop):
-        made = Amqp(request.getfixturevalue("emulator_thread"))
+        made = Amqp(request.getfixturevalue("emulator"))
     elif isinstance(loop, ServiceLoop):
         made = Service()
     else:
-        made = Amqp(request.getfixturevalue("emulator_thread_on_uvloop"))
+        made = Amqp(request.getfixturevalue("emulator_on_uvloop"))
     needed = {name for mark in request.node.iter_markers("needs") for name in mark.args}
     if missing := needed - made.capabilities:
         pytest.skip(f"{made.name} has no {', '.join(sorted(missing))}")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient
@@ -27,14 +25,6 @@ ON_NETWORK = EVERYWHERE | {"faults", "pair", "keys", "pings dropped", "partition
 """What both transports can do over sockets to the broker's server."""
 
 _numbers = itertools.count(1)
-
-
-class EmulatorThread(Protocol):
-    """The server of the wire."""
-
-    emulator: Emulator
-
-    def call(self, action: Callable[[], T]) -> T: ...
 
 
 class NamespaceKind:
@@ -187,25 +177,22 @@ class Amqp(NamespaceKind):
     moment_s = 0.3
     capabilities = ON_NETWORK | {"all property types", "full transactions", "long lives"}
 
-    def __init__(self, thread: EmulatorThread) -> None:
+    def __init__(self, emulator: Emulator) -> None:
         super().__init__()
-        self._thread = thread
+        self._emulator = emulator
 
     def connection_string(self, *, is_secondary: bool = False) -> str:
-        emulator = self._thread.emulator
-        return emulator.connection_strings[emulator.namespaces[is_secondary]]
+        return self._emulator.connection_strings[self._emulator.namespaces[is_secondary]]
 
     def client_options(self) -> dict[str, Any]:
-        return {"connection_verify": str(self._thread.emulator.certificate_path), "transport": self.name}
+        return {"connection_verify": str(self._emulator.certificate_path), "transport": self.name}
 
     def inject(self, fault: Fault | WireFault, *, is_secondary: bool = False) -> None:
-        emulator = self._thread.emulator
-        self._thread.call(lambda: emulator.inject(fault, emulator.namespaces[is_secondary]))
+        self._emulator.inject(fault, self._emulator.namespaces[is_secondary])
 
     def heal(self) -> None:
-        emulator = self._thread.emulator
-        for namespace in emulator.namespaces:
-            self._thread.call(partial(emulator.heal, namespace=namespace))
+        for namespace in self._emulator.namespaces:
+            self._emulator.heal(namespace=namespace)
 
 
 class Sdk(Amqp):

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sbclient import clock
 from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator import Emulator
-from sbclient.entities import (
-    EntityAddress,
-    EntityKind,
-    EntityProperties,
-    QueueProperties,
-    SubscriptionProperties,
-    TopicProperties,
-)
+from sbclient.entities import EntityAddress, EntityKind, RuleProperties
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from tests.limit import HANG_S
-
-T = TypeVar("T")
+from tests.wire.serving import ServingThread
 
 PRIMARY = "contoso"
 SECONDARY = "contoso-backup"
@@ -36,11 +25,12 @@ class Served:
 
     Attributes:
         emulator: the emulator.
+        do: calls something where the emulator runs.
     """
 
-    def __init__(self, emulator: Emulator, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, emulator: Emulator, thread: ServingThread) -> None:
         self.emulator = emulator
-        self._loop = loop
+        self.do = thread.do
 
     @property
     def url(self) -> str:
@@ -50,14 +40,6 @@ class Served:
     def url_of(self, namespace: str) -> str:
         """Where the page is, on the port of a namespace."""
         return f"http://localhost:{self.emulator.ports[namespace]}/"
-
-    def do(self, work: Callable[[], T]) -> T:
-        """Do something where the emulator runs."""
-
-        async def called() -> T:
-            return work()
-
-        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(HANG_S)
 
     def clear(self) -> None:
         """No entities, no messages, no faults, no events."""
@@ -69,18 +51,18 @@ class Served:
 
     # ------------------------------------------------------------------ entities and messages
 
-    def create(self, kind: EntityKind, names: tuple[str, ...], properties: EntityProperties, namespace: str) -> None:
-        broker = self.emulator.context(namespace).host.namespace
-        address = EntityAddress(kind, names)
-        self.do(lambda: broker.management.create(Call(Operation.MANAGE, clock.now()), address, properties))
-
     def queue(self, path: str, *, namespace: str = PRIMARY, **described: Any) -> None:
-        self.create(EntityKind.QUEUE, (path,), QueueProperties(path, **described), namespace)
+        self.emulator.create_queue(path, namespace, **described)
 
     def topic(self, path: str, *subscriptions: str) -> None:
-        self.create(EntityKind.TOPIC, (path,), TopicProperties(path), PRIMARY)
+        self.emulator.create_topic(path)
         for name in subscriptions:
-            self.create(EntityKind.SUBSCRIPTION, (path, name), SubscriptionProperties(name), PRIMARY)
+            self.emulator.create_subscription(path, name)
+
+    def rule(self, topic: str, subscription: str, properties: RuleProperties) -> None:
+        management = self.emulator.context().host.namespace.management
+        address = EntityAddress(EntityKind.RULE, (topic, subscription, properties.name))
+        self.do(lambda: management.create(Call(Operation.MANAGE, clock.now()), address, properties))
 
     def send(self, path: str, *messages: ServiceBusMessage, namespace: str = PRIMARY) -> None:
         context = self.emulator.context(namespace)
@@ -128,15 +110,11 @@ class Served:
 @contextmanager
 def serving(certificates: Path, **options: Any) -> Iterator[Served]:
     """An emulator with two namespaces and a port for HTTP alone."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="emulator of the page's tests", daemon=True)
-    thread.start()
+    thread = ServingThread()
     emulator = Emulator(PRIMARY, SECONDARY, http_port=0, certificate_directory=certificates, seed=1, **options)
     try:
-        asyncio.run_coroutine_threadsafe(emulator.start(), loop).result(HANG_S)
-        yield Served(emulator, loop)
+        thread.run(emulator.start())
+        yield Served(emulator, thread)
     finally:
-        asyncio.run_coroutine_threadsafe(emulator.close(), loop).result(HANG_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        thread.run(emulator.close())
+        thread.close()

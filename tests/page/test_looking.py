@@ -10,7 +10,7 @@ import pytest
 
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator.faults import WireFault, WireFaultKind
-from sbclient.entities import EntityKind, RuleProperties, SqlRuleAction, SqlRuleFilter
+from sbclient.entities import RuleProperties, SqlRuleAction, SqlRuleFilter
 from sbclient.message import ServiceBusMessage
 from tests.page.conftest import PATIENCE_MS
 from tests.page.served import PRIMARY, SECONDARY, Served
@@ -193,7 +193,7 @@ def test_sessions_show_their_holder_and_lead_to_their_messages(page: Page, serve
 
 def test_a_topic_leads_to_its_subscriptions_and_those_show_their_rules(page: Page, served: Served) -> None:
     served.topic("prices", "eu")
-    served.create(EntityKind.RULE, ("prices", "eu", "cheap"), CHEAP, PRIMARY)
+    served.rule("prices", "eu", CHEAP)
     served.send("prices", ServiceBusMessage("x"))
     open_entity(page, served, "prices", "subscriptions")
     row = page.locator("#panel-subscriptions tbody tr")

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import pytest
 
-from sbclient.entities import EntityKind, RuleProperties, SqlRuleFilter
+from sbclient.entities import RuleProperties, SqlRuleFilter
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import subscription_path
 from tests.page.conftest import Watch
-from tests.page.served import PRIMARY, SECONDARY, Served, serving
+from tests.page.served import SECONDARY, Served, serving
 from tests.page.test_looking import expect, link, open_entity
 
 Page = Any
@@ -63,7 +63,7 @@ def test_hostile_messages_stay_text(page: Page, served: Served) -> None:
 def test_hostile_rules_and_destinations_stay_text(page: Page, served: Served) -> None:
     served.topic("prices", "eu")
     rule = RuleProperties("bad", SqlRuleFilter("a = '" + HOSTILE.replace("'", "''") + "'"))
-    served.create(EntityKind.RULE, ("prices", "eu", "bad"), rule, PRIMARY)
+    served.rule("prices", "eu", rule)
     backlog = "contoso/x-servicebus-transfer/0"
     served.queue(backlog, namespace=SECONDARY)
     message = ServiceBusMessage("x", application_properties={"x-ms-path": HOSTILE})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from itertools import count
@@ -18,6 +16,7 @@ from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.errors import OperationTimeoutError
 from sbclient.transport.memory.transport import MemoryTransport
+from tests.wire.serving import ServingThread
 
 T = TypeVar("T")
 
@@ -29,13 +28,11 @@ class EmulatedPair:
     """An emulator with a primary and a secondary namespace; `with` starts and ends it."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="emulator", daemon=True)
+        self._thread = ServingThread()
         self._emulator = Emulator(PRIMARY, SECONDARY)
         self._numbers = count(1)
 
     def __enter__(self) -> Self:
-        self._thread.start()
         self.run(self._emulator.start())
         return self
 
@@ -43,13 +40,11 @@ class EmulatedPair:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.run(self._emulator.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._thread.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the emulator's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._thread.run(work)
 
     # -- where it is ---------------------------------------------------------------------------------------------
 
@@ -101,23 +96,15 @@ class EmulatedPair:
         """A queue of the primary that no other test has; returns its name. Clients of earlier tests are still there."""
         name = f"{stem}-{next(self._numbers)}"
 
-        async def create() -> None:
-            async with self.client() as client:
-                await client.administration.create_queue(name, **properties)
-
-        self.run(create())
+        self._emulator.create_queue(name, **properties)
         return name
 
     def create_topic(self, stem: str, subscription: str) -> str:
         """A topic of the primary with one subscription; returns its name."""
         name = f"{stem}-{next(self._numbers)}"
 
-        async def create() -> None:
-            async with self.client() as client:
-                await client.administration.create_topic(name)
-                await client.administration.create_subscription(name, subscription)
-
-        self.run(create())
+        self._emulator.create_topic(name)
+        self._emulator.create_subscription(name, subscription)
         return name
 
     def count(self, name: str) -> int:
@@ -163,32 +150,24 @@ class EmulatedPair:
 
     def cut(self, namespace: str = PRIMARY) -> None:
         """Reset every connection and refuse new ones; what is stored stays."""
-        self._loop.call_soon_threadsafe(self._emulator.inject, WireFault(WireFaultKind.RESET), namespace)
+        self._emulator.inject(WireFault(WireFaultKind.RESET), namespace)
 
     def busy(self, count: int, namespace: str = PRIMARY) -> None:
         """Answer so many sends with server-busy."""
-        fault = WireFault(WireFaultKind.SERVER_BUSY, count=count)
-        self._loop.call_soon_threadsafe(self._emulator.inject, fault, namespace)
+        self._emulator.inject(WireFault(WireFaultKind.SERVER_BUSY, count=count), namespace)
 
     def senders(self) -> set[int]:
         """The processes with a connection to the primary, other than this one."""
         return connected_to(self._emulator.ports[PRIMARY])
 
     def heal(self) -> None:
-        async def heal() -> None:
-            for namespace in (PRIMARY, SECONDARY):
-                self._emulator.heal(namespace=namespace)
-
-        self.run(heal())
+        for namespace in (PRIMARY, SECONDARY):
+            self._emulator.heal(namespace=namespace)
 
     def clear(self) -> None:
         """Heal everything and empty the backlog, so that a test finds nothing of the one before."""
         self.heal()
-
-        async def purge() -> None:
-            self._emulator.purge(namespace=SECONDARY)
-
-        self.run(purge())
+        self._emulator.purge(namespace=SECONDARY)
 
 
 def connected_to(port: int) -> set[int]:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
-from random import Random
 from typing import Any, TypeVar
 
 from azure.servicebus import TransportType
@@ -14,23 +13,14 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 
 from sbclient import clock
 from sbclient.broker.faults import Call, Fault, Operation
-from sbclient.broker.profile import PROFILES
-from sbclient.certificate import Certificate, default_directory
-from sbclient.emulator.context import NamespaceContext, entity_rules_of
+from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
-from sbclient.emulator.listener import Listener
-from sbclient.emulator.page.namespace_registry import NamespaceRegistry
-from sbclient.emulator.router import Router
-from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, Authorizer
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import (
     EntityAddress,
     EntityKind,
-    QueueProperties,
     RuleProperties,
-    SubscriptionProperties,
-    TopicProperties,
 )
-from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
 from tests.limit import HANG_S
 
@@ -42,15 +32,20 @@ class ServingThread:
 
     def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop) -> None:
         self.loop = loop_factory()
-        self._thread = threading.Thread(target=self._run, name="broker", daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="broker", daemon=True)
         self._thread.start()
-
-    def _run(self) -> None:
-        self.loop.run_forever()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on that loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(HANG_S)
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Call a function on that loop."""
+
+        async def call() -> T:
+            return work()
+
+        return self.run(call())
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -70,13 +65,12 @@ class ServedNamespace:
     def __init__(self, thread: ServingThread, profile: str = "std-2021", mode: str = "plain") -> None:
         self._thread = thread
         self.mode = mode
-        self._certificate = Certificate(default_directory())
-        self.host = BrokerHost("contoso", random=Random(7), profile=PROFILES[profile])
-        authorizer = Authorizer(entity_rules=lambda path: entity_rules_of(self.host, path))
-        self.context = NamespaceContext(host=self.host, authorizer=authorizer, wire_faults=WireFaults(Random(7)))
-        router = Router(self.context, NamespaceRegistry())
-        self._listener = Listener(self.context, router.answer, self._certificate.server_context)
-        self.port = thread.run(self._listener.start("127.0.0.1", 0))
+        self.do = thread.do
+        self._emulator = emulator = Emulator("contoso", profile=profile, seed=7)
+        self.context = emulator.context()
+        self.host = self.context.host
+        thread.run(emulator.start())
+        self.port = emulator.ports["contoso"]
 
     @property
     def connection_string(self) -> str:
@@ -96,8 +90,7 @@ class ServedNamespace:
     @property
     def certificate_path(self) -> str:
         """The certificate that clients must trust."""
-        self._certificate.make()
-        return str(self._certificate.path)
+        return str(self._emulator.certificate_path)
 
     @property
     def client_options(self) -> dict[str, Any]:
@@ -117,43 +110,31 @@ class ServedNamespace:
         return ServiceBusAuthenticationError if self.mode == "plain" else ServiceBusConnectionError
 
     def close(self) -> None:
-        self._thread.run(self._listener.close())
-        self._thread.run(self._certificate.close())
-
-    def do(self, work: Callable[[], T]) -> T:
-        """Call something in the broker's thread."""
-
-        async def call() -> T:
-            return work()
-
-        return self._thread.run(call())
+        self._thread.run(self._emulator.close())
 
     # ------------------------------------------------------------------ entities
 
-    def _create(self, kind: EntityKind, properties: Any, *names: str) -> None:
-        management = self.host.namespace.management
-        address = EntityAddress(kind, names)
-        self.do(lambda: management.create(Call(Operation.MANAGE, clock.now()), address, properties))
-
     def queue(self, name: str, **description: Any) -> str:
         """Make a queue; returns its name."""
-        self._create(EntityKind.QUEUE, QueueProperties(name, **description), name)
+        self._emulator.create_queue(name, **description)
         return name
 
     def topic(self, name: str, *subscriptions: str, **description: Any) -> str:
         """Make a topic with subscriptions; returns its name."""
-        self._create(EntityKind.TOPIC, TopicProperties(name, **description), name)
+        self._emulator.create_topic(name, **description)
         for subscription in subscriptions:
             self.subscription(name, subscription)
         return name
 
     def subscription(self, topic: str, name: str, **description: Any) -> None:
         """Make a subscription."""
-        self._create(EntityKind.SUBSCRIPTION, SubscriptionProperties(name, **description), topic, name)
+        self._emulator.create_subscription(topic, name, **description)
 
     def rule(self, topic: str, subscription: str, name: str, **description: Any) -> None:
         """Make a rule."""
-        self._create(EntityKind.RULE, RuleProperties(name, **description), topic, subscription, name)
+        address = EntityAddress(EntityKind.RULE, (topic, subscription, name))
+        call = Call(Operation.MANAGE, clock.now())
+        self.do(lambda: self.host.namespace.management.create(call, address, RuleProperties(name, **description)))
 
     # ------------------------------------------------------------------ what is there
 
@@ -174,11 +155,13 @@ class ServedNamespace:
 
     def inject(self, fault: Fault) -> Fault:
         """Inject a fault of the broker."""
-        return self.do(lambda: self.host.inject(fault))
+        self._emulator.inject(fault)
+        return fault
 
     def inject_wire_fault(self, fault: WireFault) -> WireFault:
         """Inject a wire fault."""
-        return self.do(lambda: self.context.wire_faults.inject(fault))
+        self._emulator.inject(fault)
+        return fault
 
 
 async def reset_connections(faults: WireFaults) -> None:
