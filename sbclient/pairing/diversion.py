@@ -37,10 +37,11 @@ _LEAST_TRY_S: Final = 2.0
 def reserve_s(timeout_s: float) -> float:
     """Return the part of a timeout that is kept for a diversion.
 
-    It is a quarter, and at least 2 s if the timeout is 8 s or more. From 16 s on it is at most half of what exceeds the
-    15 s that the service may need to store a message on another fragment.
+    It is a quarter, and at least 2 s if the timeout is 8 s or more. Above 15.5 s it is at most half of what exceeds the
+    15 s that the service may need to store a message on another fragment: of a timeout of 16 s a message may have
+    waited some time for its link, or for the transfer of an earlier one.
     """
-    if timeout_s >= 16:
+    if timeout_s > FRAGMENT_S + 0.5:
         return min(timeout_s / 4, (timeout_s - FRAGMENT_S) / 2)
     return max(timeout_s / 4, 2.0 if timeout_s >= 8 else 0.0)
 

@@ -44,7 +44,19 @@ def backlog_down(pair: MemoryPair, *queues: str, kind: FaultKind = FaultKind.DOW
 
 @pytest.mark.parametrize(
     ("timeout_s", "kept_s"),
-    [(60, 15), (30, 7.5), (20, 2.5), (16, 0.5), (15, 3.75), (10, 2.5), (8, 2), (7.9, 1.975), (4, 1), (1, 0.25)],
+    [
+        (60, 15),
+        (30, 7.5),
+        (20, 2.5),
+        (16, 0.5),
+        (15.6, 0.3),
+        (15, 3.75),
+        (10, 2.5),
+        (8, 2),
+        (7.9, 1.975),
+        (4, 1),
+        (1, 0.25),
+    ],
 )
 def test_a_part_of_the_timeout_is_reserved_for_the_diversion(timeout_s: float, kept_s: float) -> None:
     assert reserve_s(timeout_s) == pytest.approx(kept_s)
@@ -62,6 +74,22 @@ async def test_from_16_s_on_a_send_reaches_another_fragment(
             pair.primary.inject(Fault(FaultKind.HANG, entity_path="wide", fragments=list(range(15))))
             for number in range(10):
                 await sender.send_messages(ServiceBusMessage(f"{number}"), timeout=timeout_s)
+    assert await diverted(pair) == []
+
+
+async def test_a_send_of_16_s_that_waits_for_an_earlier_one_reaches_another_fragment(pair: MemoryPair) -> None:
+    async with pair.client() as client:
+        await client.administration.create_queue("wide", enable_partitioning=True)
+        async with client.get_queue_sender("wide") as sender:
+            await sender.send_messages(ServiceBusMessage("opens the link"))
+            for turn in range(10):
+                pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=0.1, count=1))
+                earlier = asyncio.ensure_future(sender.send_messages(ServiceBusMessage(f"{turn} slow")))
+                await clock.sleep(0)
+                hang = pair.primary.inject(Fault(FaultKind.HANG, entity_path="wide", fragments=list(range(15))))
+                await sender.send_messages(ServiceBusMessage(f"{turn} waits"), timeout=16)
+                await earlier
+                pair.primary.heal(hang)
     assert await diverted(pair) == []
 
 
