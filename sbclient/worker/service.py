@@ -139,8 +139,9 @@ class SyphonWorker:
         return not self._stop_requested.is_set()
 
     def renew_credentials(self) -> None:
-        """Read the credentials again, and check at once that both namespaces accept them."""
-        self._background.start(self._renew_credentials(), name="renew credentials")
+        """Read the credentials again, and check at once that both namespaces accept them; not while stopping."""
+        if not self._stop_requested.is_set():
+            self._background.start(self._renew_credentials(), name="renew credentials")
 
     async def _renew_credentials(self) -> None:
         await self._client.renew_credentials()

@@ -405,6 +405,13 @@ async def test_paused_worker_can_be_stopped(pair: MemoryPair) -> None:
         assert not run.worker.resume()
 
 
+async def test_credentials_are_not_renewed_by_a_worker_that_has_stopped(pair: MemoryPair) -> None:
+    await make_backlog(pair)
+    async with Run(pair) as run:
+        await run.ended()
+        run.worker.renew_credentials()  # SIGHUP may come at any time
+
+
 async def test_stop_finishes_transfers_in_flight_and_releases_the_rest(pair: MemoryPair) -> None:
     await make_backlog(pair, *range(300), backlog_queue_count=1)
     pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=10.0))
