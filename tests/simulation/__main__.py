@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from itertools import combinations
 
+from tests.simulation.corners import NAMED
 from tests.simulation.plan import Plan, draw_plan, draw_wire_plan
 from tests.simulation.run import Result, run_plan, run_seed, shrink
 from tests.simulation.tally import Tally, never_met
-from tests.simulation.weather import KINDS
+from tests.simulation.weather import KINDS, pairs_of
 
 CHUNK = 25
 
@@ -57,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", default="0:200", help="a range, 0:1000, or one seed; ranges may be run in parts")
-    parser.add_argument("--profile", help=f"draw the weather only from these kinds, by comma: {', '.join(KINDS)}")
+    parser.add_argument(
+        "--profile", help=f"draw the weather only from these kinds, by comma: {', '.join((*KINDS, *NAMED))}"
+    )
     parser.add_argument(
         "--wire", action="store_true", help="with the AMQP transport and server, over a simulated network"
     )
@@ -90,7 +92,7 @@ def _run_chunk(chunk: range, only: Sequence[str], *, wire: bool) -> tuple[list[R
 
 def _list_pairs(seeds: range) -> int:
     """How often every two kinds meet in the plans of a range; 1 if some never do."""
-    met = Counter(pair for seed in seeds for pair in combinations(sorted(set(draw_plan(seed).kinds)), 2))
+    met = Counter(pair for seed in seeds for pair in pairs_of(draw_plan(seed).kinds))
     missing = never_met(met)
     rarest = min(met.values(), default=0) if not missing else 0
     print(f"{len(met)} pairs of {len(KINDS)} kinds meet, each {rarest} times at least; {len(missing)} never meet")

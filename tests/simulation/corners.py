@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sbclient.broker.profile import Profile
-from sbclient.errors import ServiceBusAuthorizationError
+from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from sbclient.testing import FaultKind, Operation
 from tests.simulation.weather import OUTAGES, Incident
 
@@ -122,3 +122,114 @@ def _with_throttling(plan: Plan, spans_s: Sequence[float]) -> Plan:
 
 def _in_order(*incidents: Incident) -> tuple[Incident, ...]:
     return tuple(sorted(incidents, key=lambda incident: incident.at_s))
+
+
+# -- corners with a name, of which some runs have one -----------------------------------------------------------------
+
+
+def _full(plan: Plan, random: Random) -> Plan:
+    """An entity that stays full, twice for a while or until the end, or a backlog queue that does."""
+    if random.random() < 0.25:
+        return replace(plan, incidents=_in_order(*plan.incidents, *_fills(plan, random, "secondary", "#0")))
+    path = random.choice(plan.lanes).name
+    others = [one for one in plan.incidents if one.path != path or one.what not in ("delete", "update", "disable")]
+    return replace(plan, incidents=_in_order(*others, *_fills(plan, random, "primary", path)))
+
+
+def _fills(plan: Plan, random: Random, side: str, path: str) -> list[Incident]:
+    begins_s, spans_s = [random.uniform(0.02, 0.2) * plan.traffic_s], [plan.traffic_s]
+    if random.random() < 0.5:
+        begins_s.append(random.uniform(0.5, 0.7) * plan.traffic_s)
+        spans_s = [random.uniform(0.1, 0.3) * plan.traffic_s for _ in begins_s]
+    return [
+        Incident(kind="full", side=side, path=path, at_s=at_s, span_s=span_s, what="fill")
+        for at_s, span_s in zip(begins_s, spans_s, strict=True)
+    ]
+
+
+def _key_rotated(plan: Plan, random: Random) -> Plan:
+    """A namespace, or each of the two in turn, that refuses a key until the clients have read the new one."""
+    sides = random.choice((("primary",), ("secondary",), ("secondary", "primary")))
+    at_s = random.uniform(0.05, 0.3) * plan.traffic_s
+    rotations = []
+    for side in sides:
+        span_s = random.choice((3.0, 20.0, 0.3 * plan.traffic_s))
+        rotations.append(_rotation(plan, side, at_s, span_s))
+        at_s += random.uniform(0.5, 1.5) * span_s
+    if plan.network is not None:  # a key that is refused matters when a token ends
+        lanes = tuple(replace(lane, deletes=False) for lane in plan.lanes)
+        plan = replace(plan, lanes=lanes, network=replace(plan.network, token_s=6.0))
+    return replace(plan, incidents=_in_order(*plan.incidents, *rotations))
+
+
+def _rotation(plan: Plan, side: str, at_s: float, span_s: float) -> Incident:
+    if plan.network is not None:
+        return Incident(kind="key_rotated", side=side, at_s=at_s, span_s=span_s, what="bad_tokens")
+    refusal = ServiceBusAuthenticationError
+    return Incident(kind="key_rotated", side=side, at_s=at_s, span_s=span_s, what=FaultKind.ERROR, error=refusal)
+
+
+def _fragments_hang(plan: Plan, random: Random) -> Plan:
+    """Some fragments of each entity hang, and nothing else is wrong.
+
+    A message without a key takes 15 s then, which a send with a timeout from 16 s on has.
+    """
+    lanes = tuple(replace(lane, is_partitioned=True) for lane in plan.lanes)
+    count = plan.profile.fragment_count
+    hangs = [
+        Incident(
+            kind="fragments_hang",
+            path=lane.name,
+            at_s=random.uniform(0.02, 0.3) * plan.traffic_s,
+            span_s=random.uniform(0.3, 1.0) * plan.traffic_s,
+            what=FaultKind.HANG,
+            fragments=tuple(sorted(random.sample(range(count), random.randint(1, count - 1)))),
+        )
+        for lane in lanes
+    ]
+    timeout_s = random.choice((random.uniform(10.0, 16.0), random.uniform(16.0, 18.0), random.uniform(18.0, 30.0)))
+    latency_s = min(plan.latency_s, 0.02)
+    return replace(plan, lanes=lanes, timeout_s=timeout_s, latency_s=latency_s, incidents=_in_order(*hangs))
+
+
+def _prefetches_one(plan: Plan, random: Random) -> Plan:
+    """Receivers that fetch one message ahead."""
+    return replace(plan, lanes=tuple(replace(lane, prefetch=1) for lane in plan.lanes))
+
+
+def _drained_twice(plan: Plan, random: Random) -> Plan:
+    """A client that drains the backlog twice at once; in some runs another client does too."""
+    others = plan.syphons[1:] if len(plan.syphons) > 1 or random.random() < 0.5 else ("empty",)
+    return replace(plan, syphons=("twice", *others), syphon_limits=None)
+
+
+def _worker(plan: Plan, random: Random) -> Plan:
+    """The worker instead of the first syphon."""
+    return replace(
+        plan, syphons=("worker", *plan.syphons[1:]), deaths=tuple(one for one in plan.deaths if not one.is_stop)
+    )
+
+
+NAMED: Final[dict[str, Callable[[Plan, Random], Plan]]] = {
+    "full": _full,
+    "key_rotated": _key_rotated,
+    "fragments_hang": _fragments_hang,
+    "prefetches_one": _prefetches_one,
+    "drained_twice": _drained_twice,
+    "worker": _worker,
+}
+"""Each is drawn in one of 20 runs; these names and those of `weather.KINDS` may be given together."""
+
+
+def with_named(plan: Plan, random: Random, only: Sequence[str]) -> Plan:
+    """The same plan, with the named corners that are drawn.
+
+    Args:
+        random: its own, so that all else of a seed stays as it was drawn.
+        only: those that the run has; empty = those that are drawn.
+    """
+    for name, change in NAMED.items():
+        is_drawn, own = random.random() < 0.05, Random(random.getrandbits(64))
+        if name in only or (is_drawn and not only):
+            plan = replace(change(plan, own), kinds=(*plan.kinds, name))
+    return plan

@@ -307,6 +307,7 @@ class History:
         deleted: how many copies of each uid were deleted together with their entity.
         deleted_at: when an entity was last deleted, by side and path.
         ended_at: when each client that sends was closed.
+        pauses: from when to when each worker that is paused may send nothing.
         resting: which backlog queues a client reported as quarantined, and when.
         cuts: how often each side's connections break within a call, from 0 to 1.
         violations: what was seen to be broken while it happened; the checkers find the rest.
@@ -329,6 +330,7 @@ class History:
         self.pair_events: dict[str, list[PairEvent]] = {}
         self.diverted_reported: dict[str, int] = {}
         self.ended_at: dict[str, float] = {}
+        self.pauses: list[tuple[str, float, float]] = []
         self.resting: list[tuple[float, str, tuple[str, ...]]] = []
         self.logged: list[str] = []
         self.deleted: defaultdict[str, int] = defaultdict(int)

@@ -52,6 +52,9 @@ FORGERIES: Final[Sequence[dict[str, Any]]] = (
     {"x-ms-path": "orders", "x-ms-scheduledenqueuetimeutc": "tomorrow"},
 )
 
+GAP_BYTES: Final = 110
+"""The gap of a full entity: a ping fits into it, and most messages do not."""
+
 CREATED_AFTER: Final = 8
 """Tries of a management request that only some faults swallow."""
 
@@ -167,6 +170,8 @@ class Operator:
             )
         elif incident.what == "delete":
             self._delete(incident)
+        elif incident.what == "fill":
+            self._undo[incident] = self._filled(incident)
         elif incident.what == "lose_front_end":
             self._host(incident).namespace.lose_front_end(self._random.randrange(self._plan.front_ends))
         elif incident.what == "forge":
@@ -254,6 +259,20 @@ class Operator:
             return None not in [self._manage(host, "update", address, properties) for address, properties in changed]
 
         return undo
+
+    def _filled(self, incident: Incident) -> Undo:
+        """Make entities so small that they are full, but for a gap."""
+        entities = [self._host(incident).namespace.directory.get(path) for path in self._names(incident)]
+        policies = [entity.body.policy for entity in entities if entity is not None]
+        sizes_bytes = [policy.max_size_bytes for policy in policies]
+
+        def resize(sizes_bytes: Sequence[int]) -> bool:
+            for policy, size_bytes in zip(policies, sizes_bytes, strict=True):
+                policy.max_size_bytes = size_bytes
+            return True
+
+        resize([GAP_BYTES] * len(policies))
+        return lambda: resize(sizes_bytes)
 
     def _healed(self, side: str) -> Undo:
         def undo() -> bool:

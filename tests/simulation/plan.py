@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.options import PairedNamespaceOptions, SyphonLimits
-from tests.simulation.corners import with_corners
+from tests.simulation.corners import NAMED, with_corners, with_named
 from tests.simulation.network import Line
 from tests.simulation.network_weather import LOSES, WIRE_KINDS, draw_network_kinds
 from tests.simulation.timing import with_timing
@@ -39,6 +39,7 @@ _LARGE: Final = replace(STD_2021, fragment_count=SMALL_FRAGMENTS)
 _SMALL: Final = replace(_LARGE, max_message_size_bytes=SIZE_LIMIT, max_batch_size_bytes=4 * SIZE_LIMIT)
 
 LaneKind = Literal["plain", "keyed", "session", "dedup", "topic", "transactional"]
+SyphonKind = Literal["run", "option", "empty", "twice", "worker"]
 UnitKind = Literal["single", "list", "batch", "transaction", "schedule", "edge"]
 
 
@@ -118,7 +119,8 @@ class Plan:
         traffic_s: over which the messages are sent, and the weather lasts.
         timeout_s: of the clients' operations.
         persistence: how often an application tries a message again that was not accepted.
-        syphons: how each of them runs: all the time by itself, as an option of its client, or again and again.
+        syphons: how each of them runs: all the time by itself, as an option of its client, again and again, so and
+            twice at once, or as the worker does.
         skew_s: what the clients' wall clock is ahead of the broker's.
         has_partitioned_backlog: whether an operator has made the backlog queues before, as partitioned ones.
         backlog_lock_s: the locks of backlog queues that an operator has made before; None = as a client makes them.
@@ -140,7 +142,7 @@ class Plan:
     persistence: int
     latency_s: float
     producers: int
-    syphons: tuple[Literal["run", "option", "empty"], ...]
+    syphons: tuple[SyphonKind, ...]
     skew_s: float
     has_partitioned_backlog: bool
     backlog_lock_s: float | None
@@ -177,15 +179,16 @@ class Plan:
         return len(self.lanes) + len(self.incidents) + len(self.deaths)
 
 
-def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
+def draw_plan(seed: int, *, only: Sequence[str] = (), has_named: bool = True) -> Plan:
     """The plan of a seed.
 
     Args:
-        only: kinds of weather to draw from; empty = all.
+        only: kinds of weather to draw from, and named corners that the run has; empty = all.
+        has_named: whether named corners are drawn.
     """
     random, more = Random(f"plan {seed}"), Random(f"more {seed}")
     traffic_s = random.choice((60.0, 120.0, 240.0))
-    kinds = draw_kinds(random, seed, only)
+    kinds = draw_kinds(random, seed, [kind for kind in only if kind not in NAMED])
     lanes = _lanes(random, with_transactions=bool(set(kinds) & set(OF_TRANSACTIONS)))
     options = _options(random)
     sky = _sky(random, traffic_s, lanes, options)
@@ -222,6 +225,8 @@ def draw_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     )
     plan = with_corners(plan, more, small=_SMALL)
     plan = with_timing(plan, Random(f"time {seed}"), Death)
+    if has_named:
+        plan = with_named(plan, Random(f"named {seed}"), only)
     if any(incident.harms_receiving for incident in plan.incidents):
         plan = replace(plan, lanes=tuple(replace(lane, deletes=False) for lane in plan.lanes))
     return plan
@@ -231,11 +236,11 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
     """The plan of a seed for a run over the simulated network: less traffic, and faults of the network.
 
     Args:
-        only: kinds of weather to draw from; empty = all.
+        only: kinds of weather to draw from, and named corners that the run has; empty = all.
     """
     random = Random(f"wire {seed}")
     traffic_s = random.choice((30.0, 60.0, 120.0))
-    kinds = draw_network_kinds(random, tuple(only))
+    kinds = draw_network_kinds(random, tuple(kind for kind in only if kind not in NAMED))
     lanes = _lanes(random, with_transactions=bool(set(kinds) & set(OF_TRANSACTIONS)))[: random.choice((1, 2, 2))]
     options = replace(_options(random), provision="create", backlog_queue_count=random.choice((1, 2)))
     sky = _sky(random, traffic_s, lanes, options)
@@ -248,7 +253,7 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
         or "receiver_killed" in kinds
         or len(kinds) > 2
     )
-    return Plan(
+    plan = Plan(
         seed=seed,
         lanes=tuple(replace(lane, messages=12, deletes=lane.deletes and not is_lossy) for lane in lanes),
         options=options,
@@ -277,6 +282,7 @@ def draw_wire_plan(seed: int, *, only: Sequence[str] = ()) -> Plan:
             max_frame_bytes=random.choice((512, 1_024, 65_536)),
         ),
     )
+    return with_named(plan, Random(f"wire named {seed}"), only)
 
 
 def _sky(random: Random, traffic_s: float, lanes: Sequence[Lane], options: PairedNamespaceOptions) -> Sky:
@@ -380,6 +386,6 @@ def _options(random: Random) -> PairedNamespaceOptions:
     )
 
 
-def _syphons(random: Random, *, two: bool) -> tuple[Literal["run", "option", "empty"], ...]:
-    first: Literal["run", "option", "empty"] = random.choice(("run", "option", "empty"))
+def _syphons(random: Random, *, two: bool) -> tuple[SyphonKind, ...]:
+    first: SyphonKind = random.choice(("run", "option", "empty"))
     return (first, "run") if two else (first,)

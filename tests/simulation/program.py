@@ -191,6 +191,10 @@ class Program:
         for network in self._networks.values():
             network.bury()
 
+    def kill(self) -> None:
+        """End this life."""
+        self._life.end()
+
     def rename(self, suffix: str) -> None:
         """Tell one run of a syphon from the next within the same life."""
         self._life.name = self.client_name = f"{self.name}.{self.run_count}.{suffix}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tests.simulation.checkers import INVARIANTS
 from tests.simulation.run import Result
-from tests.simulation.weather import KINDS
+from tests.simulation.weather import KINDS, pairs_of
 
 SUMMED = (
     "tries",
@@ -67,7 +67,7 @@ class Tally:
         for violation in result.violations:
             self.first.setdefault(violation.invariant, (result.seed, violation.text))
         self.kinds.update(result.kinds)
-        self.pairs.update(combinations(sorted(set(result.kinds)), 2))
+        self.pairs.update(pairs_of(result.kinds))
         self.digest = sha256(f"{self.digest} {result.seed} {result.digest}".encode()).hexdigest()[:16]
 
     @property

@@ -36,7 +36,7 @@ class Incident:
         side: whose.
         path: of the entity; None = the whole namespace. `#2` stands for the backlog queue with index 2.
         what: the switch, or what is done to the entity: `disable`, `delete`, `update`, `lose_front_end`, `forge`,
-            `miss`, `odd`, `cut`; or a fault of the network, see `network_weather`.
+            `miss`, `odd`, `cut`, `fill`; or a fault of the network, see `network_weather`.
         bytes_per_s: of a slow network.
     """
 
@@ -267,6 +267,12 @@ KINDS: Final[dict[str, Draw]] = {
 """Every kind of weather, and how it draws its incidents. Those without any are drawn with the programs."""
 
 PAIRS: Final = tuple(combinations(KINDS, 2))
+
+
+def pairs_of(kinds: Sequence[str]) -> list[tuple[str, str]]:
+    """Every two kinds of weather that met in a run."""
+    return list(combinations(sorted(KINDS.keys() & set(kinds)), 2))
+
 
 OUTAGES: Final = (
     "primary_down",

@@ -138,6 +138,9 @@ class Wire:
             lambda: self.inner.list_sessions(entity_path, state_updated_after=state_updated_after, timeout_s=timeout_s)
         )
 
+    async def renew_credential(self) -> None:
+        await self.inner.renew_credential()  # it reports no error
+
     async def close(self) -> None:
         if self.is_remote or not self.life.is_dead:
             await self.inner.close()

@@ -17,9 +17,12 @@ from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.errors import MessageNotFoundError, OperationTimeoutError
 from sbclient.message import ServiceBusMessageState
-from sbclient.options import PairedNamespaceOptions
+from sbclient.options import PairedNamespaceOptions, SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import MemoryNamespace, MemoryPair
+from sbclient.worker.service import SyphonWorker
+from sbclient.worker.settings import WorkerSettings
+from sbclient.worker.systemd import ServiceManager
 from tests.simulation.browser import Browser
 from tests.simulation.census import stored
 from tests.simulation.consumer import AUDIT, SUBSCRIPTION, Consumer, delivery_path
@@ -41,6 +44,9 @@ DRAINED_BACKLOG_WITHIN_S: Final = 1300.0
 
 DRAINED_WITHIN_S: Final = 600.0
 LONGEST_LOCK_S: Final = 121.0
+
+LATEST_STOP_S: Final = 21.0
+"""A worker stops within its `shutdown_timeout` of 20 s, and pauses as soon."""
 
 
 class World:
@@ -114,7 +120,7 @@ class World:
             schedules = [submission.message.scheduled_enqueue_time_utc for submission in history.submissions.values()]
             latest = max((moment.timestamp() for moment in schedules if moment is not None), default=0.0)
             await clock.sleep(max(LONGEST_LOCK_S, latest + 1 - clock.true_now()))
-            if set(plan.syphons) != {"empty"}:  # of those, one run alone must drain everything, below
+            if not {"empty", "twice"}.issuperset(plan.syphons):  # of those, one run alone must drain everything, below
                 await self._until(
                     lambda: not self._is_backlog_left(), DRAINED_BACKLOG_WITHIN_S, tasks, "drain the backlog"
                 )
@@ -213,10 +219,12 @@ class World:
     # -- syphons -------------------------------------------------------------------------------------------------
 
     def _syphon(self, how: str) -> Callable[[Program], Awaitable[None]]:
-        """A program that drains the backlog in one of three ways."""
+        """A program that drains the backlog in one of these ways."""
 
         async def run(program: Program) -> None:
             options = self._options(enable_syphon=how == "option")
+            if how == "worker":
+                await self._work(program)
             async with program.client(paired=True, options=options) as client:
                 if how == "option":
                     await asyncio.Event().wait()
@@ -226,11 +234,64 @@ class World:
                 while True:
                     turn += 1
                     program.rename(str(turn))
-                    report = await client.run_syphon(until="empty", limits=self.plan.syphon_limits)
-                    pauses_s = (0.5, 10.0, 40.0) if report.drained else (10.0, 40.0)
+                    drains = [
+                        client.run_syphon(until="empty", limits=self.plan.syphon_limits)
+                        for _ in range(2 if how == "twice" else 1)
+                    ]
+                    reports = await asyncio.gather(*drains)
+                    self._check_drained(program, sum(report.drained for report in reports))
+                    pauses_s = (0.5, 10.0, 40.0) if any(report.drained for report in reports) else (10.0, 40.0)
                     await clock.sleep(program.random.choice(pauses_s))
 
         return run
+
+    def _check_drained(self, program: Program, drained: int) -> None:
+        """What syphons of one client say that they have drained, they have received."""
+        name = program.client_name
+        copies = {one.copy for one in self.history.handed if one.client == name and one.side == "secondary"}
+        if drained > len(copies):
+            self.history.violated("I17", f"{name} drained {drained} messages, and has received {len(copies)}")
+
+    async def _work(self, program: Program) -> None:
+        """Run the worker, which is paused, told to read its credentials again, and stopped, for ever."""
+        limits, random, history = self.plan.syphon_limits or SyphonLimits(), program.random, self.history
+        settings = WorkerSettings(
+            shutdown_timeout=20.0,
+            http_port=random.choice((None, 0)),
+            max_messages_per_second=limits.max_messages_per_second,
+            max_messages_per_second_per_destination=limits.max_messages_per_second_per_destination,
+        )
+        turn = 0
+        while True:
+            turn += 1
+            program.rename(str(turn))
+            client = program.client(paired=True, options=self._options())
+            worker = SyphonWorker(settings, client, manager=ServiceManager({}))
+            run = asyncio.ensure_future(worker.run())
+            try:
+                while not run.done():
+                    await clock.wait([run], random.choice((0.5, 10.0, 40.0)))
+                    history.note(program.client_name, "worker", worker.state)
+                    what = random.choice(("pause", "renew", "stop"))
+                    if what == "renew":
+                        worker.renew_credentials()
+                    elif what == "pause" and worker.pause():
+                        paused_at = history.now()
+                        await clock.wait([run], random.choice((0.5, 15.0, 60.0)))
+                        history.pauses.append((program.client_name, paused_at + LATEST_STOP_S, history.now()))
+                        worker.resume()
+                    elif what == "stop":
+                        stopped_at = history.now()
+                        worker.stop("its operator says so")
+                        await asyncio.wait([run])
+                        if history.now() > stopped_at + LATEST_STOP_S:
+                            history.violated("I15", f"{program.client_name} took more than {LATEST_STOP_S:g} s to stop")
+                self._check_drained(program, run.result().drained)
+                if worker.is_late:
+                    program.kill()  # as the system does when the process ends
+            finally:
+                run.cancel()
+                await asyncio.wait([run])
 
     def _options(self, **changes: Any) -> PairedNamespaceOptions:
         return replace(self.plan.options, **changes)

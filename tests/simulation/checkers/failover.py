@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
+from sbclient.amqp import encode_message
 from sbclient.errors import (
     MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
@@ -16,10 +18,15 @@ from sbclient.errors import (
 )
 from sbclient.pairing.status import PairEvent
 from tests.simulation.history import GAVE_UP, Attempt, Outcome, Violation
+from tests.simulation.operator import GAP_BYTES
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
 
 GRAIN_S = 1e-3
+
+AT_ONCE_S = 0.1
+PLACED_WITHIN_S = 16.0
+"""The shortest timeout with which a send has the 15 s in which a message gets to another fragment."""
 
 OUTAGES = (
     OperationTimeoutError,
@@ -43,9 +50,11 @@ def check_failovers(world: World) -> Iterator[Violation]:
             own = [one for one in mine if one.path == path]
             its_events = [event for event in events if event.path == path]
             yield from _check_path(world.plan, path, its_events, own, _calls(world, client, path))
+            yield from _check_full(world, path, its_events, own)
             if all(incident.side == "primary" for incident in world.plan.incidents):
                 yield from _check_served(world, client, path, its_events)
     yield from _check_asked(world)
+    yield from _check_placed(world)
     if (
         all(incident.side == "primary" for incident in world.plan.incidents)
         and not world.plan.options.failover_interval
@@ -87,6 +96,58 @@ def _check_path(
             recovered_at, engaged_at = at, None
     if engaged_at is not None:
         yield from _check_silence(path, engaged_at, float("inf"), attempts, calls)
+
+
+def _check_full(
+    world: World, path: str, events: Sequence[PairEvent], attempts: Sequence[Attempt]
+) -> Iterator[Violation]:
+    """A full entity does not recover, where all sends that failed since it is full were larger than its gap."""
+    plan, epoch = world.plan, world.history.epoch
+    fills = [one for one in plan.incidents if one.what == "fill" and one.path == path and one.side == "primary"]
+    for fill in fills if plan.options.probe == "message" else ():
+        begin, end = epoch + fill.at_s, epoch + min(fill.at_s + fill.span_s, plan.traffic_s)
+        failed = [
+            one
+            for one in attempts
+            if one.what in ("send", "schedule", "limits") and one.error is not None and one.end >= begin
+        ]
+        for event in events:
+            at = event.at_utc.timestamp() - plan.skew_s
+            before = [one for one in failed if one.end <= at]
+            is_during = event.name == "failover.recovered" and begin < at < end - GRAIN_S
+            if is_during and before and all(_is_too_large(world, one) for one in before):
+                yield Violation("I16", f"{path} recovered while it was full")
+
+
+def _is_too_large(world: World, one: Attempt) -> bool:
+    """Whether an attempt was refused by an entity whose gap is too small for it.
+
+    Where duplicates are detected, each message id has its own fragment, and a ping may meet another one.
+    """
+    submissions = [world.history.submissions[uid] for uid in one.uids]
+    size_bytes = sum(encode_message(submission.message).size_bytes for submission in submissions)
+    has_own_fragment = one.keys == (None, None) and any(
+        lane.name == one.path and lane.detects_duplicates and lane.is_partitioned for lane in world.plan.lanes
+    )
+    return one.error is ServiceBusQuotaExceededError and size_bytes > GAP_BYTES and not has_own_fragment
+
+
+def _check_placed(world: World) -> Iterator[Violation]:
+    """A message without a key is stored in time on another fragment, where some hang and nothing else is wrong.
+
+    One that waits for the transfer of an earlier one has less time.
+    """
+    plan = world.plan
+    if "fragments_hang" not in plan.kinds or plan.timeout_s < PLACED_WITHIN_S or plan.network is not None:
+        return
+    attempts = world.history.attempts_of()
+    others = {lane.name for lane in plan.lanes if lane.kind in ("transactional", "dedup")}  # an id is a key there
+    for submission in world.history.submissions.values():
+        for call in submission.tries if submission.key is None and submission.path not in others else ():
+            begins = [one.begin for one in attempts.get(submission.uid, ()) if one.number in call.attempts]
+            is_at_once = min(begins, default=math.inf) - call.begin < AT_ONCE_S
+            if is_at_once and call.error and call.error not in _NOT_FOR_THE_BACKLOG:
+                yield Violation("I16", f"{submission.uid} met {call.error} although some fragments answered")
 
 
 def _check_served(world: World, client: str, path: str, events: Sequence[PairEvent]) -> Iterator[Violation]:

@@ -35,10 +35,11 @@ _PROVES_EXISTENCE: Final = (
 def check_spans(world: World) -> Iterator[Violation]:
     yield from _check_in_time(world)
     syphons = _by_client_and_path(world, "syphon", "last-syphon")
-    if not world.plan.is_ordered:
+    if not world.plan.is_ordered and "twice" not in world.plan.syphons:  # each of two syphons asks for itself
         yield from _check_graces(world, syphons)
     if world.plan.syphon_limits is not None:
         yield from _check_rates(world, syphons)
+    yield from _check_pauses(world)
     yield from _check_lost_locks(world)
     yield from _check_copies(world)
 
@@ -164,14 +165,20 @@ def _missing_at_most_s(attempts: Sequence[Attempt]) -> float:
 
 
 def _refused_after(attempts: Sequence[Attempt], grace_s: float) -> Iterator[Attempt]:
-    """Yield the sends that were refused after the entity was known to be missing for at least the grace."""
+    """Yield the sends that were refused after the entity was known to be missing for at least the grace.
+
+    A syphon learns the answers to sends that left together when it has all of them.
+    """
     known_s, before, is_first = 0.0, None, True
+    known_at: dict[float, float] = {}
+    for one in attempts:
+        known_at[one.begin] = max(one.end, known_at.get(one.begin, 0.0))
     for one in sorted(attempts, key=lambda one: one.end):
         if one.error is MessagingEntityNotFoundError:
             if before is not None:
                 known_s += max(0.0, one.begin - before) if not is_first else 0.0
                 is_first = False
-            before = one.end
+            before = known_at[one.begin]
             if known_s >= grace_s + GRAIN_S and one.what == "send":
                 yield one
         else:
@@ -212,6 +219,14 @@ def _excess(attempts: Iterable[Attempt], rate: float) -> float:
         ahead = max(0.0, ahead - (one.begin - at) * rate) + len(one.uids)
         at, most = one.begin, max(most, ahead)
     return most
+
+
+def _check_pauses(world: World) -> Iterator[Violation]:
+    """A worker that is paused sends nothing."""
+    for client, begin, end in world.history.pauses:
+        for one in world.history.attempts:
+            if one.client == client and one.what == "send" and begin < one.begin < end:
+                yield Violation("I15", f"{client} sent {one.uids} while it was paused")
 
 
 def _check_lost_locks(world: World) -> Iterator[Violation]:

@@ -1081,4 +1081,61 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the error of a refused token contains it",
         Change("emulator.sas:Authorizer._of_signature", "key_name[:64]", "text"),
     ),
+    # -- the named corners --------------------------------------------------------------------------------------------
+    _mutant(
+        _FAILOVER,
+        "a full entity accepts pings that fit into its gap",
+        Change("broker.storage:Storage.accepts", "max(size_bytes, self.usage.refused_bytes)", "size_bytes"),
+    ),
+    _mutant(
+        _FAILOVER,
+        "a rejected credential is an outage",
+        Change(
+            "errors:ServiceBusAuthenticationError",
+            "_status = 401",
+            """
+                _status = 401
+                is_outage = True
+            """,
+        ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "a backlog queue that rejects the credential ends the diversion",
+        Change(
+            "pairing.diversion:Diversion._send_to",
+            "self._note(tried.queue, error, causes)",
+            """
+                if type(error).__name__ == 'ServiceBusAuthenticationError':
+                    return tried.queue
+                self._note(tried.queue, error, causes)
+            """,
+        ),
+    ),
+    _mutant(
+        _TIME,
+        "the diversion expects a fragment to be replaced within 12 s",
+        Change("pairing.diversion", "FRAGMENT_S: Final = 15.0", "FRAGMENT_S: Final = 12.0"),
+    ),
+    _mutant(
+        _COUNT,
+        "two drains of a client share their counts",
+        Change(
+            "syphon.syphon:Syphon.__init__",
+            "Progress()",
+            "Progress() if state.syphons < 2 else vars(state).setdefault('_progress', Progress())",
+        ),
+    ),
+    _mutant(
+        _PROGRESS,
+        "a paused worker drains on",
+        Change(
+            "worker.service:SyphonWorker._run_syphon", "self._pause_requested.wait()", "self._stop_requested.wait()"
+        ),
+    ),
+    _mutant(
+        _COUNT,
+        "a worker counts what an earlier syphon has drained again",
+        Change("worker.service:SyphonWorker._add", "self._syphon = None", ""),
+    ),
 )

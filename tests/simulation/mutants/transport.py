@@ -253,6 +253,14 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         Change("transport.amqp.inbox:Inbox._keep_prefetching", "end.link.credit <= room // 2", "end.link.credit < 0"),
     ),
     _mutant(
+        "a receiver that fetches one message ahead is granted no credit for it",
+        Change(
+            "transport.amqp.inbox:Inbox._keep_prefetching",
+            "end.link.credit <= room // 2",
+            "end.link.credit < room // 2",
+        ),
+    ),
+    _mutant(
         "a receiver that has released everything fetches nothing",
         Change("transport.amqp.inbox:Inbox.wait", "self._keep_prefetching()", ""),
     ),
