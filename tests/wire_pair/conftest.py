@@ -1,20 +1,15 @@
-"""Two emulated namespaces, each in a process of its own, and ways to hurt the first."""
+"""Two emulated namespaces, each in a process of its own, and ways to hurt them."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.limit import HANG_S
-
-ROOT = Path(__file__).parents[2]
+from tests.processes.namespaces import Namespace, connection_string
 
 
 def pytest_asyncio_loop_factories(
@@ -23,69 +18,38 @@ def pytest_asyncio_loop_factories(
     return {"real": asyncio.new_event_loop}
 
 
-class NamespaceProcess:
-    """A namespace in a process.
+class NamespaceProcess(Namespace):
+    """A namespace in a process."""
 
-    Attributes:
-        connection_string, certificate: how to reach it.
-    """
+    @property
+    def connection_string(self) -> str:
+        return connection_string(self.port)
 
-    def __init__(self, name: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.wire_pair.served", name],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        ready = json.loads(self._heard())
-        self.connection_string: str = ready["connection_string"]
-        self.certificate: str = ready["certificate"]
-
-    def _heard(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"the namespace ended with status {self._process.wait()}"
-        return line
-
-    def order(self, order: str) -> None:
-        """Throw a switch, or heal."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(order + "\n")
-        self._process.stdin.flush()
-        assert self._heard().strip() == "done"
-
-    def hurt(self, how: str) -> None:
+    async def hurt(self, how: str) -> None:
         """`"frozen"`, or the name of a fault of the wire."""
         if how == "frozen":
-            self._process.send_signal(signal.SIGSTOP)
+            self.signal(signal.SIGSTOP)
         else:
-            self.order(how)
+            await self.control("POST", "faults", {"kind": how})
 
-    def heal(self, how: str) -> None:
+    async def heal(self, how: str) -> None:
         if how == "frozen":
-            self._process.send_signal(signal.SIGCONT)
+            self.signal(signal.SIGCONT)
         else:
-            self.order("heal")
-
-    def close(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-        self._process.terminate()
-        self._process.wait(HANG_S)
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            stream.close()
+            await self.control("DELETE", "faults")
 
 
 @pytest.fixture
-def primary() -> Iterator[NamespaceProcess]:
-    process = NamespaceProcess("contoso")
+async def primary(tmp_path: Path) -> AsyncIterator[NamespaceProcess]:
+    process = NamespaceProcess("contoso", tmp_path)
+    await process.begin()
     yield process
-    process.close()
+    process.kill()
 
 
 @pytest.fixture
-def secondary() -> Iterator[NamespaceProcess]:
-    process = NamespaceProcess("contoso-backup")
+async def secondary(tmp_path: Path) -> AsyncIterator[NamespaceProcess]:
+    process = NamespaceProcess("contoso-backup", tmp_path)
+    await process.begin()
     yield process
-    process.close()
+    process.kill()

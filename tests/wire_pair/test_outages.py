@@ -61,7 +61,6 @@ def paired(primary: NamespaceProcess, secondary: NamespaceProcess, options: Pair
         secondary=secondary.connection_string,
         options=options,
         timeout=TIMEOUT_S,
-        connection_verify=primary.certificate,
     )
 
 
@@ -92,12 +91,12 @@ async def test_an_outage_costs_no_message(primary: NamespaceProcess, secondary: 
         async with client.get_queue_sender(QUEUE) as sender:
             await account.send_wave(sender, "before")
             assert client.pair.status().entities[QUEUE].state.name == "HEALTHY"
-            primary.hurt(how)
+            await primary.hurt(how)
             await account.send_wave(sender, "during")
             status = client.pair.status().entities[QUEUE]
             assert status.state.name == "FAILED_OVER"
             assert status.diverted == KEYS * EACH
-            primary.heal(how)
+            await primary.heal(how)
             await until_recovered(client)
             await account.send_wave(sender, "after")
         report = await client.run_syphon(until="empty")
@@ -121,10 +120,10 @@ async def test_syphon_drains_the_backlog_during_sends(primary: NamespaceProcess,
         await client.administration.create_queue(QUEUE, requires_duplicate_detection=True)
         async with client.get_queue_sender(QUEUE) as sender:
             await account.send_wave(sender, "before")
-            primary.hurt("reset")
+            await primary.hurt("reset")
             await account.send_wave(sender, "during")
             await clock.sleep(2.0)  # the syphon finds the primary closed, and puts aside what it holds
-            primary.heal("reset")
+            await primary.heal("reset")
             await until_recovered(client)
         seen: Counter[str] = Counter()
         deadline = clock.monotonic() + HANG_S
@@ -143,9 +142,9 @@ async def test_lost_acknowledgements_cost_no_message_and_make_none(
         await client.administration.create_queue(QUEUE, requires_duplicate_detection=True)
         async with client.get_queue_sender(QUEUE) as sender:
             await account.send_wave(sender, "before")
-            primary.hurt("drop_acknowledgement")
+            await primary.hurt("drop_acknowledgement")
             await account.send_wave(sender, "during")
-            primary.heal("drop_acknowledgement")
+            await primary.heal("drop_acknowledgement")
             await until_recovered(client)
             await account.send_wave(sender, "after")
         await client.run_syphon(until="empty")
@@ -162,10 +161,10 @@ async def test_a_send_to_a_busy_primary_is_diverted_after_its_retries(
         await client.administration.create_queue(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
             await account.send(sender, "before", "k")
-            primary.hurt("server_busy")
+            await primary.hurt("server_busy")
             await account.send(sender, "during", "k")
             assert client.pair.status().entities[QUEUE].diverted == 1
-            primary.heal("server_busy")
+            await primary.heal("server_busy")
             await until_recovered(client)
             await account.send(sender, "after", "k")
         await client.run_syphon(until="empty")
@@ -182,11 +181,11 @@ async def test_with_both_namespaces_gone_the_caller_knows(
         await client.administration.create_queue(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
             await account.send(sender, "before", "k")
-            primary.hurt("reset")
-            secondary.hurt("reset")
+            await primary.hurt("reset")
+            await secondary.hurt("reset")
             await account.send(sender, "during", "k")
-            primary.heal("reset")
-            secondary.heal("reset")
+            await primary.heal("reset")
+            await secondary.heal("reset")
             await until_recovered(client)
             await account.send(sender, "after", "k")
         await client.run_syphon(until="empty")

@@ -40,7 +40,6 @@ def paired(primary: NamespaceProcess, secondary: NamespaceProcess) -> ServiceBus
         primary.connection_string,
         secondary=secondary.connection_string,
         options=OPTIONS,
-        connection_verify=primary.certificate,
     )
 
 
@@ -139,7 +138,7 @@ async def test_stopped_while_it_starts_it_ends_in_order(
     primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 10)
-    secondary.hurt("frozen")
+    await secondary.hurt("frozen")
     worker.start("--http-port", "0")
     await worker.heard_of("worker.started")
     status, content = await worker.readiness()
@@ -147,7 +146,7 @@ async def test_stopped_while_it_starts_it_ends_in_order(
     assert (await worker.asked("/healthz"))[0] == 200
     worker.program.signal(signal.SIGTERM)
     assert await worker.program.ended(HANG_S) == 0
-    secondary.heal("frozen")
+    await secondary.heal("frozen")
     assert (await worker.run("--until", "empty"))[0] == 0
     assert await arrived(primary) == Counter(bodies)
 
@@ -158,7 +157,7 @@ async def test_worker_ends_in_time_without_responses(
     await make_backlog(primary, secondary, 300)
     worker.start("--http-port", "0", "--max-messages-per-second", "30", "--shutdown-timeout", "2")
     await worker.readiness_is(lambda _, said: said["drained"] > 0)
-    secondary.hurt("frozen")
+    await secondary.hurt("frozen")
     began = time.monotonic()
     worker.program.signal(signal.SIGTERM)
     assert await worker.program.ended(HANG_S) == 1
@@ -172,7 +171,7 @@ async def test_a_second_signal_ends_it_at_once(
     await make_backlog(primary, secondary, 300)
     worker.start("--http-port", "0", "--max-messages-per-second", "30", "--shutdown-timeout", "30")
     await worker.readiness_is(lambda _, said: said["drained"] > 0)
-    secondary.hurt("frozen")
+    await secondary.hurt("frozen")
     worker.program.signal(signal.SIGTERM)
     await worker.heard_of("worker.stopping")
     worker.program.signal(signal.SIGINT)
@@ -183,18 +182,18 @@ async def test_an_outage_of_either_namespace_is_reported_and_survived(
     primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 20)
-    primary.hurt("refuse")
-    primary.hurt("reset")
+    await primary.hurt("refuse")
+    await primary.hurt("reset")
     worker.start("--http-port", "0", "--probe-interval", "1", "--long-poll", "2")
     content = await worker.readiness_is(lambda status, said: status == 503 and said["state"] == "running")
     assert not content["primary"]["is_reachable"]
-    primary.heal("reset")
+    await primary.heal("reset")
     await worker.readiness_is(lambda status, said: status == 200 and said["drained"] == 20)
-    secondary.hurt("refuse")
-    secondary.hurt("reset")
+    await secondary.hurt("refuse")
+    await secondary.hurt("reset")
     content = await worker.readiness_is(lambda status, said: not said["secondary"]["is_reachable"])
     assert "the secondary" in content["reasons"][0]
-    secondary.heal("reset")
+    await secondary.heal("reset")
     await worker.readiness_is(lambda status, _: status == 200)
     worker.program.signal(signal.SIGTERM)
     assert await worker.program.ended(HANG_S) == 0
