@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sbclient.amqp.batch import EncodedBatch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_string, encode_value, sized_map
-from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_message
+from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_annotated, encode_message
 from sbclient.amqp.errors import EncodeError, WireError
 from sbclient.amqp.fields import encode_composite
 from sbclient.amqp.sections import (
@@ -389,6 +389,69 @@ def test_time_to_live_beyond_the_header_is_limited() -> None:
     assert delivered.header.ttl == 2**32 - 1
 
 
+def test_a_cut_time_to_live_is_also_in_the_absolute_expiry() -> None:
+    fields = {"message_id": "m", "creation_time": MOMENT, "absolute_expiry_time": MOMENT + timedelta(days=60)}
+    for left_out in (None, "creation_time", "absolute_expiry_time"):
+        sent = Sections(encode_sections(properties=Properties(**{**fields, left_out: None} if left_out else fields)))
+        for is_cut in (True, False):
+            broker = BrokerAnnotations(1, 2, ttl_ms=5_000, is_ttl_cut=is_cut)
+            delivered = Sections(encode_delivery(sent, broker)).properties
+            is_changed = is_cut and left_out is None
+            expected = MOMENT + timedelta(seconds=5) if is_changed else sent.properties.absolute_expiry_time
+            assert delivered == sent.properties._replace(absolute_expiry_time=expected)
+    for bare in (b"", encode_sections(properties=Properties("m"))):
+        delivered = Sections(
+            encode_delivery(Sections(bare), BrokerAnnotations(1, 2, ttl_ms=5, is_ttl_cut=True))
+        ).properties
+        assert delivered == Sections(bare).properties
+
+
+def test_all_sections_are_shown_and_copied_with_what_has_no_attribute() -> None:
+    attributes: dict[str, Any] = {"message_id": "m", "session_id": "g", "application_properties": {"n": 1}}
+    message = ServiceBusMessage("body", partition_key="g", **attributes)
+    assert encode_annotated(message).payload == encode_message(message).payload
+    for durable, priority in ((True, None), (None, 0), (False, 9)):
+        encoded = encode_annotated(
+            message,
+            durable=durable,
+            priority=priority,
+            delivery_annotations={"d": 1},
+            annotations={"mine": 2},
+            fields={1: b"\xa0\x01u", 12: encode_string("rg")},
+            footer={"f": 3},
+        )
+        shown = encoded.annotated()
+        assert shown.header is not None
+        assert (shown.header.durable, shown.header.priority, shown.header.time_to_live) == (durable, priority, None)
+        assert (shown.annotations, shown.delivery_annotations) == ({"x-opt-partition-key": "g", "mine": 2}, {"d": 1})
+        assert (shown.footer, shown.application_properties) == ({"f": 3}, {"n": 1})
+        assert shown.properties is not None
+        assert (shown.properties.message_id, shown.properties.user_id) == ("m", b"u")
+        assert (shown.properties.group_id, shown.properties.reply_to_group_id) == ("g", "rg")
+        assert (encoded.message_id, encoded.session_id, encoded.partition_key) == ("m", "g", "g")
+        assert encoded.header_bytes == len(encoded.payload) - len(b"body")
+    assert EncodedMessage(encode_sections(value="x" * 300)).header_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "annotation", "value", "shown"),
+    [
+        ("enqueued_time_utc", "x-opt-enqueued-time", MOMENT, MOMENT),
+        ("enqueued_time_utc", "x-opt-enqueued-time", "text", datetime(1970, 1, 1, tzinfo=UTC)),
+        ("enqueued_time_utc", "x-opt-enqueued-time", Timestamp(2**62), datetime.max.replace(tzinfo=UTC)),
+        ("dead_letter_source", "x-opt-deadletter-source", "q", "q"),
+        ("dead_letter_source", "x-opt-deadletter-source", 5, None),
+        ("sequence_number", "x-opt-sequence-number", Long(5), 5),
+        ("sequence_number", "x-opt-sequence-number", "5", 0),
+    ],
+)
+def test_annotations_of_the_broker_have_their_type_or_are_unknown(
+    name: str, annotation: str, value: Any, shown: Any
+) -> None:
+    message = EncodedMessage(encode_sections(message_annotations={annotation: value}, data=[b""]))
+    assert message.read(name) == shown
+
+
 def test_added_properties_replace_those_of_the_same_name() -> None:
     sections = Sections(encode_sections(application_properties={"a": Byte(1), "DeadLetterReason": "old"}, data=[b"x"]))
     reason: dict[str, Any] = {"DeadLetterReason": "new", "more": 2}
@@ -446,3 +509,12 @@ def test_joined_sections_are_the_same_batch(sent: list[ServiceBusMessage]) -> No
     assert joined.largest_bytes == batch.largest_bytes == max(map(size_of, sent))
     assert joined.size_bytes == batch.size_bytes == len(batch.payload)
     assert [message.payload for message in joined] == [message.payload for message in batch]
+    assert len(joined) == len(batch) == len(sent)
+    assert (joined.key, batch.key) == (None, batch.first.key)
+    assert (joined.first.message_id, joined.first.session_id) == (batch.first.message_id, batch.first.session_id)
+    for each in (joined, batch):
+        assert each.via(None) is each
+        via = each.via("v")
+        inside = [Sections(message.payload) for message in via]
+        assert {one.message_annotations["x-opt-via-partition-key"] for one in (*inside, Sections(via.payload))} == {"v"}
+        assert [message.body for message in via] == [message.body for message in batch]

@@ -409,13 +409,16 @@ async def test_connection_lost_after_a_request_was_taken_leaves_it_in_doubt(
 
 async def test_closing_a_sender_fails_its_pending_sends(service: Service, transport: AmqpTransport) -> None:
     service.on_transfer = hold
+    service.credit = 2
     sender = transport.open_sender("orders")
-    sending = sender.send(batch_of(message()), timeout_s=60)
+    sends = [sender.send(batch_of(message()), timeout_s=60) for _ in range(3)]
     await clock.sleep(1)
+    assert len({delivery.tag for delivery in service.end.transfers}) == 2
     await sender.close()
-    with pytest.raises(ServiceBusError) as caught:
-        await sending
-    assert caught.value.is_in_doubt
+    for sending, is_in_doubt in zip(sends, (True, True, False), strict=True):
+        with pytest.raises(ServiceBusError) as caught:
+            await sending
+        assert caught.value.is_in_doubt == is_in_doubt
     with pytest.raises(InvalidOperationError):
         await sender.send(batch_of(message()), timeout_s=10)
 
