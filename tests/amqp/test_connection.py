@@ -1121,6 +1121,67 @@ def test_links_of_all_sessions_are_bounded() -> None:
     assert len(peer.server.sessions[0].links) == 10
 
 
+def test_limits_hold_for_what_comes_after_they_are_set() -> None:
+    peer = Peer()
+    limits = peer.server.limits
+    peer.attached()
+    peer.send(Begin(None, 0, 100, 100), channel=1)
+    peer.server.limits = limits._replace(max_sessions=2, max_links=1)
+    assert len(peer.transfer()) == 1  # what is held stays
+    attach = Attach("m", 1, False, properties={"x": "y" * 1_000})
+    assert [type(event) for event in peer.send(attach, channel=1)] == [SessionEnded]
+    peer.send(End(), channel=1)
+    peer.send(Begin(None, 0, 100, 100), channel=1)  # its place is free again
+    peer.server.limits = limits._replace(max_links=2)
+    assert [type(event) for event in peer.send(attach, channel=1)] == [AttachRequested]
+    for _ in range(3):  # also the place of each link that both sides have detached
+        peer.send(Detach(1, True), channel=1)
+        assert [type(event) for event in peer.send(attach, channel=1)] == [AttachRequested]
+    peer.answers()
+    peer.server.limits = limits._replace(max_sessions=2)
+    peer.send(Begin(None, 0, 100, 100), channel=2)
+    error = peer.closed()
+    assert error is not None
+    assert error.condition == "amqp:resource-limit-exceeded"
+
+
+@pytest.mark.parametrize("is_frame", [True, False])
+def test_lower_limits_of_bytes_close_the_connection(is_frame: bool) -> None:
+    peer = Peer()
+    peer.attached()
+    large = Attach("m", 1, False, properties={"x": "y" * 1_000})
+    for _ in range(3):
+        peer.send(large, Detach(1, True))  # what is given back does not count
+    limit = {"max_frame_bytes": 512} if is_frame else {"max_retained_bytes": 1_000}
+    peer.server.limits = peer.server.limits._replace(**limit)
+    peer.transfer()
+    assert not peer.server.is_over
+    peer.send(large)
+    assert peer.closed() is not None
+
+
+def test_what_is_retained_is_given_back_with_its_link_and_session() -> None:
+    attach = Attach("m", 0, False, properties={"x": "y" * 1_000})
+    for end in ([Detach(0, True)], [End(), Begin(None, 0, 100, 100)]):
+        peer = Peer(replace(SERVER, max_retained_bytes=10_000))
+        peer.send(Begin(None, 0, 100, 100))
+        for _ in range(20):
+            peer.send(attach, *end)
+        assert not peer.server.is_over
+
+
+def test_probe_of_a_session_is_answered_each_time() -> None:
+    pipe = Pipe()
+    session = pipe.session()
+    for _ in range(2):
+        session.probe()
+        sent = pipe.client.bytes_to_send(now=NOW)
+        pipe.server.receive_bytes(sent, now=NOW)
+        assert pipe.server.next_event() is None
+        assert pipe.server.bytes_to_send(now=NOW)
+    assert session.is_open
+
+
 def test_ten_thousand_attaches_are_answered_within_bounds() -> None:
     peer = Peer()
     for handle in range(10_000):
@@ -1169,7 +1230,9 @@ def test_handles_of_a_client_are_bounded_by_both_sides() -> None:
     pipe = Pipe(server=replace(SERVER, handle_max=1))
     session = pipe.session()
     for number in range(2):
+        assert session.has_room
         session.attach_sender(f"n{number}", target=Target("t"))
+    assert not session.has_room
     with pytest.raises(EndpointClosedError):
         session.attach_sender("n2", target=Target("t"))
 
