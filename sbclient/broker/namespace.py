@@ -377,7 +377,9 @@ class Namespace:
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
-            queue.placement.reached(call, lock.fragment_index).check_session(lock)
+            holder = queue.placement.reached(call, lock.fragment_index)
+            holder.advance(call.now)
+            holder.check_session(lock)
         keepers = [(queue.placement.keeper_of(call, number), number) for number in distinct(numbers)]
         found = [(fragment, fragment.check_deferred(number, call.now, lock)) for fragment, number in keepers]
         deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE

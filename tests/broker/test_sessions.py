@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbclient.delivery import NEXT_AVAILABLE_SESSION
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, Settlement
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
@@ -14,7 +14,19 @@ from sbclient.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from tests.broker.driver import ABANDON, DEAD_LETTER, DEFER, DELETE, START, Driver, at, bodies, message, seconds
+from tests.broker.driver import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER,
+    DEFER,
+    DELETE,
+    START,
+    Driver,
+    at,
+    bodies,
+    message,
+    seconds,
+)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "partitioned"])
@@ -188,10 +200,8 @@ def test_too_many_ended_locks_dead_letter(broker: Driver) -> None:
 
 
 def test_every_operation_fails_after_the_lock_is_lost(queue: Driver) -> None:
+    """Each of them as the first request after the end of the lock."""
     fill(queue, "s", "s")
-    lock = queue.held("q", "s")
-    held = queue.one(lock=lock)
-    queue.wait(60)
     for attempt in (
         lambda: queue.receive(lock=lock),
         lambda: queue.deferred("q", 1, lock=lock),
@@ -200,9 +210,26 @@ def test_every_operation_fails_after_the_lock_is_lost(queue: Driver) -> None:
         lambda: queue.set_state("q", lock, b""),
         lambda: queue.settle("q", held, lock=lock),
     ):
+        lock = queue.held("q", "s")
+        held = queue.one(lock=lock)
+        queue.wait(60)
         with pytest.raises(SessionLockLostError):
             attempt()
     assert len(queue.peek("q", session_id="s")) == 2
+
+
+@pytest.mark.parametrize("how", [COMPLETE, DEFER, DEAD_LETTER])
+def test_a_session_with_further_messages_is_available_again(queue: Driver, how: Settlement) -> None:
+    fill(queue, *"sss")
+    for left in (2, 1):
+        lock = queue.accept()
+        assert lock is not None
+        queue.settle("q", queue.one(lock=lock), how=how, lock=lock)
+        queue.release("q", lock)
+        other = queue.held("q", "s")
+        assert len(queue.receive(count=5, lock=other)) == left
+        assert queue.receive(lock=other) == []
+        queue.release("q", other)
 
 
 def test_a_lost_link_takes_the_lock_with_it(queue: Driver) -> None:
