@@ -145,6 +145,16 @@ def test_ended_locks_count_as_failed(broker: Driver) -> None:
     assert broker.one(DEAD).dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
+def test_a_release_after_the_end_of_the_lock_is_a_failed_delivery(queue: Driver) -> None:
+    queue.send("q", message())
+    for span_s, failed in ((59, 0), (60, 1), (59, 1)):
+        held = queue.one()
+        queue.wait(span_s)
+        assert held.lock_token is not None
+        queue.namespace.release(queue.call(Operation.RECEIVE), "q", [held.lock_token])
+        assert queue.peek()[0].delivery_count == failed
+
+
 def test_each_settlement_adds_its_properties_to_those_of_earlier_ones(queue: Driver) -> None:
     queue.send("q", message(application_properties={"mine": 1}))
     for settlement in (
@@ -300,6 +310,22 @@ def test_a_deferred_message_is_found_by_number_only(queue: Driver) -> None:
     queue.settle("q", fetched)
     with pytest.raises(MessageNotFoundError):
         queue.deferred("q", held.sequence_number)
+
+
+def test_a_message_that_is_not_deferred_is_not_found_by_its_number(queue: Driver) -> None:
+    queue.send("q", message("locked"), message("active"))
+    numbers = [each.sequence_number for each in queue.peek()]
+    held = queue.one()
+    numbers += queue.schedule("q", message("later", scheduled_enqueue_time_utc=at(START + 10)))
+    for number in numbers:
+        with pytest.raises(MessageNotFoundError):
+            queue.deferred("q", number)
+    queue.settle("q", held, how=DEFER)
+    again = queue.deferred("q", numbers[0])
+    with pytest.raises(MessageNotFoundError):
+        queue.deferred("q", numbers[0])  # it is locked
+    queue.settle("q", *again, how=ABANDON)
+    assert bodies(queue.deferred("q", numbers[0])) == ["locked"]
 
 
 def test_all_deferred_messages_or_none(queue: Driver) -> None:

@@ -313,6 +313,25 @@ def test_a_selector_takes_what_it_matches_in_order(broker: Driver) -> None:
     assert bodies(broker.receive(count=9)) == ["0", "4"]
 
 
+def test_returned_messages_keep_their_order_around_one_that_a_selector_took(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", *(message(str(number), application_properties={"n": number}) for number in range(5)))
+    taken = broker.receive(count=5)
+    for number in (0, 3, 1, 2, 4):
+        broker.settle("q", taken[number], how=ABANDON)
+    assert bodies(broker.receive(selector=compile_selector("n = 0"))) == ["0"]
+    assert bodies(broker.receive(count=9)) == ["1", "2", "3", "4"]
+
+
+def test_the_newest_messages_are_browsed_first_without_those_that_have_expired(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", *(message(text, time_to_live=seconds(5 if text == "b" else 50)) for text in "abc"))
+    (fragment,) = broker.body().fragments
+    assert [str(entry.peeked()) for entry in fragment.browse_back(broker.now)] == ["c", "b", "a"]
+    assert [str(entry.peeked()) for entry in fragment.browse_back(broker.now, 2)] == ["b", "a"]
+    assert [str(entry.peeked()) for entry in fragment.browse_back(broker.now + 5)] == ["c", "a"]
+
+
 def test_a_selector_takes_nothing_that_has_expired_or_is_gone(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("brief", time_to_live=seconds(5)), *(message(text) for text in "abc"))

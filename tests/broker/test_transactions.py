@@ -31,6 +31,7 @@ from tests.broker.driver import (
     at,
     bodies,
     message,
+    seconds,
 )
 
 
@@ -143,6 +144,30 @@ def test_different_via_keys_in_one_transaction_need_a_plain_entity(broker: Drive
         broker.send("end", message(str(key)), via="via", via_partition_key=key, transaction=transaction)
     broker.commit(transaction)
     assert sorted(bodies(broker.receive("end", 5))) == ["None", "a", "b"]
+
+
+def test_via_keys_in_one_transaction_on_a_partitioned_entity_are_equal(broker: Driver) -> None:
+    """Also those that lead to the same fragment, whether the messages pass through it or stay."""
+    broker.partitioned("via")
+    broker.queue("end")
+    broker.queue("plain")
+    other = same_fragment_as("a")
+    for path, via in (("end", "via"), ("via", None)):
+        transaction = broker.begin()
+        broker.send(path, message(path), via=via, via_partition_key="a", transaction=transaction)
+        for key in (other, None):
+            with pytest.raises(InvalidOperationError):
+                broker.send(path, message(), via=via, via_partition_key=key, transaction=transaction)
+        broker.send(path, message(path), via=via, via_partition_key="a", transaction=transaction)
+        broker.commit(transaction)
+    assert bodies(broker.drain("end")) == ["end"] * 2
+    stored = broker.peek("via")
+    assert [each.sequence_number >> 48 for each in stored] == [fragment_of("a", 16)] * 2
+    transaction = broker.begin()
+    for key in ("a", other, None):
+        broker.send("plain", message(), via_partition_key=key, transaction=transaction)
+    broker.commit(transaction)
+    assert len(broker.body("plain")) == 3
 
 
 def test_nor_one_batch_of_several_sessions(broker: Driver) -> None:
@@ -278,6 +303,34 @@ def test_two_minutes_from_the_first_operation(broker: Driver, span_s: float, is_
     assert len(broker.body()) == is_in_time
 
 
+def test_no_operation_is_added_after_the_two_minutes_or_the_end(broker: Driver) -> None:
+    broker.queue()
+    broker.queue("end")
+    broker.queue("sessions", requires_session=True, lock_duration=seconds(300))
+    broker.send("q", message("held"))
+    for path in ("q", "sessions"):
+        lock = broker.held("sessions", "s")
+        (number,) = broker.schedule("q", message(scheduled_enqueue_time_utc=at(broker.now + 1_000)))
+        late, over = broker.begin(), broker.begin()
+        for each in (late, over):
+            broker.send(path, message(session_id="s"), transaction=each)
+        broker.rollback(over)
+        broker.wait(120)
+        (held,) = broker.receive("q", 1)
+        for each in (late, over):
+            for attempt in (
+                lambda: broker.send(path, message(session_id="s"), transaction=each),  # noqa: B023
+                lambda: broker.send("end", message(), via=path, transaction=each),  # noqa: B023
+                lambda: broker.settle("q", held, transaction=each),  # noqa: B023
+                lambda: broker.cancel("q", number, transaction=each),  # noqa: B023
+                lambda: broker.set_state("sessions", lock, b"x", transaction=each),  # noqa: B023
+            ):
+                with pytest.raises(InvalidOperationError, match="ended|began"):
+                    attempt()
+        broker.settle("q", held, how=ABANDON)
+        broker.release("sessions", lock)
+
+
 def test_later_operations_do_not_extend_the_two_minutes(broker: Driver) -> None:
     broker.queue()
     broker.send("q", message("a"))
@@ -365,6 +418,7 @@ def test_settling_messages_of_two_fragments_is_refused(broker: Driver) -> None:
     broker.settle("q", first, transaction=transaction)
     with pytest.raises(InvalidOperationError):
         broker.settle("q", second, transaction=transaction)
+    assert broker.one("q").delivery_count == 0  # its lock is given up
     broker.commit(transaction)
     assert len(broker.body()) == 1
 
