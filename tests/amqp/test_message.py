@@ -390,7 +390,11 @@ def test_time_to_live_beyond_the_header_is_limited() -> None:
 
 
 def test_a_cut_time_to_live_is_also_in_the_absolute_expiry() -> None:
-    fields: dict[str, Any] = {"message_id": "m", "creation_time": MOMENT, "absolute_expiry_time": MOMENT + timedelta(days=60)}
+    fields: dict[str, Any] = {
+        "message_id": "m",
+        "creation_time": MOMENT,
+        "absolute_expiry_time": MOMENT + timedelta(days=60),
+    }
     for left_out in (None, "creation_time", "absolute_expiry_time"):
         sent = Sections(encode_sections(properties=Properties(**{**fields, left_out: None} if left_out else fields)))
         for is_cut in (True, False):

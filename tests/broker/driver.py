@@ -89,6 +89,7 @@ class Driver:
         self.now = START
         self.ready: list[tuple[str, str | ServiceBusSessionFilter | None]] = []
         self.removed: list[str] = []
+        self.updated: list[str] = []
         self.waited_for: set[str] = set()
         self.namespace = Namespace(
             "contoso",
@@ -96,6 +97,7 @@ class Driver:
             profile=profile,
             on_ready=lambda queue, awaited: self.ready.append((queue.path, awaited)),
             on_removed=lambda queue: self.removed.append(queue.path),
+            on_updated=self.updated.append,
             is_waited_for=lambda queue: queue.path in self.waited_for,
             front_end_count=front_end_count,
         )

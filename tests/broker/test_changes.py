@@ -240,7 +240,7 @@ def _copies(kept: Kept) -> None:
 
 def _topic(kept: Kept) -> None:
     kept.topic()
-    for name in ("s", "gone"):
+    for name in ("s", "gone", "default"):
         kept.subscription("t", name)
     kept.wait(1)
     kept.rule(SUB, "One", filter=SqlRuleFilter("n = 1"))
@@ -262,6 +262,24 @@ def _made_again(kept: Kept) -> None:
     kept.queue("other")
     kept.send("other", message("x"))
     kept.delete(address("other"))  # what was not written yet is forgotten
+    kept.wait(1)
+    kept.update(address("q"), replace(kept.get(address("q")), max_delivery_count=3))
+
+
+def _sent_via(kept: Kept) -> None:
+    for path in ("via", "gone", "down"):
+        kept.partitioned(path)
+    for path in ("gone", "down"):
+        kept.send(path, message("x"), via="via", via_partition_key=KEYS[2])
+        kept.wait(1)
+    kept.delete(address("gone"))
+    kept.down("down")
+    for path in ("down", "via"):
+        kept.send("down", message("y"), via="via", via_partition_key=KEYS[3])
+    kept.queue("dead", forward_dead_lettered_messages_to="via")
+    kept.send("dead", message("z"))
+    kept.delete(address("via"))
+    kept.settle("dead", kept.one("dead"), how=DEAD_LETTER)
 
 
 def _forwarded(kept: Kept) -> None:
@@ -283,6 +301,7 @@ HISTORIES: list[Callable[[Kept], None]] = [
     _copies,
     _topic,
     _made_again,
+    _sent_via,
     _forwarded,
 ]
 

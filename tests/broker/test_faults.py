@@ -55,6 +55,7 @@ def test_a_fault_of_an_entity_does_not_affect_others(broker: Driver) -> None:
     broker.queue("a")
     broker.queue("b")
     broker.down("A")
+    broker.down("A", 0)
     with pytest.raises(ServiceBusInternalError):
         broker.send("a", message())
     broker.send("b", message())

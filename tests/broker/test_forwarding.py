@@ -140,6 +140,17 @@ def test_a_cycle_of_forwarding_ends(broker: Driver) -> None:
     assert sum(each.transfer_dead_letter_message_count for each in counts) == 1
 
 
+def test_a_cycle_through_a_topic_ends_too(broker: Driver) -> None:
+    broker.topic()
+    broker.queue("a", forward_to="t")
+    broker.subscription("t", "s", forward_to="a")
+    broker.subscription("t", "kept")
+    broker.send("a", message())
+    assert len(broker.drain("t/Subscriptions/kept")) == 2  # four hops: each second one is to the topic
+    counts = broker.counts("a"), broker.counts("t/Subscriptions/s")
+    assert sum(each.transfer_dead_letter_message_count for each in counts) == 1
+
+
 @pytest.mark.parametrize("source", ["q", "t/Subscriptions/s"])
 @pytest.mark.parametrize("trouble", ["disabled", "full", "deleted", "refused"])
 def test_a_rejected_message_is_in_the_transfer_dead_letter_queue_of_the_source(
@@ -234,8 +245,19 @@ def test_a_source_is_never_idle(broker: Driver) -> None:
     broker.queue("end")
     created = broker.queue(forward_to="end", auto_delete_on_idle=timedelta(minutes=5))
     assert created.auto_delete_on_idle == timedelta(minutes=5)
+    broker.queue("later", auto_delete_on_idle=timedelta(minutes=5))
+    described = broker.get(address("later"))
+    described.forward_to = "end"
+    broker.update(address("later"), described)
     broker.wait(3600)
     assert broker.counts("q").total_message_count == 0
+    assert broker.counts("later").total_message_count == 0
+    described.forward_to = None
+    broker.update(address("later"), described)
+    broker.wait(300)
+    broker.namespace.advance(broker.now)
+    assert broker.updated == ["later", "later"]
+    assert broker.removed == ["later", "later/$DeadLetterQueue"]
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

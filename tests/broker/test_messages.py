@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -17,9 +18,11 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessageState
 from tests.broker.driver import (
     ABANDON,
+    COMPLETE,
     DEAD_LETTER,
     DEFER,
     DELETE,
+    KEYS,
     START,
     Driver,
     address,
@@ -312,6 +315,27 @@ def test_a_deferred_message_is_found_by_number_only(queue: Driver) -> None:
         queue.deferred("q", held.sequence_number)
 
 
+def test_each_of_several_settlements_succeeds_or_fails_by_itself(broker: Driver) -> None:
+    broker.partitioned()
+    broker.send("q", *(message(str(number), partition_key=KEYS[3]) for number in range(3)))
+    broker.send("q", message("other", partition_key=KEYS[4]))
+    held = broker.receive(count=4)
+    tokens = [each.lock_token for each in held if each.lock_token is not None]
+    broker.wait(50)
+    broker.renew("q", *held[1:2])
+    broker.wait(10)  # the locks of the others end
+    unknown = UUID(int=tokens[0].int + (1 << 100))
+    for how, failed in ((DEFER, {*tokens, unknown} - {tokens[1]}), (COMPLETE, {*tokens, unknown})):
+        call = broker.call(Operation.SETTLE)
+        errors = broker.namespace.settle_each(call, "q", [unknown, *tokens], how)
+        assert set(errors) == failed
+        assert {type(error) for error in errors.values()} == {MessageLockLostError}
+    assert len(broker.body()) == 4
+    assert sum(fragment.deferred_count for fragment in broker.body().fragments) == 1
+    with pytest.raises(InvalidOperationError):  # for all of them
+        broker.namespace.settle_each(broker.call(Operation.SETTLE), "q/$DeadLetterQueue", tokens, DEAD_LETTER)
+
+
 def test_a_message_that_is_not_deferred_is_not_found_by_its_number(queue: Driver) -> None:
     queue.send("q", message("locked"), message("active"))
     numbers = [each.sequence_number for each in queue.peek()]
@@ -382,6 +406,9 @@ def test_a_scheduled_message_gets_a_new_number_and_time(queue: Driver) -> None:
     received = queue.one()
     assert received.sequence_number > number
     assert received.enqueued_time_utc == at(START + 30)
+    assert received.state is ServiceBusMessageState.SCHEDULED  # as the service shows it also after that time
+    queue.settle("q", received, how=DEFER)
+    assert queue.peek()[0].state is ServiceBusMessageState.DEFERRED
     assert queue.counts("q").scheduled_message_count == 0
     with pytest.raises(MessageNotFoundError):
         queue.cancel("q", number)

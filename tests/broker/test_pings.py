@@ -7,7 +7,7 @@ import pytest
 from sbclient.amqp import EncodedMessage, Properties, encode_sections
 from sbclient.broker.faults import FaultKind, NoAnswer
 from sbclient.broker.pings import MAX_PATHS, Ping
-from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError
+from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusQuotaExceededError
 from sbclient.rules.ping import PING_CONTENT_TYPE, ping_message
 from tests.broker.driver import DEAD_LETTER, START, Driver, at, message
 from tests.original_client import PINGS
@@ -70,6 +70,27 @@ def test_pings_to_nowhere_do_not_fill_the_table(broker: Driver) -> None:
             broker.send(f"q{number}", ping_message(message_id="m"))
     assert broker.namespace.pings.last("q0") is None
     assert broker.namespace.pings.last(f"q{MAX_PATHS}") is not None
+
+
+def test_a_ping_needs_the_room_of_the_largest_message_that_was_refused(broker: Driver) -> None:
+    """Each time anew: what was refused before a ping was accepted does not count for the next."""
+    broker.queue()
+    broker.body().policy.max_size_bytes = 200_000
+    ping = ping_message(message_id="m")
+    for _ in range(2):
+        broker.send("q", message("x" * 150_000))
+        for size in (60_000, 100_000, 70_000):
+            with pytest.raises(ServiceBusQuotaExceededError):
+                broker.send("q", message("y" * size))
+        broker.send("q", message("small"))
+        with pytest.raises(ServiceBusQuotaExceededError):
+            broker.send("q", ping)
+        broker.drain()
+        broker.send("q", message("x" * 90_000))
+        broker.send("q", ping)
+        broker.send("q", message("x" * 60_000))
+        broker.send("q", ping)  # nothing was refused since
+        broker.drain()
 
 
 def test_each_message_arrives_once_after_any_operations(broker: Driver) -> None:

@@ -108,6 +108,12 @@ def test_expired_messages_do_not_make_a_session_available(queue: Driver) -> None
     queue.wait(5)
     assert queue.accept() is None
     assert queue.sessions() == []
+    for span_s in (50, 5, 50):
+        queue.send("q", message(f"{span_s}", session_id="s", time_to_live=seconds(span_s)))
+    queue.wait(5)  # one of three
+    lock = queue.accept()
+    assert lock is not None
+    assert bodies(queue.drain(lock=lock)) == ["50", "50"]
 
 
 def test_expired_messages_are_passed_over_in_a_session(queue: Driver) -> None:

@@ -23,6 +23,7 @@ from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityAlreadyExistsError,
     MessagingEntityNotFoundError,
+    ServiceBusInternalError,
     ServiceBusQuotaExceededError,
 )
 from sbclient.rules.partition_key import fragment_of
@@ -124,6 +125,20 @@ def test_an_action_changes_the_copy_only(topic: Driver) -> None:
     assert (kept.subject, kept.application_properties) == ("old", {"x": 1})
 
 
+def test_each_copy_counts_with_its_own_size(topic: Driver) -> None:
+    topic.subscription("t", "other")
+    topic.rule(SUB, "r", action=SqlRuleAction("SET more = a + a"))
+    topic.delete(DEFAULT)
+    sizes = [0, 0]
+    for number in range(2):
+        topic.send("t", message("a", partition_key="k", application_properties={"a": "v" * 1_000}))
+        grown = [topic.counts(path).size_in_bytes or 0 for path in (SUB, "t/Subscriptions/other")]
+        changed, kept = (now - before for now, before in zip(grown, sizes, strict=True))
+        assert kept + 2_000 < changed < kept + 2_100
+        sizes = grown
+    assert topic.management.runtime(topic.call(Operation.MANAGE), topic_address("t")).size_in_bytes == sum(sizes)
+
+
 def test_a_changed_session_leaves_the_copy_in_its_fragment(broker: Driver) -> None:
     broker.topic(enable_partitioning=True)
     broker.subscription(requires_session=True)
@@ -169,8 +184,10 @@ def test_the_option_can_be_changed(topic: Driver) -> None:
 
 def test_a_copy_without_a_session_is_dead_lettered_where_one_is_required(topic: Driver) -> None:
     topic.subscription("t", "sessions", requires_session=True)
-    topic.send("t", message("a"))
-    assert topic.one("t/Subscriptions/sessions/$DeadLetterQueue").dead_letter_reason == "Session ID is null."
+    topic.schedule("t", message("a", scheduled_enqueue_time_utc=at(START + 50)))
+    topic.wait(60)
+    dead = topic.one("t/Subscriptions/sessions/$DeadLetterQueue")
+    assert (dead.dead_letter_reason, dead.enqueued_time_utc) == ("Session ID is null.", at(START + 50))
     assert received(topic) == ["a"]
 
 
@@ -316,3 +333,6 @@ def test_a_subscription_of_jms_is_made_once(topic: Driver) -> None:
         topic.get(address(brief))
     with pytest.raises(MessagingEntityNotFoundError):
         manage.subscribe(call, "missing", "s", is_durable=True)
+    topic.down("t")
+    with pytest.raises(ServiceBusInternalError):
+        manage.subscribe(call, "t", "lasting", is_durable=True)
