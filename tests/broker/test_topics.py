@@ -130,7 +130,7 @@ def test_each_copy_counts_with_its_own_size(topic: Driver) -> None:
     topic.rule(SUB, "r", action=SqlRuleAction("SET more = a + a"))
     topic.delete(DEFAULT)
     sizes = [0, 0]
-    for number in range(2):
+    for _ in range(2):
         topic.send("t", message("a", partition_key="k", application_properties={"a": "v" * 1_000}))
         grown = [topic.counts(path).size_in_bytes or 0 for path in (SUB, "t/Subscriptions/other")]
         changed, kept = (now - before for now, before in zip(grown, sizes, strict=True))

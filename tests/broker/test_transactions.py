@@ -325,7 +325,7 @@ def test_no_operation_is_added_after_the_two_minutes_or_the_end(broker: Driver) 
                 lambda: broker.cancel("q", number, transaction=each),  # noqa: B023
                 lambda: broker.set_state("sessions", lock, b"x", transaction=each),  # noqa: B023
             ):
-                with pytest.raises(InvalidOperationError, match="ended|began"):
+                with pytest.raises(InvalidOperationError, match=r"ended|began"):
                     attempt()
         broker.settle("q", held, how=ABANDON)
         broker.release("sessions", lock)
