@@ -770,6 +770,20 @@ def test_unsettled_deliveries_of_the_peer_are_bounded() -> None:
     assert len(of_kind(peer.events, DeliveryReceived)) == 3
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_settled_and_detached_deliveries_make_room_each_time(count: int) -> None:
+    peer = Peer(replace(SERVER, max_unsettled=3))
+    for turn in range(3):
+        link = peer.attached(handle=turn)
+        for number in range(6):
+            peer.transfer(turn, number + 10 * turn)
+            if number % count == count - 1 and number < 3:
+                link.settle_many(list(link.unsettled.values()), ACCEPTED, settled=True)
+        assert len(of_kind(peer.events, DeliveryReceived)) == 6 * (turn + 1)
+        peer.send(Detach(turn, True))  # three of them are unsettled
+        peer.answers()
+
+
 # Dispositions -------------------------------------------------------------------------------------------------------
 
 
@@ -1168,6 +1182,9 @@ def test_what_is_retained_is_given_back_with_its_link_and_session() -> None:
         for _ in range(20):
             peer.send(attach, *end)
         assert not peer.server.is_over
+        for handle in range(1, 10):
+            peer.send(attach._replace(name=f"n{handle}", handle=handle))
+        assert peer.closed() is not None  # all of them are too much
 
 
 def test_probe_of_a_session_is_answered_each_time() -> None:
@@ -1453,6 +1470,7 @@ def test_handle_above_the_maximum_ends_the_session() -> None:
     peer.answers()
     (ended,) = peer.send(Attach("n", 5_000, False))
     assert isinstance(ended, SessionEnded)
+    assert peer.server.sessions[0].links == []
     (answer,) = peer.answers()
     assert answer.error.condition == "amqp:resource-limit-exceeded"
     assert not peer.server.is_over
