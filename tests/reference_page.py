@@ -35,8 +35,8 @@ NET_HEAD: Final = """## Types of application properties
 
 The types that .NET clients send, and the class of the value that a receiver gets. The classes that derive from another
 one are in `sbclient.amqp`; a value of such a class is sent as the same type again, also inside of a body that is a
-value, a list or a map. A plain `int` is sent as int or long, a `float` as double, a `timedelta` as TimeSpan, and
-`bytes` as a string.
+value, a list or a map. JSON lines and the rows of Spark keep these types. A plain `int` is sent as int or long, a
+`float` as double, a `timedelta` as TimeSpan, and `bytes` as a string.
 """
 SECTION: Final = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
 ENTRY: Final = re.compile(r"    (\S[^:]*): (.*)")
