@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sbclient import clock
-from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator import Emulator
 from sbclient.entities import EntityAddress, EntityKind, RuleProperties
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from tests.emulator.amqp.client import put
 from tests.wire.serving import ServingThread
 
 PRIMARY = "contoso"
@@ -65,13 +65,7 @@ class Served:
         self.do(lambda: management.create(Call(Operation.MANAGE, clock.now()), address, properties))
 
     def send(self, path: str, *messages: ServiceBusMessage, namespace: str = PRIMARY) -> None:
-        context = self.emulator.context(namespace)
-
-        def send() -> None:
-            for message in messages:
-                context.host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])
-
-        self.do(send)
+        self.do(lambda: put(self.emulator.context(namespace).host, path, *messages))
 
     def receive(self, path: str, count: int = 10, *, deletes: bool = True) -> list[ServiceBusReceivedMessage]:
         context = self.emulator.context(PRIMARY)

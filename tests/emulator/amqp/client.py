@@ -38,6 +38,7 @@ from sbclient.amqp import (
     Source,
     Target,
     TransactionalState,
+    encode_message,
     encode_sections,
 )
 from sbclient.amqp.sasl import PLAIN
@@ -125,6 +126,20 @@ def create(host: BrokerHost, kind: EntityKind, *names: str, **description: Any) 
     call = Call(Operation.MANAGE, clock.now())
     properties = _PROPERTIES[kind](names[-1], **description)
     return host.namespace.management.create(call, EntityAddress(kind, names), properties)
+
+
+def put(host: BrokerHost, path: str, *messages: ServiceBusMessage | str, **attributes: Any) -> None:
+    """Store messages one by one, past the wire; a text becomes a message with these attributes."""
+    for each in messages:
+        message = ServiceBusMessage(each, **attributes) if isinstance(each, str) else each
+        host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])
+
+
+def condition_of(outcome: object) -> str:
+    assert isinstance(outcome, Rejected), outcome
+    assert outcome.error is not None
+    assert outcome.error.description
+    return outcome.error.condition
 
 
 class Client:

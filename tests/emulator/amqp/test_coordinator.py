@@ -31,7 +31,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from tests.emulator.amqp.client import Client, connected, create
+from tests.emulator.amqp.client import Client, condition_of, connected, create
 from tests.payloads import payload_of
 
 
@@ -55,12 +55,6 @@ async def begun(client: Client) -> tuple[Any, bytes]:
 
 async def received(client: Client, path: str) -> IncomingDelivery:
     return (await client.event(DeliveryReceived, await client.receiver(path, credit=1))).delivery
-
-
-def condition_of(outcome: object) -> str:
-    assert isinstance(outcome, Rejected), outcome
-    assert outcome.error is not None
-    return outcome.error.condition
 
 
 async def test_commit_stores_sent_messages(context: NamespaceContext, queue: str) -> None:

@@ -7,27 +7,20 @@ from random import Random
 import pytest
 
 from sbclient import clock
-from sbclient.amqp import ACCEPTED, Attach, encode_message
+from sbclient.amqp import ACCEPTED, Attach
 from sbclient.amqp.performatives import Detach, Disposition, Flow, Transfer
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator import Emulator
 from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
-from sbclient.message import ServiceBusMessage
-from tests.emulator.amqp.client import SETTLED, create
+from tests.emulator.amqp.client import SETTLED, create, put
 from tests.emulator.amqp.raw import RECEIVER, detached, flow, raw_client, raw_socket, receiver
 
 SESSION_FILTER = "com.microsoft:session-filter"
 BODIES = ["0", "1", "2"]
 PLACES = ["q", "t/Subscriptions/s", "session", "next-session", "deleting"]
 ORDERS = ["before", "with", "after"]
-
-
-def put(host: BrokerHost, path: str, *texts: str, session_id: str | None = None) -> None:
-    for text in texts:
-        message = ServiceBusMessage(text, session_id=session_id)
-        host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])
 
 
 def prepared(host: BrokerHost, place: str) -> Attach:

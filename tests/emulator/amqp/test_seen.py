@@ -21,7 +21,6 @@ from sbclient.amqp import (
     Sections,
     Source,
     Target,
-    encode_message,
     encode_sections,
 )
 from sbclient.amqp.performatives import (
@@ -43,22 +42,12 @@ from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME, Authorizer
 from sbclient.entities import EntityAddress, EntityKind, EntityStatus, QueueProperties
 from sbclient.hosting.host import BrokerHost
-from sbclient.message import ServiceBusMessage
 from sbclient.rules.shared_access_signature import sign
-from tests.emulator.amqp.client import create
+from tests.emulator.amqp.client import create, put
 from tests.emulator.amqp.raw import RECEIVER, Raw, detached, flow, raw_client, receiver, sender
 
 SESSION_FILTER = "com.microsoft:session-filter"
 NUMBER = "x-opt-sequence-number"
-
-
-def call(host: BrokerHost, operation: Operation = Operation.SEND) -> Call:
-    return Call(operation, clock.now())
-
-
-def put(host: BrokerHost, path: str, *texts: str, **attributes: Any) -> None:
-    for text in texts:
-        host.namespace.send(call(host), path, [encode_message(ServiceBusMessage(text, **attributes))])
 
 
 async def sent(raw: Raw, handle: int, payload: bytes, *, delivery_id: int = 0, state: Any = None) -> Any:
@@ -313,9 +302,9 @@ async def test_update_detaches_the_receivers_of_an_entity(
         for _ in range(3):
             await raw.next(Attach)
         management = host.namespace.management
-        properties = management.get(call(host, Operation.MANAGE), address)
+        properties = management.get(Call(Operation.MANAGE, clock.now()), address)
         assert not isinstance(properties, QueueProperties) or properties.status is EntityStatus.ACTIVE
-        management.update(call(host, Operation.MANAGE), address, properties)
+        management.update(Call(Operation.MANAGE, clock.now()), address, properties)
         refused = await raw.next(Detach)
         assert refused.handle == 0
         assert refused.error is not None

@@ -32,19 +32,12 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from tests.emulator.amqp.client import create
+from tests.emulator.amqp.client import create, put
 from tests.emulator.amqp.raw import SENDER, Raw, flow, raw_client, receiver, sender
 
 NUMBER = "x-opt-sequence-number"
 VIA_KEY = "x-opt-via-partition-key"
 DEAD_LETTER = "com.microsoft:dead-letter"
-
-
-def put(host: BrokerHost, path: str, *texts: str, **attributes: Any) -> None:
-    for text in texts:
-        host.namespace.send(
-            Call(Operation.SEND, clock.now()), path, [encode_message(ServiceBusMessage(text, **attributes))]
-        )
 
 
 class Sending:

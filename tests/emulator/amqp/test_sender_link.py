@@ -13,7 +13,6 @@ from sbclient.amqp import (
     DispositionReceived,
     LinkDetached,
     OutgoingLink,
-    Rejected,
     Target,
     encode_sections,
 )
@@ -27,7 +26,7 @@ from sbclient.entities import EntityKind, EntityStatus
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.shared_access_signature import sign
-from tests.emulator.amqp.client import HOST, Client, connected, create
+from tests.emulator.amqp.client import HOST, Client, condition_of, connected, create
 from tests.payloads import batch_of, payload_of, size_of
 
 MIB = 2**20
@@ -35,13 +34,6 @@ MIB = 2**20
 
 def stored(host: BrokerHost, path: str = "q") -> int:
     return len(host.namespace.queue(path))
-
-
-def condition_of(outcome: object) -> str:
-    assert isinstance(outcome, Rejected)
-    assert outcome.error is not None
-    assert outcome.error.description
-    return outcome.error.condition
 
 
 async def test_a_message_is_accepted_and_stored(context: NamespaceContext, host: BrokerHost) -> None:

@@ -5,13 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sbclient import clock
-from sbclient.amqp import encode_message
-from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.control.api import ControlApi
-from sbclient.hosting.host import BrokerHost
-from sbclient.message import ServiceBusMessage
 from tests.emulator.requests import request
 
 
@@ -40,9 +35,3 @@ class Control:
     async def send(self, said: Any, *, entity: str = "orders", status: int = 200) -> Any:
         """Send messages through the API."""
         return await self.ask("POST", f"messages?entity={entity}", said, status=status)
-
-
-def send(host: BrokerHost, path: str, *messages: ServiceBusMessage) -> None:
-    """Send messages one by one, not through the API."""
-    for message in messages:
-        host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])

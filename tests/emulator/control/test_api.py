@@ -18,17 +18,15 @@ from sbclient.entities import EntityKind
 from sbclient.errors import ServiceBusInternalError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from tests.emulator.amqp.client import create
-from tests.emulator.control.scene import Control, send
+from tests.emulator.amqp.client import create, put
+from tests.emulator.control.scene import Control
 from tests.emulator.requests import request, token
 
 
 class TestState:
     async def test_counts_every_fragment(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "orders", enable_partitioning=True, requires_duplicate_detection=True)
-        send(
-            host, "orders", *(ServiceBusMessage(b"x", message_id=f"m{index}", partition_key="a") for index in range(3))
-        )
+        put(host, "orders", *(ServiceBusMessage(b"x", message_id=f"m{index}", partition_key="a") for index in range(3)))
         (received, *_) = await host.receive("orders", max_message_count=1, max_wait_time_s=1)
         state = await control.ask("GET", "state")
         assert (state["namespace"], state["profile"], state["auth"]) == ("contoso", "std-2021", "sas")
@@ -49,14 +47,14 @@ class TestState:
 
     async def test_shows_sessions_and_sub_queues(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
-        send(host, "jobs", *(ServiceBusMessage(b"x", session_id=session) for session in "aab"))
+        put(host, "jobs", *(ServiceBusMessage(b"x", session_id=session) for session in "aab"))
         (jobs,) = (await control.ask("GET", "state?entity=jobs"))["entities"]
         assert (jobs["fragments"][0]["sessions"], jobs["fragments"][0]["session_count"]) == (["a", "b"], 2)
         assert jobs["sub_queues"]["deadletter"]["fragments"][0]["message_count"] == 0
 
     async def test_shows_no_bodies(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "orders")
-        send(host, "orders", ServiceBusMessage(b"the body", application_properties={"secret": "value"}))
+        put(host, "orders", ServiceBusMessage(b"the body", application_properties={"secret": "value"}))
         assert "the body" not in json.dumps(await control.ask("GET", "state"))
 
     async def test_of_one_entity_that_is_missing(self, control: Control) -> None:
@@ -68,9 +66,9 @@ class TestPurgeAndReset:
         create(host, EntityKind.QUEUE, "orders")
         create(host, EntityKind.QUEUE, "other")
         later = datetime.fromtimestamp(clock.now() + 60, UTC)
-        send(host, "orders", ServiceBusMessage(b"1"), ServiceBusMessage(b"2"))
-        send(host, "orders", ServiceBusMessage(b"3", scheduled_enqueue_time_utc=later))
-        send(host, "other", ServiceBusMessage(b"4"))
+        put(host, "orders", ServiceBusMessage(b"1"), ServiceBusMessage(b"2"))
+        put(host, "orders", ServiceBusMessage(b"3", scheduled_enqueue_time_utc=later))
+        put(host, "other", ServiceBusMessage(b"4"))
         await host.receive("orders", max_message_count=1, max_wait_time_s=1)
         assert await control.ask("POST", "purge", {"entity": "orders"}) == {"purged": 3}
         (orders, other) = (await control.ask("GET", "state"))["entities"]
@@ -84,14 +82,14 @@ class TestPurgeAndReset:
         create(host, EntityKind.TOPIC, "t")
         create(host, EntityKind.SUBSCRIPTION, "t", "a")
         create(host, EntityKind.SUBSCRIPTION, "t", "b")
-        send(host, "t", ServiceBusMessage(b"1"))
+        put(host, "t", ServiceBusMessage(b"1"))
         assert await control.ask("POST", "purge", {"entity": "t"}) == {"purged": 2}
 
     async def test_purged_queue_works_on(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
-        send(host, "jobs", ServiceBusMessage(b"1", session_id="a"))
+        put(host, "jobs", ServiceBusMessage(b"1", session_id="a"))
         await control.ask("POST", "purge")
-        send(host, "jobs", ServiceBusMessage(b"2", session_id="a"))
+        put(host, "jobs", ServiceBusMessage(b"2", session_id="a"))
         lock = await host.accept_session("jobs", "a", timeout_s=1)
         (found,) = await host.receive("jobs", max_message_count=5, max_wait_time_s=1, lock=lock)
         assert bytes(found.content) == b"2"
@@ -113,10 +111,10 @@ class TestFaults:
         create(host, EntityKind.QUEUE, "orders")
         (fault,) = (await control.ask("POST", "faults", {"kind": "down", "entity": "orders"}))["faults"]
         with pytest.raises(ServiceBusInternalError):
-            send(host, "orders", ServiceBusMessage(b"1"))
+            put(host, "orders", ServiceBusMessage(b"1"))
         assert await control.ask("GET", "faults") == {"faults": [fault]}
         assert await control.ask("DELETE", f"faults/{fault['id']}") == {"faults": []}
-        send(host, "orders", ServiceBusMessage(b"1"))
+        put(host, "orders", ServiceBusMessage(b"1"))
         await control.ask("DELETE", f"faults/{fault['id']}", status=404)
 
     @pytest.mark.parametrize(("what", "said"), [("faults?id=99", None), ("faults", {"id": 99})])

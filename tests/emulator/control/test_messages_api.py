@@ -17,8 +17,8 @@ from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from tests.emulator.amqp.client import create
-from tests.emulator.control.scene import Control, send
+from tests.emulator.amqp.client import create, put
+from tests.emulator.control.scene import Control
 from tests.emulator.requests import request
 
 DEAD = "orders/$DeadLetterQueue"
@@ -32,7 +32,7 @@ async def orders(host: BrokerHost) -> BrokerHost:
 
 class TestLook:
     async def test_messages_come_page_by_page(self, control: Control, orders: BrokerHost) -> None:
-        send(orders, "orders", *(ServiceBusMessage(str(number)) for number in range(5)))
+        put(orders, "orders", *(ServiceBusMessage(str(number)) for number in range(5)))
         first = await control.ask("GET", "messages?entity=orders&count=3")
         assert [each["preview"] for each in first["messages"]] == ["0", "1", "2"]
         second = await control.ask("GET", f"messages?entity=orders&count=3&places={first['next']}")
@@ -44,8 +44,8 @@ class TestLook:
         self, control: Control, orders: BrokerHost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         properties: dict[Any, Any] = {"Country": "IE", "price": 5}
-        send(orders, "orders", *(ServiceBusMessage("x" * 300 + " Plum") for _ in range(450)))
-        send(orders, "orders", ServiceBusMessage(b"\xff", application_properties=properties, subject="new"))
+        put(orders, "orders", *(ServiceBusMessage("x" * 300 + " Plum") for _ in range(450)))
+        put(orders, "orders", ServiceBusMessage(b"\xff", application_properties=properties, subject="new"))
 
         async def found(text: str, more: str = "") -> Any:
             said = await control.ask("GET", f"messages?entity=orders&count=100&text={text}{more}")
@@ -63,7 +63,7 @@ class TestLook:
         assert (nothing, await found("new", f"&places={place}")) == ([], ([451], None))
 
     async def test_one_message_is_shown_in_full(self, control: Control, orders: BrokerHost) -> None:
-        send(orders, "orders", ServiceBusMessage('{"a": 1}', application_properties={"p": 2}, to="x"))
+        put(orders, "orders", ServiceBusMessage('{"a": 1}', application_properties={"p": 2}, to="x"))
         shown = await control.ask("GET", "messages/1?entity=orders")
         assert shown["body"] == {"type": "data", "size_bytes": 8, "is_cut": False, "text": '{"a": 1}'}
         assert (shown["to"], shown["application_properties"][0]["name"]) == ("x", "p")
@@ -72,7 +72,7 @@ class TestLook:
 
     async def test_sessions_are_listed_with_holder_and_state(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
-        send(host, "jobs", *(ServiceBusMessage(b"x", session_id=session) for session in "aab"))
+        put(host, "jobs", *(ServiceBusMessage(b"x", session_id=session) for session in "aab"))
         lock = await host.accept_session("jobs", "a", timeout_s=1)
         host.namespace.set_session_state(Call(Operation.SESSION, clock.now()), "jobs", lock, b"state")
         await host.receive("jobs", max_message_count=1, max_wait_time_s=1, lock=lock)
@@ -167,7 +167,7 @@ class TestSend:
 
 class TestDeadLetters:
     async def _dead_letter(self, host: BrokerHost, *bodies: str) -> None:
-        send(host, "orders", *(ServiceBusMessage(body) for body in bodies))
+        put(host, "orders", *(ServiceBusMessage(body) for body in bodies))
         for received in await host.receive("orders", max_message_count=9, max_wait_time_s=1):
             call = Call(Operation.SETTLE, clock.now())
             settlement = Settlement(SettleMode.DEAD_LETTER, "bad", "very")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-from sbclient import clock
-from sbclient.amqp import encode_message
-from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator.control.namespace_state import clear
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
-from sbclient.message import ServiceBusMessage
-from tests.emulator.amqp.client import create
+from tests.emulator.amqp.client import create, put
 
 
 class TestClear:
@@ -24,7 +21,7 @@ class TestClear:
         clear(host)
         assert list(host.namespace.directory.all()) == []
         create(host, EntityKind.QUEUE, "q")
-        host.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(ServiceBusMessage("x"))])
+        put(host, "q", "x")
 
     async def test_an_entity_that_has_become_idle_is_gone_as_well(self, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "a")

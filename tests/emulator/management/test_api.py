@@ -11,7 +11,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.amqp import DateTimeOffset, TimeSpan, encode_message
-from sbclient.broker.faults import Call, Fault, FaultKind, Operation
+from sbclient.broker.faults import Fault, FaultKind
 from sbclient.broker.filters import SystemProperties, compile_filter
 from sbclient.broker.profile import PREM_2021
 from sbclient.emulator.context import NamespaceContext
@@ -24,6 +24,7 @@ from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule, SqlRuleFilter
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
+from tests.emulator.amqp.client import put
 from tests.emulator.requests import described, request, token
 
 UNLIMITED = "P10675199DT2H48M5.4775807S"
@@ -250,8 +251,7 @@ class TestGetAndDelete:
     async def test_counts_are_those_of_the_broker(self, api: ManagementApi, host: BrokerHost) -> None:
         await made(api, ("/orders", QUEUE))
         at = datetime.fromtimestamp(clock.now() + 600, UTC)
-        for message in [ServiceBusMessage(b"1"), ServiceBusMessage(b"2", scheduled_enqueue_time_utc=at)]:
-            host.namespace.send(Call(Operation.SEND, clock.now()), "orders", [encode_message(message)])
+        put(host, "orders", ServiceBusMessage(b"1"), ServiceBusMessage(b"2", scheduled_enqueue_time_utc=at))
         found = await api.answer(request("GET", "/orders"))
         counts = description(found).child("CountDetails")
         assert counts is not None
@@ -394,7 +394,7 @@ class TestForwarding:
     async def test_destination_is_a_url_outside_and_a_path_inside(self, api: ManagementApi, host: BrokerHost) -> None:
         await made(api, ("/a%2Fb", QUEUE), ("/q", described("Queue", ForwardTo="sb://localhost:5672/a/b")))
         assert fields(await api.answer(request("GET", "/q")))["ForwardTo"] == "sb://localhost:5672/a/b"
-        host.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(ServiceBusMessage(b"1"))])
+        put(host, "q", "1")
         assert fields(await api.answer(request("GET", "/a%2Fb")))["MessageCount"] == "1"
 
     @pytest.mark.parametrize("method_is_update", [False, True])

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from sbclient import clock
-from sbclient.amqp import encode_message
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
@@ -28,7 +27,7 @@ from sbclient.errors import ServiceBusConnectionError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from tests.broker.driver import DELETE, KEYS
-from tests.emulator.amqp.client import create
+from tests.emulator.amqp.client import create, put
 from tests.emulator.requests import request, token
 
 BACKLOG = "contoso/x-servicebus-transfer/0"
@@ -63,9 +62,7 @@ class Emulated:
         create(self.primary.host, EntityKind.QUEUE, path, **described)
 
     def send(self, path: str, *messages: ServiceBusMessage, context: NamespaceContext | None = None) -> None:
-        host = (context or self.primary).host
-        for message in messages:
-            host.namespace.send(Call(Operation.SEND, clock.now()), path, [encode_message(message)])
+        put((context or self.primary).host, path, *messages)
 
     async def overview(self, **how: Any) -> Any:
         answer = await self.api.answer(request("GET", "/$control/overview", **how))
