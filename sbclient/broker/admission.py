@@ -74,8 +74,9 @@ def admit(
             )
         if message.size_bytes > policy.max_message_size_bytes:
             raise MessageSizeExceededError(
-                f"message {message.message_id!r} has {message.size_bytes} bytes, "
-                f"{target.path} accepts {policy.max_message_size_bytes}: send less, or a reference to the data"
+                f"The received message (size:{message.size_bytes} bytes) exceeds the limit "
+                f"({policy.max_message_size_bytes} bytes) currently allowed on the link. Send less than message "
+                f"{message.message_id!r} to {target.path}, or a reference to the data"
             )
         check_headers(message)
     if len(messages) > 1 and (size_bytes := EncodedBatch(messages).size_bytes) > max_batch_size_bytes:

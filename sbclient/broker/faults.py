@@ -122,7 +122,7 @@ class Fault:
         if self.kind is FaultKind.SLOW:
             return NoAnswer(self.latency_s - call.waited_s)
         if self.kind is FaultKind.BUSY:
-            return ServiceBusServerBusyError(f"{place} is too busy: wait 10 seconds and try again")
+            return busy(place)
         if self.kind is FaultKind.ERROR:
             if isinstance(self.error, type):
                 return self.error(f"{place} returns the injected error")
@@ -130,6 +130,13 @@ class Fault:
         if self.entity_path is None:
             return ServiceBusConnectionError(f"{place} refuses the connection: it is down")
         return ServiceBusInternalError(f"{place} has an internal error: it is down")
+
+
+def busy(place: str) -> ServiceBusServerBusyError:
+    """The error for a request to a place that takes no more."""
+    return ServiceBusServerBusyError(
+        f"The request was terminated because {place} is being throttled. Please wait 10 seconds and try again."
+    )
 
 
 E = TypeVar("E", bound=Enum)

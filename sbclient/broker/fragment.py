@@ -443,8 +443,8 @@ class Fragment(Storage):
         token, until = self._locks.new_token(), now + self.policy.lock_duration_s
         if not self._sessions.lock(session_id, token, until):
             raise SessionCannotBeLockedError(
-                f"session {session_id!r} of {self.path} is locked by another receiver: wait until it is released, or "
-                "accept the next available session"
+                f"The requested session '{session_id}' cannot be accepted. It may be locked by another receiver. Wait "
+                f"until it is released, or accept the next available session of {self.path}"
             )
         return SessionLock(session_id, self.index, token, until)
 
@@ -462,7 +462,8 @@ class Fragment(Storage):
         session = self._sessions.get(lock.session_id)
         if session is None or session.token != lock.token:
             raise SessionLockLostError(
-                f"the lock on session {lock.session_id!r} of {self.path} has ended: accept the session again"
+                "The session lock has expired on the MessageSession. Accept a new MessageSession. "
+                f"It was the lock on session {lock.session_id!r} of {self.path}"
             )
         return session
 

@@ -90,7 +90,8 @@ class RequestGate:
         status, operation = entity.description.status, as_operation or call.operation
         if status is not EntityStatus.ACTIVE and status is not None and operation in CLOSED_TO[status]:
             raise MessagingEntityDisabledError(
-                f"{path} is {status} and rejects {operation}: update its status to {EntityStatus.ACTIVE}"
+                f"Messaging entity '{path}' is currently disabled: it is {status} and rejects {operation}, "
+                f"update its status to {EntityStatus.ACTIVE}"
             )
         self.operation_count += operation_count
         touch(entity, call.now)

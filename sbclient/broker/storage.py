@@ -100,6 +100,7 @@ class Storage(ABC):
         """Return the error for bytes that do not fit, and note their number."""
         self.usage.refused_bytes = max(self.usage.refused_bytes, size_bytes)
         return ServiceBusQuotaExceededError(
+            "The maximum entity size has been reached or exceeded. "
             f"{self.path} holds {self.usage.size_bytes} bytes in fragment {self.index} and {size_bytes} more "
             f"exceed its maximum of {self.policy.max_size_bytes}: receive messages, or make the entity larger"
         )

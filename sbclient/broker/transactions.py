@@ -126,7 +126,8 @@ class Transaction:
             )
         if self.scope is not None and self.scope != scope:
             raise InvalidOperationError(
-                f"the transaction is bound to fragment {self.scope.fragment_index} of {self.scope.path} and cannot "
+                "Local transactions cannot span multiple entities or partitions. "
+                f"The transaction is bound to fragment {self.scope.fragment_index} of {self.scope.path} and cannot "
                 f"span fragment {scope.fragment_index} of {scope.path}: use one transaction for each, "
                 "or a client with enable_cross_entity_transactions and messages of one key"
             )

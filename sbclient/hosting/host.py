@@ -238,6 +238,7 @@ class BrokerHost:
 
     def _late(self, performed: Performed[T], timeout_s: float) -> OperationTimeoutError:
         return OperationTimeoutError(
+            "The operation did not complete within the allotted timeout: "
             f"{performed.path or self.namespace.name} did not answer to {performed.operation} within "
             f"{timeout_s:g} s: the operation may have been done, so check before you try again"
         )
@@ -294,7 +295,10 @@ class BrokerHost:
         else:
             lock = await self.perform(Operation.SESSION, path, accept, timeout_s=timeout_s, front_end=front_end)
         if lock is None:
-            raise OperationTimeoutError(f"no session of {path} became available within {timeout_s:g} s")
+            raise OperationTimeoutError(
+                f"The operation did not complete within the allotted timeout: no session of {path} became available "
+                f"within {timeout_s:g} s"
+            )
         return lock
 
     def _division(self, path: str, front_end: int) -> int:

@@ -68,19 +68,20 @@ def check_batch_keys(messages: Sequence[Keyed], *, requires_duplicate_detection:
         key = partition_key_of(message, requires_duplicate_detection=requires_duplicate_detection)
         if requires_duplicate_detection and key is None:
             raise InvalidOperationError(
-                "a partitioned entity with duplicate detection requires a message_id, partition_key or session_id: "
-                "set one of them"
+                "Message to a partitioned entity with duplicate detection enabled must have either PartitionKey or "
+                "MessageId: set message_id, partition_key or session_id"
             )
         if position == 0:
             shared_key, shared_id = key, message.message_id
         elif key != shared_key:
             raise InvalidOperationError(
-                f"messages of one batch have the partition keys {shared_key!r} and {key!r}: "
-                "a partitioned entity takes one key in each batch, send one batch for each key"
+                "Batching brokered messages with distinct SessionId or PartitionKey is not supported for an entity "
+                f"with partitioning enabled: send one batch for each of the keys {shared_key!r} and {key!r}"
             )
         elif requires_duplicate_detection and message.message_id != shared_id:
             raise InvalidOperationError(
-                f"messages of one batch have the message ids {shared_id!r} and {message.message_id!r}: a partitioned "
-                "entity with duplicate detection takes one message_id in each batch, send them one by one"
+                "Batching brokered messages with distinct SessionId, PartitionKey, or MessageId is not supported for "
+                "an entity with partitioning and duplicate detection enabled: send the messages with the ids "
+                f"{shared_id!r} and {message.message_id!r} one by one"
             )
     return shared_key

@@ -64,7 +64,7 @@ def test_session_id_and_partition_key_must_not_differ(session: str | None, parti
 def test_duplicate_detection_needs_something_to_compare() -> None:
     for detectable in (message("a"), message(None, "a"), message(message_id="a")):
         assert check_batch_keys([detectable], requires_duplicate_detection=True) == "a"
-    with pytest.raises(InvalidOperationError):
+    with pytest.raises(InvalidOperationError, match="must have either PartitionKey or MessageId"):  # seen
         check_batch_keys([message()], requires_duplicate_detection=True)
     assert check_batch_keys([message()], requires_duplicate_detection=False) is None
 
@@ -73,7 +73,7 @@ def test_a_batch_shares_its_key() -> None:
     batch = [message(partition_key="a", message_id="1"), message(session_id="a", message_id="2")]
     assert check_batch_keys(batch, requires_duplicate_detection=False) == "a"
     for other in (message("b"), message(None, "b"), message(message_id="a")):
-        with pytest.raises(InvalidOperationError):
+        with pytest.raises(InvalidOperationError, match="distinct SessionId or PartitionKey is not supported"):  # seen
             check_batch_keys([*batch, other], requires_duplicate_detection=False)
 
 

@@ -19,7 +19,7 @@ from sbclient.amqp.servicebus import MANAGEMENT
 from sbclient.amqp.types import Array, Int, Symbol, longs, timestamps
 from sbclient.broker.entity import PeekCursor, SharedPeekCursor
 from sbclient.broker.entry import utc_datetime
-from sbclient.broker.faults import Call, Operation
+from sbclient.broker.faults import Call, Operation, busy
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
@@ -36,7 +36,6 @@ from sbclient.errors import (
     InvalidOperationError,
     MessageNotFoundError,
     ServiceBusError,
-    ServiceBusServerBusyError,
     SessionLockLostError,
 )
 from sbclient.rules.entity_path import split_subscription
@@ -165,7 +164,7 @@ class ManagementNode:
         peer = self._peer
         peer.check_right(f"{self._path}/{MANAGEMENT}", operation.right)
         if peer.context.wire_faults.is_busy(self._path, peer.now()):
-            raise ServiceBusServerBusyError(f"{self._path} is too busy: wait 10 seconds and try again")
+            raise busy(self._path)
         transaction = None
         if request.transaction_id is not None:
             if not operation.is_transactional:

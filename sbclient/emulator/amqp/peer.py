@@ -457,7 +457,8 @@ class Peer:
         declared = self.transactions.get(transaction_id)
         if declared is None:
             raise UnknownTransactionError(
-                f"transaction {transaction_id.hex()} is not open on this connection: declare one here first"
+                "Transaction hasn't been declared yet, or has already been discharged: declare one on this connection, "
+                f"where {transaction_id.hex()} is not open"
             )
         return declared
 

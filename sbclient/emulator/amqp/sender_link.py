@@ -29,11 +29,11 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.errors import INVALID_FIELD
 from sbclient.amqp.states import DeliveryState
-from sbclient.broker.faults import Call, Operation
+from sbclient.broker.faults import Call, Operation, busy
 from sbclient.delivery import SenderLimits
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.entities import AccessRights
-from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.hosting.host import Performed
 
 CREDIT: Final = 1_000
@@ -184,7 +184,7 @@ class SenderLink(LinkHandler):
         if transaction is not None and (via := transaction.via_to(self._path)) is not None:
             peer.check_right(via, AccessRights.SEND)
         if peer.context.wire_faults.is_busy(self._path, peer.now()):
-            raise ServiceBusServerBusyError(f"{self._path} is too busy: wait 10 seconds and try again")
+            raise busy(self._path)
         destination, via_key = self._destination, _via_key(messages[0])
         if destination is None:
             return lambda call: namespace.send(

@@ -18,12 +18,12 @@ from uuid import uuid4
 
 from sbclient import clock
 from sbclient.amqp import encode_message
-from sbclient.broker.faults import Call, Operation
+from sbclient.broker.faults import Call, Operation, busy
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.control.message_json import has_text, line_of, read_messages, whole_of
 from sbclient.emulator.control.message_store import body_at, message_at, page_of, resubmit, sessions_of
 from sbclient.emulator.net.http_messages import Request, json_body, json_object
-from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -93,7 +93,7 @@ class MessagesApi:
         def send(call: Call) -> None:
             nonlocal sent
             if self._context.wire_faults.is_busy(path, call.now):
-                raise ServiceBusServerBusyError(f"{path} is too busy: wait 10 seconds and try again")
+                raise busy(path)
             for message in messages:
                 self._host.namespace.send(call, path, [encode_message(message)])
                 sent += 1

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from sbclient import clock
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import utc_datetime
-from sbclient.broker.faults import Call, Operation
+from sbclient.broker.faults import Call, Operation, busy
 from sbclient.broker.management import Management
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.management.atom import (
@@ -77,7 +77,6 @@ from sbclient.errors import (
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
     ServiceBusError,
-    ServiceBusServerBusyError,
 )
 from sbclient.formats.description_tables import KINDS
 from sbclient.rules.entity_path import split_sub_queue
@@ -153,7 +152,7 @@ class ManagementApi:
 
     async def _respond(self, request: Request, asked: Asked) -> Response:
         if self._context.wire_faults.is_busy("/".join(request.segments), clock.now()):
-            raise ServiceBusServerBusyError(f"{self._context.name} is too busy: wait 10 seconds and try again")
+            raise busy(self._context.name)
         grant = self._grant(request)
         version = version_of(request)
         if [segment.casefold() for segment in request.segments] == [NAMESPACE_INFO]:

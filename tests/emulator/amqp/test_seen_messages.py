@@ -24,12 +24,13 @@ from sbclient.amqp import (
     encode_message,
     encode_sections,
 )
-from sbclient.amqp.performatives import Disposition, Transfer
+from sbclient.amqp.performatives import Detach, Disposition, Flow, Transfer
 from sbclient.amqp.sections import Header
 from sbclient.amqp.types import Int, Long, longs
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
-from sbclient.entities import EntityKind
+from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.entities import EntityKind, EntityStatus
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create, put
@@ -415,3 +416,36 @@ async def test_time_to_live_that_the_entity_cuts_is_written(context: NamespaceCo
         raw.write(flow(3, credit=1))
         kept = (await taken(raw))[1]
         assert (kept.header.ttl, kept.properties.absolute_expiry_time) == (3_600_000, CREATED + timedelta(hours=1))
+
+
+async def test_refusals_have_the_words_of_the_service(context: NamespaceContext, host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "off", status=EntityStatus.DISABLED)
+    create(host, EntityKind.QUEUE, "s", requires_session=True)
+    create(host, EntityKind.QUEUE, "q")
+    named = {"com.microsoft:session-filter": "a"}
+    async with raw_client(context) as other, raw_client(context) as raw:
+        await other.open()
+        other.write(receiver("r", 0, "s", filters=named))
+        assert (await other.next(Attach)).source is not None
+        await raw.open()
+        send = Sending(raw)
+        texts = []
+        for link in (sender("off", 0, "off"), receiver("held", 1, "s", filters=named)):
+            raw.write(link)
+            error = (await raw.next(Detach)).error
+            assert error is not None
+            texts.append(error.description or "")
+        raw.write(sender("q", 2, "q"))
+        assert (await raw.next(Flow)).link_credit
+        payload = encode_sections(data=[b"x"])
+        refused = [await send(2, payload, state=TransactionalState(b"unknown"))]
+        context.wire_faults.inject(WireFault(WireFaultKind.SERVER_BUSY, "q"))
+        refused.append(await send(2, payload))
+        texts += [state.error.description for state in refused]
+    wanted = [
+        "Messaging entity 'off' is currently disabled",
+        "The requested session 'a' cannot be accepted. It may be locked by another receiver. ",
+        "Transaction hasn't been declared yet, or has already been discharged",
+        "The request was terminated because q is being throttled. Please wait 10 seconds and try again.",
+    ]
+    assert [text[: len(start)] for text, start in zip(texts, wanted, strict=True)] == wanted
