@@ -474,7 +474,7 @@ def test_a_message_has_a_largest_size(broker: Driver, size: int) -> None:
     limit = broker.namespace.profile.max_message_size_bytes
     body = "x" * (limit - 8 + size)  # a data section of this length has 8 bytes around it
     if size > 0:
-        with pytest.raises(MessageSizeExceededError):
+        with pytest.raises(MessageSizeExceededError, match=r"exceeds the limit .* currently allowed on the link"):
             broker.send("q", message(body))
     else:
         broker.send("q", message(body))

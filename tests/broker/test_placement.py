@@ -355,7 +355,7 @@ def test_keyless_sends_skip_a_full_fragment_and_its_keys_are_refused(broker: Dri
     broker.partitioned()
     broker.body().policy.max_size_bytes = 1000
     broker.send("q", message("x" * 900, partition_key=KEYS[0]))
-    with pytest.raises(ServiceBusQuotaExceededError):
+    with pytest.raises(ServiceBusQuotaExceededError, match="The maximum entity size has been reached or exceeded"):
         broker.send("q", message("x" * 900, partition_key=KEYS[0]))
     for _ in range(15):
         broker.send("q", message("x" * 900))

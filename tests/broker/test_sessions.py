@@ -226,7 +226,7 @@ def test_every_operation_fails_after_the_lock_is_lost(queue: Driver) -> None:
         lock = queue.held("q", "s")
         held = queue.one(lock=lock)
         queue.wait(60)
-        with pytest.raises(SessionLockLostError):
+        with pytest.raises(SessionLockLostError, match="The session lock has expired on the MessageSession"):
             attempt(queue, lock, held)
     assert len(queue.peek("q", session_id="s")) == 2
 

@@ -374,9 +374,9 @@ def test_one_entity_only(broker: Driver) -> None:
     held = broker.one("b")
     transaction = broker.begin()
     broker.send("a", message(), transaction=transaction)
-    with pytest.raises(InvalidOperationError):
+    with pytest.raises(InvalidOperationError, match="cannot span multiple entities or partitions"):
         broker.send("b", message(), transaction=transaction)
-    with pytest.raises(InvalidOperationError):
+    with pytest.raises(InvalidOperationError, match="cannot span multiple entities or partitions"):
         broker.settle("b", held, transaction=transaction)
     broker.commit(transaction)
     assert len(broker.body("a")) == 1

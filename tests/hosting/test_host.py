@@ -375,7 +375,7 @@ async def test_a_lost_answer_to_a_receive_costs_a_delivery(running: Running) -> 
 
 async def test_a_hanging_request_ends_with_its_timeout_and_did_nothing(running: Running) -> None:
     running.host.inject(Fault(FaultKind.HANG, "q"))
-    with pytest.raises(OperationTimeoutError):
+    with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
         await running.send(message("a"), timeout_s=10)
     assert elapsed() == 10
     running.host.heal()
@@ -384,7 +384,7 @@ async def test_a_hanging_request_ends_with_its_timeout_and_did_nothing(running: 
 
 async def test_a_lost_acknowledgement_ends_with_the_timeout_and_was_stored(running: Running) -> None:
     running.host.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, "q", count=1))
-    with pytest.raises(OperationTimeoutError):
+    with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
         await running.send(message("a"), timeout_s=10)
     assert elapsed() == 10
     assert await running.receive(0) == ["a"]
@@ -397,7 +397,7 @@ async def test_a_timeout_must_exceed_15_seconds(running: Running, timeout_s: flo
         await running.send(message("a"), path="p", timeout_s=timeout_s)
         assert elapsed() == 15
     else:
-        with pytest.raises(OperationTimeoutError):
+        with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
             await running.send(message("a"), path="p", timeout_s=timeout_s)
         assert elapsed() == timeout_s
     assert await running.receive(0, path="p") == ["a"]
@@ -408,7 +408,7 @@ async def test_an_error_of_a_slow_entity_is_late_too(running: Running) -> None:
     with pytest.raises(ValueError, match="requires sessions"):
         await running.send(message("a"), path="s")
     assert elapsed() == 4
-    with pytest.raises(OperationTimeoutError):
+    with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
         await running.send(message("a"), path="s", timeout_s=1)
 
 
