@@ -210,6 +210,11 @@ def _worker(plan: Plan, random: Random) -> Plan:
     )
 
 
+def _tasks(plan: Plan, random: Random) -> Plan:
+    """Producers that write tasks of Spark; their rows have ids."""
+    return replace(plan, options=replace(plan.options, ordering="none"))
+
+
 NAMED: Final[dict[str, Callable[[Plan, Random], Plan]]] = {
     "full": _full,
     "key_rotated": _key_rotated,
@@ -217,6 +222,7 @@ NAMED: Final[dict[str, Callable[[Plan, Random], Plan]]] = {
     "prefetches_one": _prefetches_one,
     "drained_twice": _drained_twice,
     "worker": _worker,
+    "tasks": _tasks,
 }
 """Each is drawn in one of 20 runs; these names and those of `weather.KINDS` may be given together."""
 

@@ -13,9 +13,14 @@ from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
 from sbclient.errors import BacklogUnavailableError, MessageSizeExceededError, ServiceBusError
+from sbclient.message import ServiceBusMessage
 from tests.simulation.history import GAVE_UP, History, Outcome, Submission, TransactionStory, Try, reported_outcome
+from tests.simulation.plan import Lane
 from tests.simulation.program import Program
 from tests.simulation.traffic import Unit
+
+_ROWS: Final = ("single", "list", "batch")
+"""Units of which each message can be a row."""
 
 _OWN_MISTAKES: Final = ("MessageSizeExceededError", "InvalidOperationError")
 
@@ -29,6 +34,7 @@ class Producer:
         is_stored: whether a message with some uid is, or was, stored in either namespace.
         gives_up: whether it waits for some of its sends only for a while.
         sends_bursts: whether it sends what is due at one time without waiting in between.
+        writes_tasks: whether it writes what is due as the rows of a task of Spark, where it can.
     """
 
     def __init__(
@@ -40,8 +46,10 @@ class Producer:
         *,
         gives_up: bool = False,
         sends_bursts: bool = False,
+        writes_tasks: bool = False,
     ) -> None:
         self._gives_up = gives_up
+        self._writes_tasks = writes_tasks
         self._sends_bursts = sends_bursts
         self._history = history
         self._is_stored = is_stored
@@ -75,7 +83,10 @@ class Producer:
                                 partitioned = None if is_looked_up else False
                                 sender = senders[lane_name] = get(lane_name, partitioned=partitioned)
                             random = Random(program.random.getrandbits(64))
-                            group.create_task(self._send_all(name, client, sender, line, random))
+                            if self._writes_tasks and lane.kind in ("plain", "keyed", "topic"):
+                                group.create_task(self._write_all(name, client, sender, line, random))
+                            else:
+                                group.create_task(self._send_all(name, client, sender, line, random))
                 await asyncio.Event().wait()
             finally:
                 self._history.pair_events[name] = client.pair.events()
@@ -98,6 +109,54 @@ class Producer:
                     own = Random(random.getrandbits(64))
                     sending = group.create_task(self._send_unit(name, client, sender, unit, own))
                     sending.add_done_callback(partial(_take_out, line, unit))
+
+    async def _write_all(
+        self, name: str, client: ServiceBusClient, sender: ServiceBusSender, line: deque[Unit], random: Random
+    ) -> None:
+        """Write tasks, each with all that is due: a task that fails is tried again as a whole, as Spark does."""
+        while line:
+            await clock.sleep(max(0.0, self._epoch + line[0].due_s - clock.true_now()))
+            task: list[Unit] = []
+            while line and self._epoch + line[0].due_s <= clock.true_now() and line[0].kind in _ROWS:
+                task.append(line.popleft())
+            if not task:
+                await self._send_unit(name, client, sender, line[0], random)
+                line.popleft()
+                continue
+            try:
+                for _ in range(1 + task[0].tries_left):
+                    if await self._write(name, client, sender, task):
+                        break
+                    await clock.sleep(random.uniform(0.2, 8.0))
+            except asyncio.CancelledError:
+                line.extendleft(reversed(task))  # the next life writes them
+                raise
+
+    async def _write(self, name: str, client: ServiceBusClient, sender: ServiceBusSender, task: list[Unit]) -> bool:
+        """Write one task; whether it has succeeded."""
+        submissions = [submission for unit in task for submission in unit.submissions]
+        tries = [Try(self._history.now(), name) for _ in submissions]
+        first = len(self._history.attempts)
+        for submission, one in zip(submissions, tries, strict=True):
+            submission.tries.append(one)
+        outcome, error = Outcome.DOUBT, ""
+        try:
+            sent = await write_task(client, sender, task[0].lane, [one.message for one in submissions])
+            outcome = Outcome.OK
+            if sent != len(submissions):
+                self._history.violated("I17", f"a task of {len(submissions)} rows has reported {sent} as sent")
+        except ServiceBusError as failure:
+            error = type(failure).__name__
+            self._history.refused(failure)
+        finally:
+            attempts = range(first, len(self._history.attempts))
+            for one in tries:
+                one.end, one.outcome, one.error, one.attempts = self._history.now(), outcome, error, attempts
+            uids = ",".join(submission.uid for submission in submissions)
+            self._history.note(name, "task", uids, outcome, error)
+        for unit in task if outcome is Outcome.OK else ():
+            self._witness(unit)
+        return outcome is Outcome.OK
 
     async def _send_unit(
         self, name: str, client: ServiceBusClient, sender: ServiceBusSender, unit: Unit, random: Random
@@ -228,6 +287,37 @@ class Producer:
         for submission in unit.submissions:
             if not (unit.rolls_back or submission.cancelled or self._is_stored(submission.uid)):
                 self._history.violated("I2", f"{submission.uid} was acknowledged and is stored nowhere")
+
+
+async def write_task(
+    client: ServiceBusClient, sender: ServiceBusSender, lane: Lane, messages: Sequence[ServiceBusMessage]
+) -> int:
+    """Write messages as the rows of one task of Spark, without Spark; return how many it reports as sent."""
+    # Imported here: pyspark takes two seconds, and few runs have tasks.
+    from sbclient_spark.options import Destination
+    from sbclient_spark.write.options import write_options
+    from sbclient_spark.write.partition_writer import PartitionWriter
+    from sbclient_spark.write.reports import TaskReport
+    from sbclient_spark.write.row_errors import BadRecords
+    from tests.spark.encoding import encoded_row, encoded_rows
+
+    async def mixes_keys(destination: Destination) -> bool:
+        return not lane.is_partitioned
+
+    pair = {"connectionString": "memory://contoso", "secondaryConnectionString": "memory://contoso-backup"}
+    report = TaskReport(partition=0)
+    writer = PartitionWriter(
+        client,
+        lambda _: sender,
+        write_options({**pair, "topic" if lane.kind == "topic" else "queue": lane.name}),
+        mixes_keys=mixes_keys,
+        report=report,
+        bad_records=BadRecords(None, "part-0"),
+    )
+    rows = [encoded_row(position, message) for position, message in enumerate(messages)]
+    await writer.offer([encoded_rows(Destination(lane.name), rows)])
+    await writer.finish()
+    return report.sent
 
 
 def _take_out(line: deque[Unit], unit: Unit, sending: asyncio.Task[None]) -> None:

@@ -98,7 +98,7 @@ def _submission(random: Random, plan: Plan, lane: Lane, unit: Unit, position: in
     message = ServiceBusMessage(
         f"{uid}|{CANARY} {random.getrandbits(32)}",
         application_properties=_properties(random, position),
-        message_id=f"id-{uid}" if lane.kind == "dedup" or random.random() < 0.5 else None,
+        message_id=f"id-{uid}" if lane.kind == "dedup" or random.random() < 0.5 or "tasks" in plan.kinds else None,
     )
     key = f"{lane.kind[0]}-key-{unit.key}"
     if lane.kind == "session":

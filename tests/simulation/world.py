@@ -99,7 +99,15 @@ class World:
         shares = [[unit for unit in units if unit.key % plan.producers == n] for n in range(plan.producers)]
         gives_up = "caller_gives_up" in plan.kinds
         producers = [
-            Producer(share, history, epoch, self._is_stored, gives_up=gives_up, sends_bursts=plan.sends_bursts)
+            Producer(
+                share,
+                history,
+                epoch,
+                self._is_stored,
+                gives_up=gives_up,
+                sends_bursts=plan.sends_bursts,
+                writes_tasks="tasks" in plan.kinds,
+            )
             for share in shares
         ]
         consumer = Consumer(plan.lanes, history, gives_up=gives_up)

@@ -1138,4 +1138,18 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a worker counts what an earlier syphon has drained again",
         Change("worker.service:SyphonWorker._add", "self._syphon = None", ""),
     ),
+    _mutant(
+        _LOSS,
+        "a task of Spark counts rows in doubt as sent",
+        Change(
+            "sbclient_spark.write.partition_writer:PartitionWriter._send",
+            "is_in_doubt = is_in_doubt or error.is_in_doubt",
+            """
+                is_in_doubt = is_in_doubt or error.is_in_doubt
+                if is_in_doubt:
+                    self._acknowledged(rows, size, began_at)
+                    return True
+            """,
+        ),
+    ),
 )

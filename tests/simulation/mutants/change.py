@@ -12,6 +12,7 @@ from textwrap import dedent, indent
 from typing import Any, Final, TypeAlias
 
 PACKAGE: Final = "sbclient"
+SPARK: Final = "sbclient_spark"
 IGNORED: Final = {"ctx", "kind", "type_comment", "type_ignores"}
 SNIPPET_LINES: Final = 12
 
@@ -30,7 +31,8 @@ class Change:
 
     Attributes:
         place: the module below `sbclient` and the qualified name of a function or a class in it, as in
-            `client.sender:Sender.send`; only the module, for a statement outside of functions.
+            `client.sender:Sender.send`; only the module, for a statement outside of functions. Modules of
+            `sbclient_spark` begin with that name.
         old: an expression, or statements that follow one another; matches exactly once in the place.
         new: an expression or statements; empty to delete.
     """
@@ -42,7 +44,8 @@ class Change:
     @property
     def path(self) -> Path:
         """The path of the module, relative to the package."""
-        return Path(*self.place.partition(":")[0].split(".")).with_suffix(".py")
+        parts = self.place.partition(":")[0].split(".")
+        return Path(*([".."] if parts[0] == SPARK else []), *parts).with_suffix(".py")
 
     def apply(self, tree: ast.Module) -> None:
         """Change the syntax tree of the module.

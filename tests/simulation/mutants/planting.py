@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.simulation.mutants.change import PACKAGE, Misfit, Mutant, apply
+from tests.simulation.mutants.change import PACKAGE, SPARK, Misfit, Mutant, apply
 
 ROOT: Final = Path(__file__).parents[3]
 PATIENCE_S: Final = 1800.0
@@ -45,7 +45,8 @@ def misfit(mutant: Mutant) -> str:
 
 def plant(mutant: Mutant, folder: Path) -> None:
     """Put the code with the bug, and the tests beside it, into a folder."""
-    shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (PACKAGE, SPARK):
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests").symlink_to(ROOT / "tests")
     for path, source in apply(mutant, ROOT / PACKAGE).items():
         (folder / PACKAGE / path).write_text(source)
@@ -53,7 +54,9 @@ def plant(mutant: Mutant, folder: Path) -> None:
 
 def tests_beside(mutant: Mutant) -> list[str]:
     """The tests of the code that a bug changes: those of its folder, or the file named after a module outside one."""
-    paths = {change.path for change in mutant.changes}
+    paths = {
+        Path("spark", change.path.name) if SPARK in change.path.parts else change.path for change in mutant.changes
+    }
     folder = Path("tests")
     return sorted(str(folder / (path.parent if path.parent.name else f"test_{path.name}")) for path in paths)
 
