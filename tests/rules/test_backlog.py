@@ -8,14 +8,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sbclient.errors import (
-    InvalidOperationError,
-)
+from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusConnectionError
 from sbclient.rules.backlog import (
     BacklogChoice,
     Quarantine,
     backlog_queue_names,
     is_backlog_path,
+    may_recover,
     native_session_id_of,
     primary_name_of,
     session_backlog_queue_names,
@@ -239,3 +238,20 @@ def test_a_primary_name_must_be_a_segment_of_a_path(name: str) -> None:
         backlog_queue_names(name, 1)
     with pytest.raises(InvalidOperationError):
         session_backlog_queue_names(name, 1)
+
+
+def test_a_namespace_may_recover_if_one_of_its_errors_may() -> None:
+    lasting, passing = InvalidOperationError("x"), ServiceBusConnectionError("x")
+    for error, expected in (
+        (passing, True),
+        (lasting, False),
+        (ValueError(), False),
+        (None, False),
+        (BacklogUnavailableError("x", {}), False),
+        (BacklogUnavailableError("x", {"a": lasting, "b": passing}), True),
+        (BacklogUnavailableError("x", {"a": lasting, "b": BacklogUnavailableError("y", {"c": lasting})}), False),
+    ):
+        assert may_recover(error) is expected
+    outer = BacklogUnavailableError("x", {"a": lasting})
+    outer.__cause__ = passing
+    assert may_recover(outer)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.errors import InvalidOperationError
-from sbclient.rules.connection_string import ConnectionString, parse_connection_string
+from sbclient.rules.connection_string import ConnectionString, namespace_name, parse_connection_string
 
 ENDPOINT = "Endpoint=sb://contoso.servicebus.windows.net/"
 KEY = "SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0LWtleS1vZi1tYW55LWNoYXJhY3RlcnM="
@@ -115,3 +115,63 @@ def test_an_illegal_endpoint_is_refused_without_repeating_it(endpoint: str) -> N
         parse_connection_string(f"Endpoint={endpoint};SharedAccessKeyName=n;SharedAccessKey=k")
     assert "SECRET" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+KEY_LINE = "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=SECRET"
+FILE_LINE = "Endpoint=sb://h/;CredentialFile=/run/key"
+
+
+@pytest.mark.parametrize(
+    ("line", "content", "found"),
+    [
+        (FILE_LINE, KEY_LINE + "\n", ("n", "SECRET", None)),
+        (FILE_LINE, "SharedAccessSignature sig=SECRET", (None, None, "SharedAccessSignature sig=SECRET")),
+        (FILE_LINE + ";SharedAccessKeyName=m", "SECRET=", ("m", "SECRET=", None)),
+        (FILE_LINE + ";SharedAccessKeyName=m", KEY_LINE, ("n", "SECRET", None)),
+        (FILE_LINE, "SECRET", None),
+        (FILE_LINE, " \n", None),
+        (FILE_LINE, KEY_LINE + "\n" + KEY_LINE, None),
+        (FILE_LINE, KEY_LINE.replace("//h", "//other"), None),
+        (FILE_LINE, FILE_LINE, None),
+    ],
+)
+def test_a_credential_comes_from_its_file(line: str, content: str, found: tuple[str | None, ...] | None) -> None:
+    connection = parse_connection_string(line)
+    if found is None:
+        with pytest.raises(InvalidOperationError) as caught:
+            connection.with_credential(content)
+        assert "SECRET" not in str(caught.value)
+    else:
+        complete = connection.with_credential(content)
+        assert (complete.key_name, complete.key, complete.signature) == found
+
+
+@pytest.mark.parametrize(
+    "line", [KEY_LINE, KEY_LINE.replace("//h", "//[::1]:99") + ";EntityPath=q;UseDevelopmentEmulator=true"]
+)
+def test_a_line_without_its_credential_means_the_same_namespace(line: str) -> None:
+    connection = parse_connection_string(line)
+    again = parse_connection_string(connection.without_credential("/run/key"))
+    for name in ("namespace", "endpoint", "entity_path", "use_development_emulator"):
+        assert getattr(again, name) == getattr(connection, name)
+    assert (again.credential_file, again.key) == ("/run/key", None)
+    with pytest.raises(InvalidOperationError):
+        connection.without_credential("/run/a;b")
+
+
+@pytest.mark.parametrize("wrong", [FILE_LINE + ";SharedAccessKey=x", KEY_LINE.replace("=n", "=a b")])
+def test_a_credential_of_two_kinds_or_a_malformed_name_is_refused(wrong: str) -> None:
+    with pytest.raises(InvalidOperationError):
+        parse_connection_string(wrong)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("h.example", "h.example"), (" https://h:443/ ", "h"), ("sb://h:5672/", "h:5672"), ("", None), ("h/q", None)],
+)
+def test_a_namespace_is_named_by_its_host_or_url(given: str, name: str | None) -> None:
+    if name is None:
+        with pytest.raises(InvalidOperationError):
+            namespace_name(given)
+    else:
+        assert namespace_name(given) == name

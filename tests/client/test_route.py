@@ -1,0 +1,108 @@
+"""The routes of a paired sender: what goes to the primary, what to the backlog, and what remains in doubt."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from sbclient import clock
+from sbclient.broker.faults import Operation
+from sbclient.client.client import ServiceBusClient
+from sbclient.errors import (
+    BacklogUnavailableError,
+    InvalidOperationError,
+    OperationTimeoutError,
+    ScheduleUnavailableError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusQuotaExceededError,
+)
+from sbclient.message import ServiceBusMessage
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import AT_ONCE, QUEUE, SESSION_BACKLOG, diverted, encoded, options, taken, texts, waiting
+
+ORDERED = options(ordering="session", failover_interval=0)
+REFUSED = Fault(FaultKind.ERROR, error=ServiceBusQuotaExceededError, operations=[Operation.SEND])
+
+
+def of(session: str | None, number: int) -> ServiceBusMessage:
+    text = f"{session}{number}"
+    return ServiceBusMessage(text, message_id=text, session_id=session)
+
+
+async def test_sessions_of_one_transfer_take_their_own_routes(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(InvalidOperationError, match="one list for each session"):
+            await sender.send_messages([of("a", 0), of("b", 0)])
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(of("b", 1))
+        client.pair.mark_healthy(QUEUE)
+        both = encoded([of("a", 2), of("b", 2)])
+        await sender.send_encoded(both, sessions=["a", "b"])
+        await sender.send_encoded(encoded([of("b", 3)]), sessions=["b"])
+        pair.secondary.inject(REFUSED)
+        for is_down in (False, True):  # the messages of "a" were accepted, or those of neither
+            if is_down:
+                pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.SEND]))
+            with pytest.raises(ServiceBusError) as caught:
+                await sender.send_encoded(encoded([of("a", 4), of("b", 4)]), sessions=["a", "b"])
+            assert caught.value.is_in_doubt == (not is_down)
+        pair.primary.heal()
+        pair.secondary.heal()
+    assert texts(await taken(pair)) == ["a2", "a4"]
+    found = await waiting(pair, SESSION_BACKLOG)
+    assert [texts(messages) for messages in found.values()] == [["b1", "b2", "b3"]]
+
+
+async def test_a_link_that_was_open_is_attached_again_once_by_each_send(pair: MemoryPair) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        for number in range(3):
+            await sender.send_messages(of(None, number))
+            pair.primary.inject(Fault(FaultKind.DOWN, count=1))
+        pair.primary.inject(Fault(FaultKind.DOWN, count=1))
+        await sender.send_messages(of(None, 3))
+        assert client.pair.status().entities[QUEUE].diverted == 1
+    assert texts(await taken(pair)) == ["None0", "None1", "None2"]
+    assert texts(await diverted(pair)) == ["None3"]
+
+
+async def test_a_doubt_about_the_primary_remains_when_the_backlog_refuses(pair: MemoryPair) -> None:
+    pair.secondary.inject(REFUSED)
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        for kind, is_in_doubt in ((FaultKind.LOSE_ACKNOWLEDGEMENT, True), (FaultKind.BUSY, False)):
+            pair.primary.inject(Fault(kind, operations=[Operation.SEND]))
+            with pytest.raises(ServiceBusError) as caught:
+                await sender.send_messages(of(None, 1), timeout=50)
+            assert caught.value.is_in_doubt == is_in_doubt
+            pair.primary.heal()
+            client.pair.mark_healthy(QUEUE)
+
+
+async def test_what_a_failed_over_entity_offers(pair: MemoryPair, client: ServiceBusClient) -> None:
+    due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
+    async with client.get_queue_sender(QUEUE) as sender:
+        healthy = (await sender.create_message_batch()).max_size_in_bytes
+        client.pair.force_failover(QUEUE)
+        with pytest.raises(ScheduleUnavailableError):
+            await sender.schedule_messages(of(None, 1), due)
+        pair.primary.inject(Fault(FaultKind.HANG))
+        assert (await sender.create_message_batch()).max_size_in_bytes == healthy
+        for timeout in (1e-9, 5):
+            began_at = clock.monotonic()
+            pair.secondary.inject(Fault(FaultKind.HANG))
+            with pytest.raises((BacklogUnavailableError, OperationTimeoutError)):
+                await sender.send_messages(of(None, 2), timeout=timeout)
+            assert clock.monotonic() - began_at <= timeout
+    pair.secondary.heal()
+    assert await diverted(pair) == []
+
+
+async def test_limits_in_an_outage_are_those_of_the_backlog_or_an_error(pair: MemoryPair) -> None:
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        assert (await sender.create_message_batch()).max_size_in_bytes > 200_000
+        assert client.pair.status().entities[QUEUE].state == "suspect"
+    async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.create_message_batch()
