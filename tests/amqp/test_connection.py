@@ -534,10 +534,13 @@ def test_credit_granted_before_the_attach_is_sent_with_it() -> None:
     peer = Peer()
     peer.send(Begin(None, 0, 9, 9), Attach("n", 3, True, source=Source("s"), target=Target("t")))
     link = peer.events[-1].link
+    peer.send(Flow(0, 9, 0, 9, 3, None, 5, echo=True))
     peer.send(Flow(0, 9, 0, 9, 3, None, 7))
     assert link.credit == 0
+    peer.answers()
     link.accept()
     assert peer.raw(EMPTY_FRAME) == [CreditGranted(link, 7, False)]
+    assert [type(answer) for answer in peer.answers()] == [Attach, Flow]
 
 
 def test_drain_uses_or_returns_the_credit() -> None:
@@ -602,6 +605,14 @@ def test_drain_may_return_the_credit_without_using_it_up() -> None:
     peer.answers()
     assert peer.send(Flow(0, 9, 0, 9, 0, 0, 0, drain=True)) == [LinkDrained(link)]
     assert link.credit == 0
+    link.grant(2)
+    link.grant(10, drain=True)  # what was granted before does not limit it
+    for number in range(3):
+        peer.transfer(number=number)
+    assert peer.send(Flow(3, 9, 0, 9, 0, 3, 7)) == []  # no answer to a drain
+    assert link.credit == 7
+    assert peer.send(Flow(3, 9, 0, 9, 0, 3, 0, drain=True)) == [LinkDrained(link)]
+    assert (link.credit, link.delivery_count) == (0, 3)
 
 
 def test_flow_with_echo_is_answered() -> None:
@@ -647,6 +658,7 @@ def test_tag_beyond_32_bytes_is_refused() -> None:
     link, _ = pipe.sending()
     with pytest.raises(InvalidOperationError):
         link.send(MESSAGE, tag=bytes(33))
+    link.send(MESSAGE, tag=bytes(32))
 
 
 # Deliveries in pieces -----------------------------------------------------------------------------------------------
@@ -948,6 +960,26 @@ def test_answer_to_a_drain_follows_the_transfers_that_are_held() -> None:
     pipe.flow()
     assert [type(event) for event in pipe.client_events[-8:]] == [*7 * [DeliveryReceived], LinkDrained]
     assert (end.credit, end.delivery_count, out.credit, out.delivery_count) == (0, 10, 0, 10)
+
+
+def test_answer_to_a_drain_that_waits_is_given_once_and_not_after_another_grant() -> None:
+    for grants_again in (True, False):
+        peer = Peer()
+        link = peer.attached(receives=True)
+        peer.send(Flow(0, 1, 0, 9, 0, 0, 5, drain=True))
+        for number in range(2):
+            link.send(MESSAGE, tag=bytes([number]))
+        link.drained()
+        if grants_again:
+            peer.send(Flow(1, 0, 0, 9, 0, 0, 7))
+        peer.answers()
+        peer.send(Flow(1, 1, 0, 9))  # the window opens for the other transfer
+        drains = [answer.drain for answer in peer.answers() if isinstance(answer, Flow)]
+        assert (drains, link.credit) == (([], 5) if grants_again else ([True], 0))
+        peer.send(Flow(2, 0, 0, 9, 0, link.delivery_count, 5))
+        link.send(MESSAGE, tag=b"c")
+        peer.send(Flow(2, 5, 0, 9))
+        assert link.credit == 4  # the drain is over
 
 
 def test_frames_in_flight_are_taken_off_the_window() -> None:
@@ -1324,6 +1356,15 @@ def test_frames_after_our_close_are_ignored_until_the_peers() -> None:
     assert peer.transfer() == []
     assert peer.send(Begin(None, 0, 1, 1), channel=9) == []
     assert peer.send(Close()) == [ConnectionClosed(None, False)]
+
+
+def test_silent_server_is_dropped_after_twice_the_timeout() -> None:
+    pipe = Pipe(client=replace(CLIENT, idle_timeout_s=30.0))
+    pipe.session()
+    pipe.client.pass_time(now=NOW + 59.9)
+    assert not pipe.client.is_over
+    pipe.client.pass_time(now=NOW + 60.0)
+    assert pipe.client.is_over
 
 
 def test_silent_client_is_dropped_after_the_timeout() -> None:
