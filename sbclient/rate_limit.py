@@ -68,7 +68,6 @@ class RateLimits:
 
     Attributes:
         total: the limiter of all sends.
-        is_limited: whether any rate is set.
         group_messages: the number of messages that may be sent at once.
     """
 
@@ -76,7 +75,6 @@ class RateLimits:
         self._own_rate = limits.max_messages_per_second_per_destination
         self._own: OrderedDict[str, RateLimiter] = OrderedDict()
         rates = [rate for rate in (limits.max_messages_per_second, self._own_rate) if rate is not None]
-        self.is_limited = bool(rates)
         self.total = RateLimiter(limits.max_messages_per_second, None)
         self.group_messages = max(1, min([GROUP_MESSAGES, *(int(rate * GROUP_S) for rate in rates)]))
 

@@ -23,7 +23,7 @@ A server runs one `Connection` for each socket. Without error handling and timer
                     link.settle_many(deliveries, state, settled=True)
         writer.write(connection.bytes_to_send(now=clock.now()))                   # after every call as well
 
-The owner also calls `pass_time` at `next_deadline()`, and stops reading while `pending_bytes` is large. If the peer
+The owner also calls `pass_time` at `next_deadline()`, and stops reading while its bytes are not written. If the peer
 breaks a rule, the engine closes the link, session or connection and emits `LinkDetached`, `SessionEnded` or
 `ConnectionClosed`; `next_event` never raises. `ConnectionOptions` bounds the memory that a peer can make this side use.
 All events are in `amqp.events`.

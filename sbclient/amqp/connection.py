@@ -184,7 +184,7 @@ class Connection:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait for `bytes_to_send` or for the peer's windows. While there are many, stop reading."""
+        """Bytes that wait for `bytes_to_send` or for the peer's windows."""
         return self._output_bytes + sum(session.held_bytes for session in self._sessions.values())
 
     @property

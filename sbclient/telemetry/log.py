@@ -35,9 +35,6 @@ class Logger:
     def __init__(self, name: str) -> None:
         self._standard = logging.getLogger(name)
 
-    def debug(self, event: str, message: str, /, **facts: Any) -> None:
-        self.log(logging.DEBUG, event, message, **facts)
-
     def info(self, event: str, message: str, /, **facts: Any) -> None:
         self.log(logging.INFO, event, message, **facts)
 
