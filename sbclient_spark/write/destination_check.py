@@ -56,6 +56,8 @@ class DestinationFacts:
 UNKNOWN: Final = DestinationFacts()
 
 _answers: dict[tuple[object, str], tuple[float, DestinationFacts]] = {}
+_warned: set[tuple[object, str]] = set()
+"""Connections and problems that this process has logged; a stream is checked for each micro-batch."""
 
 
 def check_destination(
@@ -117,6 +119,9 @@ def _check_duplicates(options: WriteOptions, facts: DestinationFacts, makes_rand
         return
     if requirement == "error":
         raise InvalidOperationError(f"requireDuplicateDetection is 'error': {problem}")
+    if (key := (options.connection, problem)) in _warned:
+        return
+    _warned.add(key)
     log_event(
         "destination.may_duplicate",
         "messages may arrive twice: {reason}",

@@ -62,10 +62,16 @@ def test_an_unsuitable_destination_is_rejected(facts: DestinationFacts, changes:
         (DestinationFacts(), "warn", True),
     ],
 )
-def test_a_destination_that_may_keep_duplicates_is_logged(
-    facts: DestinationFacts, demand: str, is_logged: bool, caplog: pytest.LogCaptureFixture
+def test_a_destination_that_may_keep_duplicates_is_logged_once(
+    facts: DestinationFacts,
+    demand: str,
+    is_logged: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check(facts, requireDuplicateDetection=demand)
+    monkeypatch.setattr(f"{check_destination.__module__}._warned", set())
+    for _ in range(2):  # a stream is checked for each micro-batch
+        check(facts, requireDuplicateDetection=demand)
     assert [vars(record)["event_name"] for record in caplog.records] == ["destination.may_duplicate"] * is_logged
 
 
