@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterator,
     Sequence,
 )
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from sbclient import clock
 from sbclient.entities import EntityAddress, EntityKind
@@ -34,6 +32,7 @@ from sbclient.message import (
 from sbclient.pairing.pair import Pair
 from sbclient.rules.entity_path import dead_letter_path
 from sbclient.rules.envelope import path_of
+from sbclient.tasks import gather
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.dead_letters import TIMEOUT_S, DeadLetters, Selection, everything, pages
@@ -140,7 +139,7 @@ class Backlog:
         await self._pair.backlog.wait(TIMEOUT_S)
         queues = self.queues if queues is None else queues
         works = [self._view(queue, limit, only_dead=queue in only_dead) for queue in queues]
-        return await _gather(works)
+        return await gather(works)
 
     async def watch(
         self,
@@ -292,26 +291,12 @@ class Backlog:
                 return await work(DeadLetters(self._pair.secondary, name, on_done=self._count))
             return 0
 
-        return sum(await _gather(list(map(handle, chosen))))
+        return sum(await gather(list(map(handle, chosen))))
 
     def _count(self, number: int) -> None:
         self._counted += number
         if self._on_progress is not None:
             self._on_progress(self._counted)
-
-
-async def _gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run coroutines concurrently; the first error cancels the others and is raised.
-
-    A TaskGroup would drop a cancellation of the caller if a task fails at that time.
-    """
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _with_reason(reason: str | None) -> Selection:

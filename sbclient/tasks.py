@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from sbclient import clock
@@ -90,3 +90,17 @@ class OwnedTasks:
             else:
                 await clock.wait(ending, _LOOK_AGAIN_S)
             ending = [task for task in ending if not task.done()]
+
+
+async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines concurrently; the first error cancels the others and is raised.
+
+    A TaskGroup of Python 3.11 and 3.12 drops a cancellation of the caller if a task fails at that time.
+    """
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,11 +12,11 @@ from sbclient.amqp import EncodedBatch
 from sbclient.amqp.encode import sized_map
 from sbclient.amqp.encoded import encode_entries, encoded_content
 from sbclient.amqp.sections import APPLICATION_PROPERTIES, map_entries
-from sbclient.backlog import Backlog, _gather
+from sbclient.backlog import Backlog
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import ServiceBusSubQueue
-from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusConnectionError
+from sbclient.errors import InvalidOperationError, OperationTimeoutError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
@@ -233,20 +233,6 @@ async def _renew(receiver: ServiceBusReceiver, message: ServiceBusReceivedMessag
     while True:
         await clock.sleep(20)
         await receiver.renew_message_lock(message)
-
-
-async def test_cancelling_a_survey_that_fails_at_that_time_ends_it() -> None:
-    async def fails_when_cancelled() -> None:
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            raise ServiceBusConnectionError("the client was closed") from None
-
-    survey = asyncio.ensure_future(_gather([fails_when_cancelled()]))
-    await asyncio.sleep(0)
-    survey.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await survey
 
 
 @pytest.mark.parametrize("recorded", BACKLOG[:4], ids=str)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sbclient import clock
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import OwnedTasks, gather
 
 
 async def fail() -> None:
@@ -103,3 +103,17 @@ async def test_a_task_that_was_asked_to_end_is_not_asked_again() -> None:
     await tasks.close()
     assert tidied == [4.0]
     tasks.end(task)
+
+
+async def test_cancelling_gathered_tasks_that_fail_at_that_time_ends_them() -> None:
+    async def fails_when_cancelled() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ZeroDivisionError from None
+
+    gathered = asyncio.ensure_future(gather([fails_when_cancelled()]))
+    await asyncio.sleep(0)
+    gathered.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gathered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final, Literal
@@ -15,6 +14,7 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.rules.backlog import may_recover
+from sbclient.tasks import gather
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import Administration
 
@@ -89,9 +89,7 @@ async def provision(
             log.warning("backlog.not_usable", "backlog queue {queue!r} is not usable: {error}", queue=name, error=error)
             causes[name] = error
 
-    async with asyncio.TaskGroup() as group:
-        for name in names:
-            group.create_task(make(name))
+    await gather(map(make, names))
     if not usable:
         raise BacklogUnavailableError(f"no backlog queue below {prefix!r} can be used or created", causes)
     if causes and requires_session:
