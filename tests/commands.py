@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from typer.testing import CliRunner, Result
 
 from sbclient.cli.app import make_app
 
+ROOT: Final = Path(__file__).parents[1]
 _MAIN: Final = ("-c", "from sbclient.cli import main; main()")
 
 SBCLIENT: Final = [sys.executable, *_MAIN]
 STRICT_SBCLIENT: Final = [sys.executable, "-W", "error", *_MAIN]
 """The same, where a warning is an error."""
+
+
+def start(*arguments: str, is_strict: bool = True, **options: Any) -> subprocess.Popen[str]:
+    """Start a command in another process, with pipes for its output.
+
+    Args:
+        is_strict: a warning is an error.
+        options: of `Popen`; `env` is added to the variables of this process.
+    """
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | options.pop("env", {})
+    chosen = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", **options}
+    return subprocess.Popen([*(STRICT_SBCLIENT if is_strict else SBCLIENT), *arguments], env=variables, **chosen)
 
 
 def call(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
-from tests.cli.watched_demo import COMMAND, Demo
+from tests.cli.watched_demo import Demo
+from tests.commands import start
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,8 @@ def test_ctrl_c_before_the_end_has_status_130() -> None:
 
 def test_port_in_use_is_one_line(demo: Demo) -> None:
     port = demo.url.rpartition(":")[2].strip("/")
-    run = subprocess.run([*COMMAND, "--page-port", port], capture_output=True, encoding="utf-8", check=False)
+    with start("demo", "--page", "--page-port", port) as run:
+        said = run.communicate()[1]
     assert run.returncode == 2
-    assert port in run.stderr
-    assert "Traceback" not in run.stderr
+    assert port in said
+    assert "Traceback" not in said

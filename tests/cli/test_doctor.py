@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ from sbclient.entities import AccessRights, AuthorizationRule
 from sbclient.errors import ServiceBusQuotaExceededError
 from sbclient.testing import Fault, FaultKind, Operation, served
 from sbclient.worker import diagnosis
-from tests.commands import SBCLIENT, call
+from tests.commands import call, start
 
 pytestmark = pytest.mark.slow  # uses sockets and processes
 
@@ -53,10 +51,8 @@ class Pair:
     @contextmanager
     def worker(self) -> Iterator[tuple[str, Callable[[str], object]]]:
         """Run a syphon; the value is the address of its HTTP port and a function that waits for an event of its log."""
-        command = [*SBCLIENT, "syphon", "--http-port", "0", "--primary-name", "contoso"]
-        with subprocess.Popen(
-            [*command, "--provision"], stderr=subprocess.PIPE, encoding="utf-8", env=os.environ | self.variables
-        ) as process:
+        words = ["syphon", "--http-port", "0", "--primary-name", "contoso", "--provision"]
+        with start(*words, is_strict=False, stdout=None, env=self.variables) as process:
             assert process.stderr is not None
             lines = process.stderr
 

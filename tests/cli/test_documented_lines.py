@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +14,7 @@ from typer.main import get_command
 
 from sbclient.cli.app import COMMANDS, make_app
 from tests.cli.calling import run_line
-from tests.commands import SBCLIENT
+from tests.commands import start
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -67,12 +66,8 @@ def test_the_documented_emulator_starts(tmp_path: Path) -> None:
     """On ports that are free, since those that are shown may not be."""
     line, *_ = [line for line in lines_in(ROOT / "docs" / "emulator.md") if line.startswith("sbclient emulator")]
     words = re.sub(r":\d+", ":0", line).split()[1:]
-    process = subprocess.Popen(
-        [*SBCLIENT, *words, "--http-port", "0"],
-        stdout=subprocess.PIPE,
-        env={"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"},
-        text=True,
-    )
+    variables = {"XDG_CACHE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    process = start(*words, "--http-port", "0", is_strict=False, stderr=None, env=variables)
     assert process.stdout is not None
     with process.stdout:
         seen = ""

@@ -14,11 +14,9 @@ from typing import Final
 import pytest
 
 from sbclient.cli.common import Exit
-from tests.commands import SBCLIENT
+from tests.commands import start
 
-ROOT: Final = Path(__file__).parents[2]
 VARIABLES: Final = {
-    "PYTHONPATH": str(ROOT),
     "SERVICEBUS_CONNECTION_STRING": "memory://startup",
     "SERVICEBUS_SECONDARY_CONNECTION_STRING": "memory://startup-backup",
 }
@@ -35,15 +33,8 @@ pytestmark = [
 
 
 def started(*arguments: str, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*SBCLIENT, *arguments],
-        stdin=subprocess.PIPE,  # stays open until the end
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        env=os.environ | VARIABLES,
-        preexec_fn=before,
-    )
+    # stdin stays open until the end
+    return start(*arguments, is_strict=False, stdin=subprocess.PIPE, env=VARIABLES, preexec_fn=before)
 
 
 def wait_until_held(process: subprocess.Popen[str]) -> None:
@@ -108,14 +99,7 @@ def test_the_line_is_text_without_json() -> None:
 
 def test_sigterm_at_a_question_ends_the_command() -> None:
     parent, child = os.openpty()
-    process = subprocess.Popen(
-        [*SBCLIENT, "admin", "delete", "queue", "orders"],
-        stdin=child,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        env=os.environ | VARIABLES,
-    )
+    process = start("admin", "delete", "queue", "orders", is_strict=False, stdin=child, env=VARIABLES)
     wait_until_held(process)
     time.sleep(1.5)
     process.send_signal(signal.SIGTERM)

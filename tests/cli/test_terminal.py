@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -21,12 +20,10 @@ from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.emulator import Emulator
 from sbclient.testing import Fault, FaultKind, Operation, served
 from tests.cli.calling import on
-from tests.commands import STRICT_SBCLIENT
+from tests.commands import ROOT, STRICT_SBCLIENT, start
 from tests.limit import HANG_S
 
 pytestmark = pytest.mark.slow  # starts many processes
-
-ROOT: Final = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -43,8 +40,7 @@ def emulator() -> Iterator[Emulator]:
 
 def environment(emulator: Emulator) -> dict[str, str]:
     primary, secondary = emulator.connection_strings.values()
-    return os.environ | {
-        "PYTHONPATH": str(ROOT),
+    return {
         "SERVICEBUS_CONNECTION_STRING": primary,
         "SERVICEBUS_SECONDARY_CONNECTION_STRING": secondary,
         "TERM": "xterm",
@@ -57,14 +53,9 @@ class Terminal:
 
     def __init__(self, emulator: Emulator, *arguments: str, stdout: int | None = None) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [*STRICT_SBCLIENT, *arguments],
-            stdin=slave,
-            stdout=slave if stdout is None else stdout,
-            stderr=slave,
-            env=environment(emulator),
-            start_new_session=True,
-        )
+        out = slave if stdout is None else stdout
+        env = environment(emulator)
+        self.process = start(*arguments, stdin=slave, stdout=out, stderr=slave, env=env, start_new_session=True)
         os.close(slave)
         self.seen = ""
 
@@ -236,17 +227,12 @@ def test_progress_is_shown_after_one_second(emulator: Emulator, tmp_path: Path) 
 def test_closed_pipe_ends_the_command_quietly(emulator: Emulator, command: tuple[str, ...]) -> None:
     put(emulator, *map(str, range(900)))  # more than fits into the pipe
     name, *options = command
-    process = subprocess.Popen(
-        [*STRICT_SBCLIENT, name, "--queue", "orders", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(emulator),
-    )
+    process = start(name, "--queue", "orders", *options, env=environment(emulator))
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.stderr.read() == b""
+    assert process.stderr.read() == ""
     process.stderr.close()
     assert process.wait() == 1
     assert counts(emulator, "orders") > 0
@@ -259,7 +245,7 @@ def test_receive_ends_with_its_reader_while_no_message_arrives(emulator: Emulato
         ["bash", "-c", f"{shlex.join(receive)} | head -n 1; echo ${{PIPESTATUS[@]}}"],
         capture_output=True,
         text=True,
-        env=environment(emulator),
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment(emulator),
         check=True,
     )
     first, statuses = ended.stdout.splitlines()
@@ -270,11 +256,7 @@ def test_receive_ends_with_its_reader_while_no_message_arrives(emulator: Emulato
 
 def test_message_that_its_reader_has_not_taken_is_released(emulator: Emulator) -> None:
     put(emulator, "one", "two")
-    process = subprocess.Popen(
-        [*STRICT_SBCLIENT, "receive", "--queue", "orders", "--follow"],
-        stdout=subprocess.PIPE,
-        env=environment(emulator),
-    )
+    process = start("receive", "--queue", "orders", "--follow", stderr=None, env=environment(emulator))
     assert process.stdout is not None
     os.read(process.stdout.fileno(), 1)
     process.stdout.close()
@@ -286,11 +268,8 @@ def test_message_that_its_reader_has_not_taken_is_released(emulator: Emulator) -
 def test_messages_that_do_not_fit_into_a_closed_pipe_are_not_completed(emulator: Emulator, unbuffered: str) -> None:
     for _ in range(5):
         put(emulator, *["x" * 5_000] * 30)
-    process = subprocess.Popen(
-        [*STRICT_SBCLIENT, "receive", "--queue", "orders", "--follow"],
-        stdout=subprocess.PIPE,
-        env=environment(emulator) | {"PYTHONUNBUFFERED": unbuffered},
-    )
+    variables = environment(emulator) | {"PYTHONUNBUFFERED": unbuffered}
+    process = start("receive", "--queue", "orders", "--follow", stderr=None, env=variables)
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-from typing import Final
 
-from tests.commands import STRICT_SBCLIENT
-
-COMMAND: Final = [*STRICT_SBCLIENT, "demo", "--page"]
+from tests.commands import start
 
 
 class Demo:
@@ -20,9 +16,7 @@ class Demo:
     """
 
     def __init__(self, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
-        )
+        self._process = start("demo", "--page", *arguments)
         assert self._process.stdout is not None
         found = None
         while found is None and (line := self._process.stdout.readline()):

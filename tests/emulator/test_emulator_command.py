@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
@@ -21,7 +20,8 @@ import pytest
 from sbclient.cli.emulator import _connection_strings
 from sbclient.emulator import Emulator
 from sbclient.rules.shared_access_signature import sign
-from tests.commands import SBCLIENT, call
+from tests import commands
+from tests.commands import call
 from tests.fresh_process import output_of
 
 pytestmark = pytest.mark.slow  # starts many processes
@@ -38,11 +38,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     processes: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)} | variables
-        command = [*SBCLIENT, "emulator", *arguments]
-        process = subprocess.Popen(
-            command, env=environment, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        environment = {"XDG_CACHE_HOME": str(tmp_path)} | variables
+        process = commands.start("emulator", *arguments, is_strict=False, env=environment, cwd=tmp_path)
         processes.append(process)
         return process
 
