@@ -17,11 +17,11 @@ from uuid import UUID
 from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
+    Accepted,
     AmqpError,
     IncomingDelivery,
     IncomingLink,
     Properties,
-    Released,
     Sections,
     Source,
     Target,
@@ -38,7 +38,7 @@ from sbclient.errors import ServiceBusCommunicationError, ServiceBusError
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.links import LinkEnd, Wire
+from sbclient.transport.amqp.links import LinkEnd, Wire, inner_outcome
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.amqp.waiter import own_error
 
@@ -74,9 +74,9 @@ class _Request(Transfer):
         self.message_id = message_id
 
     def answer(self, state: DeliveryState | None) -> None:
-        """Handle the outcome of the request. Only a rejection or release is final: an accepted request has a reply."""
-        outcome = getattr(state, "outcome", state)
-        if getattr(outcome, "error", None) is not None or isinstance(outcome, Released):
+        """Handle the outcome of the request. One that is not accepted is final: an accepted request has a reply."""
+        outcome = inner_outcome(state)
+        if outcome is not None and not isinstance(outcome, Accepted):
             super().answer(state)
 
 

@@ -6,11 +6,21 @@ from typing import Any
 import pytest
 
 from sbclient import ServiceBusMessage, clock
-from sbclient.amqp import AmqpError, ConnectionOptions, IncomingDelivery, Rejected, Released, Sections
+from sbclient.amqp import (
+    RELEASED,
+    AmqpError,
+    ConnectionOptions,
+    EncodedBatch,
+    IncomingDelivery,
+    Rejected,
+    Released,
+    Sections,
+)
 from sbclient.amqp.states import Modified
 from sbclient.delivery import SenderLimits
 from sbclient.errors import (
     InvalidOperationError,
+    MessageSizeExceededError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusAuthenticationError,
@@ -407,6 +417,41 @@ async def test_connection_lost_after_a_request_was_taken_leaves_it_in_doubt(
     assert caught.value.is_in_doubt
 
 
+@pytest.mark.parametrize("link", [0, 1])
+async def test_request_fails_at_once_when_one_of_its_two_links_is_lost(
+    service: Service, transport: AmqpTransport, link: int
+) -> None:
+    sender = transport.open_sender("orders")
+    for _ in range(2):  # each time both are attached again
+        service.replies["com.microsoft:schedule-message"] = lambda body: None
+        scheduling = asyncio.create_task(sender.schedule(batch_of(message()), timeout_s=60))
+        await clock.sleep(1)
+        service.end.links["orders/$management"][-2 + link].detach(AmqpError("amqp:internal-error", "moved"))
+        service.end.flush()
+        began_at = clock.monotonic()
+        with pytest.raises(ServiceBusError) as caught:
+            await scheduling
+        assert (caught.value.is_in_doubt, clock.monotonic()) == (True, began_at)
+        service.replies["com.microsoft:schedule-message"] = lambda body: (200, None, {"sequence-numbers": [7]})
+        assert await sender.schedule(batch_of(message()), timeout_s=60) == [7]
+    assert service.end.attached.count("orders") == 1
+
+
+@pytest.mark.parametrize(
+    "outcome", [RELEASED, Modified(delivery_failed=True), Rejected(None), Rejected(AmqpError("amqp:not-allowed", "no"))]
+)
+async def test_request_that_is_not_taken_fails_at_once(
+    service: Service, transport: AmqpTransport, outcome: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = transport.open_sender("orders")
+    await sender.open(timeout_s=10)
+    monkeypatch.setattr(service.end, "_receive", lambda delivery: delivery.settle(outcome))
+    began_at = clock.monotonic()
+    with pytest.raises(ServiceBusError) as caught:
+        await sender.schedule(batch_of(message()), timeout_s=60)
+    assert (caught.value.is_in_doubt, clock.monotonic()) == (False, began_at)
+
+
 async def test_closing_a_sender_fails_its_pending_sends(service: Service, transport: AmqpTransport) -> None:
     service.on_transfer = hold
     service.credit = 2
@@ -421,6 +466,31 @@ async def test_closing_a_sender_fails_its_pending_sends(service: Service, transp
         assert caught.value.is_in_doubt == is_in_doubt
     with pytest.raises(InvalidOperationError):
         await sender.send(batch_of(message()), timeout_s=10)
+
+
+async def test_transfers_are_checked_against_the_limits_of_the_link_that_they_waited_for(
+    service: Service, transport: AmqpTransport
+) -> None:
+    def check(batch: EncodedBatch, limits: SenderLimits) -> None:
+        if batch.largest_bytes > limits.max_message_size_bytes:
+            raise MessageSizeExceededError("too large")
+
+    sender = transport.open_sender("orders", check)
+    for limit in (3_000, 2_000):
+        service.max_message_size = limit
+        sends = [sender.send(batch_of(message("x" * size)), timeout_s=10) for size in (limit, 10)]
+        for _ in range(2):
+            with pytest.raises(MessageSizeExceededError):
+                await sends[0]
+            await sends[1]
+            sends = [sender.send(batch_of(message("x" * size)), timeout_s=10) for size in (limit, limit - 100)]
+        with pytest.raises(MessageSizeExceededError):
+            await sends[0]
+        await sends[1]
+        with pytest.raises(MessageSizeExceededError):
+            await sender.schedule(batch_of(message("x" * limit)), timeout_s=10)
+        assert len(service.end.transfers) == 3
+        service.end.cut()
 
 
 async def test_answers_to_unknown_deliveries_change_nothing(service: Service, transport: AmqpTransport) -> None:

@@ -321,6 +321,20 @@ async def test_links_of_cross_entity_transactions_share_a_session_behind_the_coo
     await transport.close()
 
 
+async def test_link_that_the_service_detaches_leaves_the_others_of_its_session(service: Service) -> None:
+    transport = service.transport(is_cross_entity=True)
+    senders = [transport.open_sender(path) for path in ("in", "out")]
+    for turn in range(2):
+        for sender in senders:
+            await sender.send(batch_of(X), timeout_s=10)
+        assert [service.end.attached.count(path) for path in ("in", "out")] == [1 + turn, 1]
+        service.end.link("in").detach(AmqpError("amqp:link:detach-forced", "idle"))
+        service.end.flush()
+        await asyncio.sleep(1)
+        assert [sender.is_open for sender in senders] == [False, True]
+    await transport.close()
+
+
 async def test_receiver_of_cross_entity_transactions_is_the_first_link_again_after_a_loss(service: Service) -> None:
     transport = service.transport(is_cross_entity=True)
     receiver, sender = transport.open_receiver("in/Subscriptions/s"), transport.open_sender("out")
