@@ -421,6 +421,21 @@ async def test_settlement_is_stated_unsettled_and_confirmed(
     assert (stated.state, stated.settled) == (outcome, False)
 
 
+async def test_settlement_that_is_confirmed_twice_is_confirmed_once(service: Service, transport: AmqpTransport) -> None:
+    def confirm_twice(event: DispositionReceived) -> None:
+        if not event.settled:
+            event.delivery.settle(ACCEPTED, settled=False)
+            event.delivery.settle(ACCEPTED)
+
+    service.on_disposition = confirm_twice
+    receiver = transport.open_receiver("orders")
+    for body in "ab":
+        store(service, body)
+        (message,) = await receive(receiver, 1)
+        await receiver.settle(message, COMPLETE, timeout_s=10)
+    assert len(service.ends) == 1
+
+
 async def test_refused_settlement_raises_the_condition(service: Service, transport: AmqpTransport) -> None:
     error = AmqpError("com.microsoft:message-lock-lost", "gone")
     service.on_disposition = lambda event: event.delivery.settle(Rejected(error))
@@ -485,6 +500,14 @@ async def test_settlement_that_left_before_the_loss_stays_in_doubt_if_the_token_
     with pytest.raises(MessageLockLostError) as caught:
         await receiver.settle(message, COMPLETE, timeout_s=10)
     assert caught.value.is_in_doubt
+    store(service, "b")
+    (message,) = await receive(receiver, 1)
+    settling = asyncio.create_task(receiver.settle(message, COMPLETE, timeout_s=10))
+    await asyncio.sleep(0)
+    service.end.cut()  # before the disposition was written
+    with pytest.raises(MessageLockLostError) as caught:
+        await settling
+    assert not caught.value.is_in_doubt
 
 
 async def test_cancelled_settlement_leaves_the_link_usable(service: Service, transport: AmqpTransport) -> None:

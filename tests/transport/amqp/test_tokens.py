@@ -57,6 +57,7 @@ async def test_request_names_kind_and_audience(service: Service, transport: Amqp
     assert arguments["type"] == "servicebus.windows.net:sastoken"
     assert arguments["name"] == "amqps://contoso/orders"
     assert body.startswith("SharedAccessSignature ")
+    assert arguments["expiration"].timestamp() == pytest.approx(clock.now() + 3600, abs=1)
 
 
 async def test_signed_token_proves_itself_to_the_emulator() -> None:

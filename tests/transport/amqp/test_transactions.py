@@ -280,6 +280,18 @@ async def test_commit_after_the_connection_was_lost_did_not_happen(service: Serv
     with pytest.raises(ServiceBusConnectionError) as caught:
         await transaction.commit(timeout_s=10)
     assert not caught.value.is_in_doubt
+    assert len(service.ends) == 1
+    assert "rolled it back" in str(caught.value)
+
+
+async def test_rollback_waits_for_its_answer_no_longer_than_it_may(service: Service, transport: AmqpTransport) -> None:
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=transaction)
+    service.answers_control = False
+    began_at = asyncio.get_running_loop().time()
+    await transaction.rollback(timeout_s=5)
+    assert asyncio.get_running_loop().time() - began_at == 5
+    assert service.controls[-1] == Discharge(TXN, True)
 
 
 async def test_rollback_succeeds_although_the_connection_is_lost(service: Service, transport: AmqpTransport) -> None:
