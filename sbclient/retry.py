@@ -77,41 +77,33 @@ class RetryPolicy:
         """Return when an operation must end, in monotonic seconds; None = the timeout of the options."""
         return clock.monotonic() + (self.options.timeout if timeout_s is None else timeout_s)
 
-    def run(
+    async def run(
         self,
         attempt: Attempt[T],
         *,
         deadline: float,
-        interrupt: asyncio.Event | None = None,
-        retries: int | None = None,
-    ) -> Awaitable[T]:
-        """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes."""
-        left_s = deadline - clock.monotonic()
-        if left_s <= 0:
-            raise NotTriedError("the timeout passed before the operation began: allow more time")
-        first = attempt(self.attempt_s(left_s, retries))
-        return self.resume(first, attempt, deadline=deadline, interrupt=interrupt, retries=retries)
-
-    async def resume(
-        self,
-        first: Awaitable[T],
-        attempt: Attempt[T],
-        *,
-        deadline: float,
+        first: Awaitable[T] | None = None,
         interrupt: asyncio.Event | None = None,
         retries: int | None = None,
     ) -> T:
-        """Do as `run` with a first attempt that has begun, and `retries` instead of `retry_total`.
+        """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes.
 
-        Raises:
-            BackOffInterrupted: `interrupt` was set during a pause.
+        Args:
+            first: a first attempt that has begun.
+            interrupt: ends a pause with `BackOffInterrupted` when it is set.
+            retries: instead of `retry_total`.
         """
+        total = self.options.retry_total if retries is None else retries
+        if first is None:
+            left_s = deadline - clock.monotonic()
+            if left_s <= 0:
+                raise NotTriedError("the timeout passed before the operation began: allow more time")
+            first = attempt(self.attempt_s(left_s, total))
         try:
             return await first
         except ServiceBusError as error:
             del first  # tracebacks refer to this frame, so in the end it must not refer to their errors
             last = [error]
-        total = self.options.retry_total if retries is None else retries
         left, longest_s = total, max(MIN_ATTEMPT_S, self.attempt_s(deadline - clock.monotonic(), total))
         result, is_busy, is_in_doubt, interrupted = list[T](), False, False, interrupt or asyncio.Event()
 

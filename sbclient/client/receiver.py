@@ -214,7 +214,7 @@ class ServiceBusReceiver:
             return self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
 
         while True:
-            messages = await retry.resume(receive(), receive, deadline=end_at + retry.options.timeout)
+            messages = await retry.run(receive, first=receive(), deadline=end_at + retry.options.timeout)
             self._core.primary_answered()
             if any(map(is_ping, messages)):
                 await self._complete_pings(messages)

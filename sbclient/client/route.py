@@ -100,7 +100,7 @@ class DirectRoute:
             self._go_on(sending, self._repeat(first, batch, deadline), error)
 
     def _repeat(self, first: asyncio.Future[None], batch: EncodedBatch, deadline: float) -> Coroutine[Any, Any, None]:
-        return self._retry.resume(first, partial(self._attempt, batch), deadline=deadline)
+        return self._retry.run(partial(self._attempt, batch), first=first, deadline=deadline)
 
     def _attempt(self, batch: EncodedBatch, timeout_s: float) -> asyncio.Future[None]:
         return self.link.send(batch, timeout_s=timeout_s)
@@ -282,9 +282,9 @@ class PairedRoute(DirectRoute):
 
     async def _conclude(self, first: asyncio.Future[None], batch: EncodedBatch, times: _Times) -> str:
         """Make further attempts at the primary, and divert after the last one if that may help."""
-        sending = self._retry.resume(
-            first,
+        sending = self._retry.run(
             partial(self._attempt, batch),
+            first=first,
             deadline=times.primary_deadline,
             interrupt=self._entity.failed_over,
             retries=self._retries,

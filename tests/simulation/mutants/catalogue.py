@@ -847,7 +847,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a later refusal hides that an earlier try was in doubt",
         Change(
-            "retry:RetryPolicy.resume.once",
+            "retry:RetryPolicy.run.once",
             "is_in_doubt = last[0].is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)",
             "",
         ),
