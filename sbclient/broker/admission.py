@@ -75,8 +75,8 @@ def admit(
         if message.size_bytes > policy.max_message_size_bytes:
             raise MessageSizeExceededError(
                 f"The received message (size:{message.size_bytes} bytes) exceeds the limit "
-                f"({policy.max_message_size_bytes} bytes) currently allowed on the link. Send less than message "
-                f"{message.message_id!r} to {target.path}, or a reference to the data"
+                f"({policy.max_message_size_bytes} bytes) currently allowed on the link. It is message "
+                f"{message.message_id!r} for {target.path}: send less, or a reference to the data"
             )
         check_headers(message)
     if len(messages) > 1 and (size_bytes := EncodedBatch(messages).size_bytes) > max_batch_size_bytes:
