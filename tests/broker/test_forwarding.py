@@ -237,7 +237,8 @@ def test_dead_letters_that_cannot_be_forwarded_move_to_the_transfer_dead_letter_
     broker.queue(forward_dead_lettered_messages_to="graves")
     broker.send("q", message("a"))
     broker.settle("q", broker.one(), how=DEAD_LETTER)
-    assert broker.one("q/$Transfer/$DeadLetterQueue").dead_letter_reason == "InvalidOperationError"
+    refused = broker.one("q/$Transfer/$DeadLetterQueue")
+    assert (refused.dead_letter_reason, refused.dead_letter_source) == ("InvalidOperationError", "q")
     assert broker.counts("q").transfer_dead_letter_message_count == 1
 
 

@@ -183,9 +183,11 @@ def test_reason_and_description_are_properties_and_cut(queue: Driver) -> None:
 
 
 def test_a_dead_letter_may_have_no_reason(queue: Driver) -> None:
-    queue.send("q", message())
-    queue.settle("q", queue.one(), how=Settlement(SettleMode.DEAD_LETTER))
-    assert queue.one(DEAD).dead_letter_reason is None
+    for reason, description in ((None, None), (None, "d"), ("r", None), ("", "")):
+        queue.send("q", message())
+        queue.settle("q", queue.one(), how=Settlement(SettleMode.DEAD_LETTER, reason, description))
+        dead = queue.one(DEAD)
+        assert (dead.dead_letter_reason, dead.dead_letter_error_description) == (reason, description)
 
 
 def test_the_dead_letter_queue_is_there_with_its_entity(queue: Driver) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from random import Random
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -195,6 +196,13 @@ def test_different_session_and_partition_keys_are_refused(broker: Driver, is_par
     assert sum(sizes(broker)) == 0
     broker.send("q", message(session_id="a", partition_key="a"))
     assert sum(sizes(broker)) == 1
+    empty = message(session_id="", partition_key="b")  # beside a key it counts only with partitions (seen)
+    if is_partitioned:
+        with pytest.raises(InvalidOperationError):
+            broker.send("q", empty)
+    else:
+        broker.send("q", empty)
+    assert sum(sizes(broker)) == 2 - is_partitioned
 
 
 def test_one_fragment_holds_a_session_and_its_state(broker: Driver) -> None:
@@ -436,6 +444,15 @@ def test_unknown_lock_tokens_and_numbers_are_rejected(broker: Driver) -> None:
         broker.settle("q", foreign)
     with pytest.raises(MessageNotFoundError):
         broker.deferred("q", foreign.sequence_number)
+    token = foreign.lock_token
+    assert token is not None
+    for path, beyond in (("q", 1), ("p", 16)):  # the index after the last fragment
+        foreign.lock_token = UUID(int=token.int >> 16 << 16 | beyond)
+        with pytest.raises(MessageLockLostError):
+            broker.settle(path, foreign)
+        for ask in (broker.deferred, broker.cancel):
+            with pytest.raises(MessageNotFoundError):
+                ask(path, beyond << 48 | 1)
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
