@@ -370,6 +370,17 @@ async def test_a_session_is_not_diverted_to_another_queue_when_its_own_fails(pai
     assert await diverted(pair) == []
 
 
+async def test_the_only_queue_of_a_session_has_all_the_time_that_is_left(pair: MemoryPair) -> None:
+    async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(ServiceBusMessage("1", session_id="a"))
+        pair.secondary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=40.0))
+        await sender.send_messages(ServiceBusMessage("2", session_id="a"), timeout=50)
+        with pytest.raises(BacklogUnavailableError):
+            await sender.send_messages(ServiceBusMessage("3", session_id="a"), timeout=39)
+    assert clock.monotonic() == 79.0
+
+
 async def test_messages_without_session_or_with_schedule_use_plain_queues(pair: MemoryPair) -> None:
     due = datetime.fromtimestamp(clock.now() + 60, UTC)
     async with pair.client(options(ordering="session")) as client, client.get_queue_sender(QUEUE) as sender:

@@ -149,6 +149,21 @@ async def test_a_life_that_ends_in_the_backlog_is_dead_lettered_there(
     assert await taken(pair) == []
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_life_that_ends_while_its_destination_is_busy_is_dead_lettered(
+    pair: MemoryPair, is_alone: bool
+) -> None:
+    """The messages of its group that live on are sent."""
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        await divert(client, 1, time_to_live=timedelta(seconds=15), session_id="s")
+        if not is_alone:
+            await divert(client, 2, 3, session_id="s")
+        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=2))
+        report = await client.run_syphon(until="empty")
+    assert (report.drained, report.dead_lettered) == (0 if is_alone else 2, {"TTLExpiredException": 1})
+    assert texts(await taken(pair)) == ([] if is_alone else [f"{QUEUE} 2", f"{QUEUE} 3"])
+
+
 async def test_time_to_live_shrinks_while_the_destination_rejects(pair: MemoryPair, client: ServiceBusClient) -> None:
     await divert(client, 1, time_to_live=timedelta(seconds=300))
     fault = pair.primary.inject(Fault(FaultKind.DOWN))
