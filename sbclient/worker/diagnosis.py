@@ -27,6 +27,7 @@ from sbclient.errors import (
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusError,
+    ServiceBusQuotaExceededError,
 )
 from sbclient.pairing.pair import Pair
 from sbclient.pairing.provisioning import backlog_queue, usable_queue
@@ -426,10 +427,11 @@ class Doctor:
             full = await self._full_destination(path) if part.parked or reason else []
             amount = f"{part.waiting:,} waiting and {part.parked:,} parked for {path!r}"
             if answer != ACCEPTS or reason:
-                text = f"{path!r} does not accept messages ({reason or answer}): {amount}"
-                findings += full or [
-                    Finding(BACKLOG, text, f"repair {path!r}; a syphon tries it again within a minute")
-                ]
+                state, advice = "does not accept messages", "repair it"
+                if (reason or answer).startswith(ServiceBusQuotaExceededError.__name__):
+                    state, advice = "is full or has reached another quota", "receive from it, or raise the quota"
+                text = f"{path!r} {state} ({reason or answer}): {amount}"
+                findings += full or [Finding(BACKLOG, text, f"{advice}; a syphon tries {path!r} again within a minute")]
             findings += full if answer == ACCEPTS and not reason else []
             if full or (answer == ACCEPTS and not reason):
                 findings.append(Finding(BACKLOG, amount))

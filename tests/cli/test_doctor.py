@@ -162,7 +162,7 @@ def test_full_destination_that_refuses_links(pair: Pair, entity: list[str]) -> N
     pair.run(diverts=True)
     pair.emulator.inject(Fault(FaultKind.ERROR, "orders", error=ServiceBusQuotaExceededError("full")))
     line = first_line(pair.doctor(*entity), 1)
-    assert "'orders' does not accept messages (ServiceBusQuotaExceededError: " in line
+    assert "'orders' is full or has reached another quota (ServiceBusQuotaExceededError: " in line
 
 
 def test_wrong_host(pair: Pair) -> None:
@@ -247,7 +247,7 @@ def test_full_queue_and_paused_worker(pair: Pair) -> None:
         pair.run(diverts=True)
         events("syphon.destination_unavailable")
         result = pair.doctor("--worker", address)
-        assert "'orders' does not accept messages (ServiceBusQuotaExceededError: " in first_line(result, 1)
+        assert "'orders' is full or has reached another quota (ServiceBusQuotaExceededError: " in first_line(result, 1)
         assert "0 waiting and 1 parked for 'orders'" in result.stdout
         pair.emulator.heal()
         events("syphon.destination_recovered")
