@@ -46,6 +46,8 @@ class SessionOrder:
         listed = self._listed
         is_clear = listed is not None and listed.is_current(self._entity.failover.generation) and listed.is_empty()
         if is_clear and not self._entity.is_failed_over:
+            for one in session_ids if self._known.size else ():
+                self._known.cleared(one)
             return set()
         self._count(len(session_ids) - 1)
         return {one for one in session_ids if await self.must_divert(one, deadline=deadline)}

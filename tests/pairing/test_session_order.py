@@ -324,6 +324,30 @@ async def test_a_listed_session_is_diverted_and_others_are_not(pair: MemoryPair)
     assert texts(await taken(pair)) == ["s7 1", "s7 2", "s7 3"]
 
 
+async def test_a_session_that_a_list_has_cleared_needs_the_secondary_no_more(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        for turn in (1, 2):  # again after a second failover
+            client.pair.force_failover(QUEUE)
+            for session in "abc":
+                await sender.send_messages(of(session, turn))
+            client.pair.mark_healthy(QUEUE)
+            await client.run_syphon(until="empty")
+            for session in "abc":
+                await sender.send_messages(of(session, 10 + turn))
+            pair.secondary.inject(Fault(FaultKind.DOWN))
+            client.pair.force_failover(QUEUE)
+            client.pair.mark_healthy(QUEUE)
+            for session in "cba":
+                await sender.send_messages(of(session, 20 + turn))
+            pair.secondary.heal()
+            await clock.sleep(60.0)
+    received = texts(await taken(pair))
+    for session in "abc":
+        assert [text for text in received if text[0] == session] == [
+            f"{session}{one}" for one in (1, 11, 21, 2, 12, 22)
+        ]
+
+
 async def test_a_session_that_was_diverted_after_the_list_is_diverted(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         for number in range(10):
