@@ -401,7 +401,7 @@ class Doctor:
         if not queue.max_size_in_megabytes:
             return []
         runtime = await transport.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue.name,)))
-        if (runtime.size_in_bytes or 0) < queue.max_size_in_megabytes * _MIB:
+        if (runtime.size_in_bytes or 0) < (queue.max_size_in_megabytes - 1) * _MIB:  # the next message may not fit
             return []
         return [
             Finding(
@@ -488,7 +488,9 @@ class Doctor:
             text = f"no syphon runs: {_messages_wait(total.waiting)}, and none was taken"
             return [Finding(SYPHON, text, f"{start}; if one runs, give its address with --worker to see its reasons")]
         if total.parked and not total.waiting:
-            return [Finding(SYPHON, "all messages are parked, which only a syphon does")]
+            text = f"a syphon has parked all messages, {total.parked:,}, because their destinations did not accept them"
+            advice = "look again in a minute; if the number does not fall, give --worker to see the reasons"
+            return [Finding(SYPHON, text, advice if has_moved is False and is_primary_well else "")]
         return [Finding(SYPHON, "unknown; give --worker with the address of its HTTP port to ask it")]
 
     # -- clocks --------------------------------------------------------------------------------------------------

@@ -214,10 +214,17 @@ def test_no_syphon(pair: Pair) -> None:
     assert "the number does not fall: no syphon runs" in pair.doctor(command="backlog").stdout
 
 
-def test_syphon_that_may_be_about_to_retry(pair: Pair) -> None:
+@pytest.mark.parametrize(
+    ("is_one_waiting", "cause"),
+    [
+        (True, "No message was taken, but a syphon has parked 1"),
+        (False, "A syphon has parked all messages, 1, because"),
+    ],
+)
+def test_syphon_that_may_be_about_to_retry(pair: Pair, is_one_waiting: bool, cause: str) -> None:
     pair.run(diverts=True)
 
-    async def park_one_of_two() -> None:
+    async def park_one() -> None:
         directory = pair.emulator.context("contoso-backup").host.namespace.directory
         (path,) = [entity.path for entity in directory.all() if len(entity.body.fragments[0])]
         secondary = pair.variables["SERVICEBUS_SECONDARY_CONNECTION_STRING"]
@@ -225,11 +232,13 @@ def test_syphon_that_may_be_about_to_retry(pair: Pair) -> None:
             receiver = client.get_queue_receiver(path)
             (message,) = await receiver.receive_messages()
             await receiver.defer_message(message)
+            if not is_one_waiting:
+                return
             diverted = ServiceBusMessage(b"x", application_properties={"x-ms-path": "orders"})
             await client.get_queue_sender(path).send_messages(diverted)
 
-    asyncio.run(park_one_of_two())
-    assert "No message was taken, but a syphon has parked 1" in first_line(pair.doctor(), 1)
+    asyncio.run(park_one())
+    assert cause in first_line(pair.doctor(), 1)
 
 
 def test_worker_that_does_not_run(pair: Pair) -> None:
@@ -269,3 +278,12 @@ def test_full_backlog_queue_and_other_properties(pair: Pair, monkeypatch: pytest
     assert "1 queues have max_delivery_count 5, not 2147483647" in result.stdout
     monkeypatch.setattr(diagnosis, "_MIB", 0)  # every queue is full then; a real one takes 1 GB
     assert "Backlog queue 'contoso/x-servicebus-transfer/0' is full" in first_line(pair.doctor(), 1)
+
+
+def test_a_queue_with_room_for_no_message_is_full(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.run(diverts=True)
+    secondary = pair.variables["SERVICEBUS_SECONDARY_CONNECTION_STRING"]
+    rows = call("admin", "list", "queue", "--counts", "--json", "--primary", secondary).stdout.splitlines()
+    (size,) = [size for row in rows if (size := json.loads(row)["runtime"]["size_in_bytes"])]
+    monkeypatch.setattr(diagnosis, "_MIB", size / 5119.5)  # a real one is full a little below its 5,120 MB
+    assert "is full: 5,120 MB, 1 messages" in first_line(pair.doctor(), 1)
