@@ -214,16 +214,18 @@ def _empty(place: str) -> InvalidOperationError:
 
 
 def _record(place: str, row: dict[str, Any], columns: Columns) -> Record:
-    body = row if columns.body is None else row[columns.body]
-    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
     return Record(
-        _encoded(place, text),
+        _encoded(place, _text(row if columns.body is None else row[columns.body])),
         session_id=_key(place, row, columns.session),
         partition_key=_key(place, row, columns.key),
         others=tuple(
-            (attribute, str(cell)) for attribute, column in columns.others if (cell := row[column]) not in (None, "")
+            (attribute, _text(cell)) for attribute, column in columns.others if (cell := row[column]) not in (None, "")
         ),
     )
+
+
+def _text(cell: Any) -> str:
+    return cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
 
 
 def _encoded(place: str, text: str) -> bytes:

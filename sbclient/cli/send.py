@@ -172,7 +172,8 @@ def send(
         typer.Option(
             metavar="NAME=COLUMN",
             autocompletion=attributes,
-            help="Column of another attribute, such as subject or property.country. Repeatable.",
+            help="Column of another attribute, such as subject, property.country, or property.price:=PRICE to read "
+            "numbers. Repeatable.",
         ),
     ] = None,
     settings: Annotated[

@@ -43,12 +43,21 @@ def make(queue: str, **settings: Any) -> None:
     on(PRIMARY, work)
 
 
+def test_a_column_of_json_objects_keeps_the_type_of_its_value() -> None:
+    make("q")
+    more = ("--column", "property.sold:=sold", "--column", "property.text=sold")
+    call("send", "--queue", "q", "--format", "jsonl", *more, stdin='{"sold": true}\n')
+    (message,) = peeked("q")
+    assert message["application_properties"] == {"sold": True, "text": "true"}
+
+
 def test_columns_set_body_key_and_attributes(tmp_path: Path) -> None:
     make("q")
     path = tmp_path / "orders.csv"
     path.write_text("no,customer,text,kind\n1,ada,one,new\n2,ada,two,\n3,,three,old\n")
     columns = ("--body-column", "text", "--key-column", "customer", "--column", "message_id=no")
-    more = ("--column", "subject=kind", "--column", "property.number=no", "--set", "time_to_live=1h")
+    more = ["--column", "subject=kind", "--column", "property.number=no", "--set", "time_to_live=1h"]
+    more += ["--column", "property.price:=no"]
     (report,) = lines(call("send", "--queue", "q", "--input", str(path), *columns, *more, "--json"))
     assert report | {"seconds": 0} == {
         "read": 3,
@@ -64,7 +73,7 @@ def test_columns_set_body_key_and_attributes(tmp_path: Path) -> None:
     assert (first["body"], first["partition_key"], first["message_id"], first["subject"]) == ("one", "ada", "1", "new")
     assert "subject" not in second
     assert "partition_key" not in third
-    assert first["application_properties"] == {"number": "1"}
+    assert first["application_properties"] == {"number": "1", "price": 1}
     assert first["time_to_live"] == "PT1H"
 
 
