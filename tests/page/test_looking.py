@@ -228,13 +228,16 @@ def test_a_pair_is_seen_by_its_backlog(page: Page, served: Served) -> None:
     page.goto(served.url)
     pair = page.locator(".pair")
     expect(pair).to_contain_text("contoso ⇄ contoso-backup")
+    expect(pair.get_by_role("table")).to_be_hidden()  # it has no rows
+    served.do(lambda: served.emulator.context("contoso").host.inject(Fault(FaultKind.DOWN, "orders")))
+    expect(pair.locator(".flow")).to_contain_text("primary · problem in 1 entity")
     served.do(lambda: served.emulator.context("contoso").host.inject(Fault(FaultKind.DOWN)))
     diverted = [ServiceBusMessage("x", application_properties={"x-ms-path": "orders"}) for _ in range(3)]
     served.send(backlog, *diverted, namespace=SECONDARY)
     row = pair.locator(".destinations tbody tr")
     expect(row).to_contain_text("diverted now")
     expect(row.locator("td").nth(2)).to_have_text("3")
-    expect(pair.locator(".flow")).to_have_attribute("aria-label", re.compile(r"contoso is down: .*where 3 wait"))
+    expect(pair.locator(".flow")).to_have_attribute("aria-label", re.compile(r"contoso, down: .*where 3 wait"))
 
 
 def test_the_list_can_be_filtered_among_a_thousand(page: Page, served: Served) -> None:

@@ -2,7 +2,7 @@
 
 import { svg } from "./dom.js";
 import { count, rate } from "./format.js";
-import { label, sized, stateOf } from "./pictures.js";
+import { label, sized } from "./pictures.js";
 
 const HEIGHT = 196;
 const BOX_HEIGHT = 62;
@@ -27,7 +27,7 @@ function draw(picture, flow, width) {
   const left = isNarrow ? 66 : 132;
   const boxWidth = isNarrow ? Math.min(190, width - left - 84) : Math.min(300, width - left - 210);
   const boxX = width - boxWidth - 1;
-  const state = stateOf(flow.state);
+  const { state } = flow;
   const upper = 4;
   const [upperMiddle, lowerMiddle] = [upper + BOX_HEIGHT / 2, LOWER + BOX_HEIGHT / 2];
   const isCut = state.kind === "bad";
@@ -100,7 +100,7 @@ function said(flow, state) {
   const standing = flow.isHere ? state.word : "not served here";
   const direct = flow.direct === null ? "" : `${rate(flow.direct)} messages a second go to it, `;
   return (
-    `${flow.primary} is ${standing}: ${direct}${rate(flow.diverted)} are diverted to ${flow.secondary}, ` +
+    `${flow.primary}, ${standing}: ${direct}${rate(flow.diverted)} are diverted to ${flow.secondary}, ` +
     `where ${count(flow.waiting)} wait, and ${rate(flow.home)} are drained`
   );
 }

@@ -5,7 +5,7 @@ import { h, keyed, visible, write } from "./dom.js";
 import { ago, count, now, rate, setAgo } from "./format.js";
 import { flowPicture } from "./flow.js";
 import { addressOf } from "./names.js";
-import { stateOf } from "./pictures.js";
+import { stateOf, stateOfNamespace } from "./pictures.js";
 import { ribbonPicture, spansOf } from "./ribbon.js";
 import { rowOf, state } from "./store.js";
 
@@ -83,13 +83,14 @@ function card(pair) {
         primary: latest.primary,
         secondary: latest.secondary,
         isHere: latest.is_primary_here,
-        state: primary?.facts.state ?? "up",
+        state: primary ? stateOfNamespace(primary) : stateOf("up"),
         waiting: latest.queues.reduce((sum, queue) => sum + queue.waiting, 0),
         direct: direct !== null && direct < 0.02 ? 0 : direct,
         diverted,
         home,
       });
       const rows = rowsOf(latest);
+      body.parentElement.hidden = !rows.length;
       keyed(
         body,
         rows,
