@@ -178,6 +178,8 @@ def test_state_may_become_smaller_in_a_full_entity(broker: Driver, smaller: byte
     for each in (broker.held("q", "b"), lock):
         broker.set_state("q", each, b"x" * 300)
     broker.body().policy.max_size_bytes = 100
+    with pytest.raises(ServiceBusQuotaExceededError):
+        broker.set_state("q", lock, b"x" * 301)
     broker.set_state("q", lock, smaller)
     assert broker.state("q", lock) == smaller
 

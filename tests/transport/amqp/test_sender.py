@@ -61,8 +61,10 @@ async def test_limits_are_read_again_after_the_link_was_lost(service: Service, t
     sender = transport.open_sender("orders")
     await sender.send(batch_of(message()), timeout_s=10)
     service.end.cut()
-    service.max_message_size = 2**18
-    assert await sender.limits(timeout_s=10) == SenderLimits(2**18, 2**18)
+    for size, batch_size in ((2**18, 2**18), (2**21, 2**20)):
+        service.max_message_size = size
+        assert await sender.limits(timeout_s=10) == SenderLimits(size, batch_size)
+        service.end.cut()
 
 
 async def test_connection_lost_before_the_answer_leaves_the_send_in_doubt(
