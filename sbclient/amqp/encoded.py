@@ -312,42 +312,57 @@ class EncodedMessage:
             changes: attributes by name, see `ATTRIBUTES`.
         """
         sections = self.sections
-        changes = {
+        header, delivery_annotations, annotations, *_, footer = sections.places
+        changed = {
             name: value for name, value in changes.items() if value is not None or getattr(self, name) is not None
         }
-        raw = sections.raw_value(HEADER)
-        header = list_fields(raw)[:4] if raw else []
+        parts: list[bytes] = []
+        if header or "time_to_live" in changed:
+            parts.append(self._header_with(changed))
+        if delivery_annotations:
+            entries = senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS))
+            parts.append(_described_map(b"\x00\x53\x71", entries))
+        if annotations or via_partition_key is not None or not _ANNOTATIONS.keys().isdisjoint(changed):
+            parts.append(self._annotations_with(changed, via_partition_key))
+        if changed.keys() <= _ANNOTATIONS.keys():
+            parts.append(sections.raw(PROPERTIES))
+        else:
+            parts.append(self._properties_with(changed, created_at_ms))
+        if application_properties is None:
+            parts.append(sections.raw(APPLICATION_PROPERTIES))
+        elif application_properties:
+            parts += b"\x00\x53\x74", application_properties
+        parts.append(sections.raw_body)
+        if footer:
+            parts.append(sections.raw(FOOTER))
+        rewritten = EncodedMessage(b"".join(parts))
+        for name in _ENCODED_WITH:
+            setattr(rewritten, name, changed[name] if name in changed else getattr(self, name))
+        return rewritten
+
+    def _header_with(self, changes: Mapping[str, Any]) -> bytes:
+        """Return the header section with a changed time to live, without what a broker counts."""
+        raw = self.sections.raw_value(HEADER)
+        fields = list_fields(raw)[:4] if raw else []
         if "time_to_live" in changes:
             ttl = changes["time_to_live"]
-            header += [_NULL] * (3 - len(header))
-            header[2] = _NULL if ttl is None else encode_uint(min(ttl // _MILLISECOND, MAX_TTL_MS))
-        annotations = _annotations(
-            changes.get("partition_key"), changes.get("scheduled_enqueue_time_utc"), via_partition_key
-        )
-        if sections.has(MESSAGE_ANNOTATIONS) and self._may_have_senders_annotations():
+            fields += [_NULL] * (3 - len(fields))
+            fields[2] = _NULL if ttl is None else encode_uint(min(ttl // _MILLISECOND, MAX_TTL_MS))
+        return _described_list(b"\x00\x53\x70", fields)
+
+    def _annotations_with(self, changes: Mapping[str, Any], via_partition_key: str | None) -> bytes:
+        """Return the section of the annotations that a sender may set, with changed ones."""
+        key, schedule = changes.get("partition_key"), changes.get("scheduled_enqueue_time_utc")
+        entries = _annotations(key, schedule, via_partition_key)
+        if self._may_have_senders_annotations():
             dropped = {annotation for name, annotation in _ANNOTATIONS.items() if name in changes}
             if via_partition_key is not None:
                 dropped.add(servicebus.VIA_PARTITION_KEY)
-            annotations = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS), dropped) + annotations
-        if application_properties is None:
-            application_properties = sections.raw(APPLICATION_PROPERTIES)
-        elif application_properties:
-            application_properties = b"\x00\x53\x74" + application_properties
-        rewritten = _joined(
-            header,
-            senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS)),
-            annotations,
-            self._properties_with(changes, created_at_ms),
-            application_properties + sections.raw_body + sections.raw(FOOTER),
-        )
-        for name in _ENCODED_WITH:
-            setattr(rewritten, name, changes[name] if name in changes else getattr(self, name))
-        return rewritten
+            entries = senders_entries(self.sections.raw_value(MESSAGE_ANNOTATIONS), dropped) + entries
+        return _described_map(b"\x00\x53\x72", entries)
 
     def _properties_with(self, changes: Mapping[str, Any], created_at_ms: int) -> bytes:
         """Return the properties section with changed fields."""
-        if changes.keys() <= _ANNOTATIONS.keys():
-            return self.sections.raw(PROPERTIES)
         raw = self.sections.raw_value(PROPERTIES)
         fields = list_fields(raw) if raw else []
         if "time_to_live" in changes:
@@ -563,27 +578,6 @@ def _lasting(time_to_live: timedelta | None, created_at_ms: int) -> list[bytes] 
     return [encode_timestamp(expires_at_ms), encode_timestamp(created_at_ms)]
 
 
-def _joined(
-    header: list[bytes],
-    delivery_annotations: list[bytes],
-    annotations: list[bytes],
-    properties: bytes,
-    rest: bytes,
-) -> EncodedMessage:
-    """Return the message of these encoded fields, entries and sections; `rest` are those that follow the properties."""
-    return EncodedMessage(
-        b"".join(
-            (
-                _described_list(b"\x00\x53\x70", header),
-                _described_map(b"\x00\x53\x71", delivery_annotations),
-                _described_map(b"\x00\x53\x72", annotations),
-                properties,
-                rest,
-            )
-        )
-    )
-
-
 def _described_list(descriptor: bytes, fields: list[bytes]) -> bytes:
     while fields and fields[-1] == _NULL:
         fields.pop()
@@ -688,13 +682,16 @@ def encode_annotated(
         properties[place] = field
     entries = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS)) + _entries(annotations)
     end = b"\x00\x53\x78" + encode_map(footer) if footer else b""
-    twin = _joined(
-        header,
-        _entries(delivery_annotations),
-        entries,
+    parts = (
+        _described_list(b"\x00\x53\x70", header),
+        _described_map(b"\x00\x53\x71", _entries(delivery_annotations)),
+        _described_map(b"\x00\x53\x72", entries),
         _described_list(b"\x00\x53\x73", properties),
-        sections.raw(APPLICATION_PROPERTIES) + sections.raw_body + end,
+        sections.raw(APPLICATION_PROPERTIES),
+        sections.raw_body,
+        end,
     )
+    twin = EncodedMessage(b"".join(parts))
     for name in ATTRIBUTES:
         setattr(twin, name, getattr(encoded, name))
     return twin

@@ -128,7 +128,7 @@ _NAMES: Final = (
 
 _unpack_size: Final = struct.Struct(">I").unpack_from
 
-_NO_BOUNDS: Final = (None, None, None)
+_NO_PLACES: Final = (None, None, None)
 
 
 class Sections:
@@ -136,12 +136,13 @@ class Sections:
 
     Attributes:
         payload: the encoded message; never changed.
+        places: where each section begins, its value begins and it ends, by its code less 0x70; None if it is missing.
 
     Raises:
         WireError: the bytes are not a sequence of sections, a section is repeated, or bodies of two types are mixed.
     """
 
-    __slots__ = ("_body", "_bounds", "payload", "remembered")
+    __slots__ = ("_body", "payload", "places", "remembered")
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -184,21 +185,17 @@ class Sections:
         if len(body) > MAX_COUNT:
             raise WireError(DECODE_ERROR, f"a message has {len(body)} body sections, {MAX_COUNT} are allowed")
         # Tuples of numbers: the garbage collector stops tracking them, and a broker keeps many messages.
-        self._bounds = tuple(bounds)
+        self.places = tuple(bounds)
         self._body = tuple(body)
-
-    def has(self, code: int) -> bool:
-        """Whether there is such a section."""
-        return self._bounds[code - 0x70] is not None
 
     def raw(self, code: int) -> bytes:
         """The bytes of a single section with its descriptor; empty if there is none."""
-        place = self._bounds[code - 0x70]
+        place = self.places[code - 0x70]
         return b"" if place is None else self.payload[place[0] : place[2]]
 
     def raw_value(self, code: int) -> bytes:
         """The same without the descriptor."""
-        place = self._bounds[code - 0x70]
+        place = self.places[code - 0x70]
         return b"" if place is None else self.payload[place[1] : place[2]]
 
     @property
@@ -212,11 +209,9 @@ class Sections:
     @property
     def bare(self) -> slice | None:
         """The position of properties, application properties, body and footer, if no other section is between them."""
-        if self._bounds[:3] == _NO_BOUNDS:
+        if self.places[:3] == _NO_PLACES:
             return slice(0, len(self.payload))
-        bounds = [
-            place for place in (self._bounds[3], self._bounds[4], *self._body, self._bounds[8]) if place is not None
-        ]
+        bounds = [place for place in (self.places[3], self.places[4], *self._body, self.places[8]) if place is not None]
         if not bounds:
             return slice(0, 0)
         start = min(place[0] for place in bounds)
@@ -226,7 +221,7 @@ class Sections:
     @property
     def body_code(self) -> int:
         """DATA, SEQUENCE or VALUE; DATA for a message without a body."""
-        return SEQUENCE if self._bounds[6] else VALUE if self._bounds[7] else DATA
+        return SEQUENCE if self.places[6] else VALUE if self.places[7] else DATA
 
     @property
     def header(self) -> Header:
@@ -235,7 +230,7 @@ class Sections:
         Raises:
             WireError: it is malformed; also for all accessors below.
         """
-        place = self._bounds[0]
+        place = self.places[0]
         if place is None:
             return _NO_HEADER
         raw = self.payload[place[1] : place[2]]
@@ -254,7 +249,7 @@ class Sections:
     @property
     def properties(self) -> Properties:
         """The properties, all None if there are none."""
-        place = self._bounds[3]
+        place = self.places[3]
         if place is None:
             return _NO_PROPERTIES
         usual: list[Any] | None = read_properties(self.payload, place[1], place[2])
@@ -268,7 +263,7 @@ class Sections:
     @property
     def message_annotations(self) -> dict[Any, Any]:
         """The message annotations by name."""
-        place = self._bounds[2]
+        place = self.places[2]
         usual = {} if place is None else read_annotations(self.payload, place[1], place[2])
         return self._map(MESSAGE_ANNOTATIONS) if usual is None else usual
 
@@ -278,7 +273,7 @@ class Sections:
 
         A message with equal names is invalid, but it has been stored, and its receiver must be able to settle it.
         """
-        place = self._bounds[4]
+        place = self.places[4]
         usual = {} if place is None else read_texts(self.payload, place[1], place[2])
         if usual is not None:
             return usual
@@ -338,7 +333,7 @@ class Sections:
         return decode_fields(layout, self.payload, at)[0]
 
     def _map(self, code: int, *, typed: bool = False) -> dict[Any, Any]:
-        place = self._bounds[code - 0x70]
+        place = self.places[code - 0x70]
         return {} if place is None else self._decoded(place, typed=typed)
 
     def _decoded(self, place: tuple[int, int, int], *, typed: bool) -> Any:
