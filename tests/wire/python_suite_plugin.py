@@ -145,10 +145,12 @@ def _run(test: Callable[..., Any], test_class: object, arguments: Mapping[str, A
 
 
 class _Preparer:
-    """A decorator of a test that creates a resource before it, and deletes it afterwards unless it is shared."""
+    """A decorator of a test that creates a resource before it, and deletes it afterwards.
+
+    None is shared by tests, although some ask for it: those of the administration delete all entities of a namespace.
+    """
 
     is_live = True
-    shared: Final[dict[object, dict[str, Any]]] = {}
 
     def __init__(self, name_prefix: str = "", name_len: int = 24, **options: Any) -> None:
         self.name_prefix, self.name_len = name_prefix, name_len
@@ -156,11 +158,8 @@ class _Preparer:
         self.resource: Any = None
         self.resource_random_name = ""
         self.moniker = ""
-        self.key: object = None
-        self.is_shared = False
 
-    def set_cache(self, enabled: bool, *key: object) -> None:
-        self.key, self.is_shared = (type(self).__name__, *map(str, key)), enabled
+    def set_cache(self, enabled: bool, *key: object) -> None: ...
 
     def create_mgmt_client(self, kind: object, **_: object) -> _ManagementClient:
         return _ManagementClient()
@@ -174,20 +173,13 @@ class _Preparer:
     def __call__(self, test: Callable[..., Any]) -> Callable[..., None]:
         @wraps(test)
         def prepared(test_class: object, **arguments: Any) -> None:
-            keys = (*arguments.get("_keys", ()), self.key)
             name = self.moniker = _name(self.name_prefix, self.name_len)
             self.test_class_instance = SimpleNamespace(scrubber=SimpleNamespace(register_name_pair=lambda *_: None))
-            created = self.shared.get(keys) if self.is_shared else None
-            if created is None:
-                created = self.create_resource(name, **arguments)
-            if self.is_shared:
-                self.shared[keys] = created
-            arguments |= {**created, "_keys": keys}
+            arguments |= self.create_resource(name, **arguments)
             try:
                 _run(test, test_class, arguments)
             finally:
-                if not self.is_shared:
-                    self.remove_resource(name, **arguments)
+                self.remove_resource(name, **arguments)
 
         return prepared
 
