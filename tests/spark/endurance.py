@@ -132,8 +132,6 @@ class FaultSchedule:
     _is_over: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> FaultSchedule:
-        for process in filter(runs_tasks, self.pair.senders() if self.kills else ()):
-            os.kill(process, signal.SIGKILL)  # idle since an earlier job: those that connect from now on run tasks
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
@@ -159,11 +157,12 @@ class FaultSchedule:
             self.failure = error
 
     def _kill_a_task(self) -> None:
-        """Kill workers one after the other until a task has failed: one may be between two tasks."""
-        for process in sorted(filter(runs_tasks, self.pair.senders())):
-            os.kill(process, signal.SIGKILL)
-            self.account.killed += 1
-            for _ in range(50):  # a busy machine reports the failure late
+        """Kill the workers that are connected until a task has failed: each may be between two tasks."""
+        while not self.failed():
+            for process in filter(runs_tasks, self.pair.senders()):
+                os.kill(process, signal.SIGKILL)
+                self.account.killed += 1
+            for _ in range(30):  # a busy machine reports the failure late
                 if self.failed() or self._is_over.wait(LOOK_S):
                     return
 

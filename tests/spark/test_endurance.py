@@ -12,7 +12,7 @@ from tests.spark.endurance import Account, batch, sessions, stream
 
 
 def test_a_frame_arrives_once_through_a_killed_worker_and_an_outage(spark: SparkSession, pair: EmulatedPair) -> None:
-    account = batch(spark, pair, 1600, maxMessagesPerSecond=400, maxBatchMessages=20)
+    account = batch(spark, pair, 1600, maxMessagesPerSecond=200, maxBatchMessages=20)
     assert account.is_clean, account
     assert account.killed, account
     assert account.failed_tasks, account
@@ -25,7 +25,7 @@ def test_each_session_of_a_csv_arrives_once_and_in_order_through_both(
     path = tmp_path / "invoices.csv"
     lines = [f"{536365 + number // 50},P{number % 11},{number % 5}" for number in range(600)]
     path.write_text("\n".join(["InvoiceNo,StockCode,Quantity", *lines]))
-    account = sessions(spark, pair, path, maxMessagesPerSecond=100, maxBatchMessages=20)
+    account = sessions(spark, pair, path, maxMessagesPerSecond=60, maxBatchMessages=20)
     assert account.is_clean, account
     assert account.sessions == 12, account
     assert account.killed, account

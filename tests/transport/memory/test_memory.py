@@ -196,7 +196,7 @@ async def test_an_operation_is_struck_by_its_own_fault_only(transport: MemoryTra
     transport.host.inject(Fault(FaultKind.BUSY, "q", operations=[Operation.SETTLE]))
     receiver = transport.open_receiver("q")
     (held,) = await receive(receiver)
-    with pytest.raises(Exception, match="busy"):
+    with pytest.raises(Exception, match="throttled"):
         await receiver.settle(held, COMPLETE, timeout_s=T)
 
 
