@@ -48,6 +48,7 @@ from tests.simulation.run import run_plan, run_seed
             2225924333,
             "the checker did not know that the entity of a session was deleted before the answer",
         ),
+        (3700015287, "the checker took a success and a failure at one moment of a backlog queue for that order"),
         (600001726, "credit was granted on a link of which the attach had just ended the session"),
     ],
 )
@@ -60,6 +61,7 @@ def test_pinned_seeds_pass(seed: int, once: str) -> None:
     [
         ("fragments_hang", 3600000016, "of a timeout just below 16 s a quarter was kept, also after a short wait"),
         ("full", 3600000777, "the checker of graces did not wait for the answers to sends that had left together"),
+        ("worker", 3700007525, "the checker of graces did not know that a resumed worker begins anew"),
         ("worker", 3600000007, "a worker that had ended failed to read its credentials again"),
     ],
 )

@@ -41,7 +41,8 @@ def _terms(attempts: list[Attempt], *, is_certain: bool) -> Terms:
     terms: Terms = defaultdict(list)
     spans_s: dict[str, float] = {}
     busy: set[str] = set()
-    for one in sorted(attempts, key=lambda one: one.end):
+    # Of a success and a failure at one moment either may be the later one.
+    for one in sorted(attempts, key=lambda one: (one.end, (one.outcome is Outcome.OK) == is_certain)):
         mine = terms[one.path]
         if one.error is not None and issubclass(one.error, ServiceBusServerBusyError):
             busy.add(one.path)

@@ -135,8 +135,9 @@ def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) ->
                 yield Violation("I1", f"{client} gave {uid} up after {missing_s:.1f} s, the grace is {grace_s:g} s")
     dead = {client: at for at, client in world.history.deaths}
     for client, by_path in syphons.items():
+        resumed_at = [end for worker, _, end in world.history.pauses if worker == client]
         for path, attempts in by_path.items():
-            for one in _refused_after(attempts, grace_s):
+            for one in _refused_after(attempts, grace_s, resumed_at):
                 for uid in one.uids:
                     mine = [each for each in world.history.handed if each.client == client and each.uid == uid]
                     holds = [each for each in mine if each.at <= one.begin]  # a copy may have come since
@@ -164,16 +165,21 @@ def _missing_at_most_s(attempts: Sequence[Attempt]) -> float:
     )
 
 
-def _refused_after(attempts: Sequence[Attempt], grace_s: float) -> Iterator[Attempt]:
+def _refused_after(attempts: Sequence[Attempt], grace_s: float, resumed_at: Sequence[float]) -> Iterator[Attempt]:
     """Yield the sends that were refused after the entity was known to be missing for at least the grace.
 
-    A syphon learns the answers to sends that left together when it has all of them.
+    A syphon learns the answers to sends that left together when it has all of them. A worker that is resumed knows
+    nothing.
     """
     known_s, before, is_first = 0.0, None, True
+    resumes = sorted(resumed_at, reverse=True)
     known_at: dict[float, float] = {}
     for one in attempts:
         known_at[one.begin] = max(one.end, known_at.get(one.begin, 0.0))
     for one in sorted(attempts, key=lambda one: one.end):
+        while resumes and resumes[-1] <= one.begin:
+            resumes.pop()
+            known_s, before, is_first = 0.0, None, True
         if one.error is MessagingEntityNotFoundError:
             if before is not None:
                 known_s += max(0.0, one.begin - before) if not is_first else 0.0
