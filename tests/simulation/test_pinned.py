@@ -49,6 +49,10 @@ from tests.simulation.run import run_plan, run_seed
             "the checker did not know that the entity of a session was deleted before the answer",
         ),
         (3700015287, "the checker took a success and a failure at one moment of a backlog queue for that order"),
+        (
+            3700017397,
+            "the checker did not see a failover that ended while its message, too large to divert, was sent again",
+        ),
         (600001726, "credit was granted on a link of which the attach had just ended the session"),
     ],
 )
