@@ -261,7 +261,7 @@ class World:
             self.history.violated("I17", f"{name} drained {drained} messages, and has received {len(copies)}")
 
     async def _work(self, program: Program) -> None:
-        """Run the worker, which is paused, told to read its credentials again, and stopped, for ever."""
+        """Run the worker for ever: pause it, make it read its credentials again, stop it and start another one."""
         limits, random, history = self.plan.syphon_limits or SyphonLimits(), program.random, self.history
         settings = WorkerSettings(
             shutdown_timeout=20.0,

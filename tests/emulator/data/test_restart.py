@@ -1,4 +1,4 @@
-"""The emulator is killed at each step of each write, and restarted: what a client was told still holds."""
+"""The emulator is killed at each step of each write and restarted. Everything that it had confirmed still holds."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Line(asyncio.Transport):
         self._process.tasks.start(self._process.serve(stream), name="serve")
 
     def lose(self) -> None:
-        """Break; each side is told, the client after it has got what was written before."""
+        """Break the connection. The client first gets what was written before."""
         if not self._is_lost:
             self._is_lost = True
             self._loop.call_soon(self._sink.on_lost, ConnectionResetError("reset by peer"))
@@ -212,7 +212,7 @@ class Line(asyncio.Transport):
 
 
 class Story:
-    """What one client does, and what it is told.
+    """What one client does, and what the emulator confirms.
 
     Args:
         dies_at: the step at which the emulator is killed; the client then reaches the one that follows.
@@ -258,14 +258,14 @@ class Story:
                 ["one", "two"],
             ):
                 for _ in range(2):  # what is in doubt is sent again, so that its ids must be remembered
-                    await self._told(names, "queue", partial(sender.send_messages, messages(names)))
+                    await self._confirmed(names, "queue", partial(sender.send_messages, messages(names)))
             later = datetime.fromtimestamp(clock.now() + 3_600, UTC)
-            await self._told(["later"], "queue", lambda: sender.schedule_messages(messages(["later"]), later))
+            await self._confirmed(["later"], "queue", lambda: sender.schedule_messages(messages(["later"]), later))
             for _ in range(3):
                 await self._settle(client, sender)
         await self.process.end()
 
-    async def _told(self, names: list[str], after: str, work: Callable[[], Awaitable[object]]) -> None:
+    async def _confirmed(self, names: list[str], after: str, work: Callable[[], Awaitable[object]]) -> None:
         """Do something that moves messages, unless it is done, and note where they may be then."""
         if all(self.places.get(name) == {after} for name in names):
             return
@@ -302,7 +302,7 @@ class Story:
                         "moved": ("gone", partial(move, message)),
                     }
                     if name in ways:
-                        await self._told([name], *ways[name])
+                        await self._confirmed([name], *ways[name])
 
 
 def messages(names: list[str]) -> list[ServiceBusMessage]:
@@ -323,7 +323,7 @@ def found(namespace: Namespace) -> Counter[tuple[str, str]]:
     return counts
 
 
-async def test_what_a_client_was_told_holds_after_a_kill_at_each_step_of_each_write(tmp_path: Path) -> None:
+async def test_what_is_confirmed_holds_after_a_kill_at_each_step_of_each_write(tmp_path: Path) -> None:
     steps: Counter[str] = Counter()
     for number in itertools.count():
         story = Story(tmp_path / str(number), number)
