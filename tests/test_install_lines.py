@@ -1,4 +1,4 @@
-"""The install lines of the documentation, the examples and the messages name extras that exist.
+"""The install lines of the documentation, the examples and the messages can be run, and name extras that exist.
 
 `.ci/run` installs every extra.
 """
@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = (".ci", "docs", "examples", "sbclient", "sbclient_spark", "tests")
 PACKAGE: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LINE: Final = re.compile(r"""pip install((?: +(?:-[\w-]+|'[^'\n]*'|[\w./\[\],-]+))+)""")
 OPTIONS: Final = ("-e", "--quiet", "--no-cache-dir")
+OFFLINE: Final = re.compile("Failed to establish a new connection|Temporary failure in name resolution|timed out")
 
 
 def texts() -> list[tuple[Path, str]]:
@@ -53,3 +58,13 @@ def test_every_extra_of_an_install_line_exists() -> None:
     assert len(local) >= 5
     extras = {extra for word in local for extra in re.findall(r"\w+", word)}
     assert extras <= set(PACKAGE["optional-dependencies"])
+
+
+@pytest.mark.slow
+def test_pip_accepts_every_install_line() -> None:
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", *requirements()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode and OFFLINE.search(done.stdout + done.stderr):
+        pytest.skip("pip reaches no package index")
+    assert done.returncode == 0, done.stderr
+    assert f"{PACKAGE['name']}-" in done.stdout
