@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from importlib.util import find_spec
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -215,6 +216,8 @@ def _tasks(plan: Plan, random: Random) -> Plan:
     return replace(plan, options=replace(plan.options, ordering="none"))
 
 
+HAS_SPARK: Final = all(find_spec(name) is not None for name in ("pyspark", "pyarrow"))
+
 NAMED: Final[dict[str, Callable[[Plan, Random], Plan]]] = {
     "full": _full,
     "key_rotated": _key_rotated,
@@ -224,7 +227,8 @@ NAMED: Final[dict[str, Callable[[Plan, Random], Plan]]] = {
     "worker": _worker,
     "tasks": _tasks,
 }
-"""Each is drawn in one of 20 runs; these names and those of `weather.KINDS` may be given together."""
+"""Each is drawn in one of 20 runs, `tasks` only where PySpark is installed. These names and those of `weather.KINDS`
+may be given together."""
 
 
 def with_named(plan: Plan, random: Random, only: Sequence[str]) -> Plan:
@@ -236,6 +240,7 @@ def with_named(plan: Plan, random: Random, only: Sequence[str]) -> Plan:
     """
     for name, change in NAMED.items():
         is_drawn, own = random.random() < 0.05, Random(random.getrandbits(64))
-        if name in only or (is_drawn and not only):
+        is_possible = name != "tasks" or HAS_SPARK
+        if name in only or (is_drawn and is_possible and not only):
             plan = replace(change(plan, own), kinds=(*plan.kinds, name))
     return plan
