@@ -20,7 +20,7 @@ FOLDERS: Final = (".ci", "docs", "examples", "sbclient", "sbclient_spark", "test
 PACKAGE: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LINE: Final = re.compile(r"""pip install((?: +(?:-[\w-]+|'[^'\n]*'|[\w./\[\],-]+))+)""")
 OPTIONS: Final = ("-e", "--quiet", "--no-cache-dir")
-OFFLINE: Final = re.compile("Failed to establish a new connection|Temporary failure in name resolution|timed out")
+OFFLINE: Final = "after connection broken by"
 
 
 def texts() -> list[tuple[Path, str]]:
@@ -64,7 +64,7 @@ def test_every_extra_of_an_install_line_exists() -> None:
 def test_pip_accepts_every_install_line() -> None:
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-deps", *requirements()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode and OFFLINE.search(done.stdout + done.stderr):
+    if done.returncode and OFFLINE in done.stdout + done.stderr:
         pytest.skip("pip reaches no package index")
     assert done.returncode == 0, done.stderr
     assert f"{PACKAGE['name']}-" in done.stdout
