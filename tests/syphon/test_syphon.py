@@ -924,6 +924,19 @@ async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: Memor
         await cancel(run)
 
 
+async def test_messages_in_flight_are_completed_though_a_poll_has_failed_meanwhile(pair: MemoryPair) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(3))
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=20.0))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(1.0)
+        pair.secondary.inject(Fault(FaultKind.DOWN, operations=[Operation.RECEIVE], count=1))
+        await clock.sleep(25.0)
+        assert [event.name for event in client.pair.events()].count("syphon.queue_unreachable") == 1
+        assert await diverted(pair) == []
+        await cancel(run)
+
+
 async def test_a_second_outage_of_a_backlog_queue_begins_like_the_first(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client)
