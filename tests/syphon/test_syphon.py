@@ -907,6 +907,23 @@ async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair) -
     assert set(texts(await taken(pair))) == set(expected(*range(100)))
 
 
+async def test_a_late_answer_to_an_earlier_request_does_not_end_a_refusal(pair: MemoryPair) -> None:
+    async with pair.client(ONE) as client:
+        run = asyncio.ensure_future(client.run_syphon())
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], count=1, latency_s=10.0))
+        await divert(client, 0, session_id="a")
+        await clock.sleep(1.0)
+        fault = pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.SEND]))
+        await divert(client, 1, session_id="b")
+        await clock.sleep(20.0)
+        pair.primary.heal(fault)
+        await clock.sleep(70.0)
+        names = [event.name for event in client.pair.events() if event.name.startswith("syphon.destination")]
+        assert names == ["syphon.destination_unavailable", "syphon.destination_recovered"]
+        await cancel(run)
+    assert texts(await taken(pair)) == expected(0, 1)
+
+
 # -- the secondary in trouble ------------------------------------------------------------------------------------------
 
 
