@@ -7,14 +7,14 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient import ServiceBusClient, ServiceBusMessage, clock
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.amqp import EncodedBatch
 from sbclient.cli.bulk_sender import IN_FLIGHT, MAX_REPORTED, BulkSender
@@ -24,7 +24,7 @@ from sbclient.cli.message_json import message_of
 from sbclient.cli.progress import Progress
 from sbclient.cli.records import Format, json_objects
 from sbclient.cli.send import LARGE_BYTES, Input
-from sbclient.errors import ServiceBusAuthorizationError
+from sbclient.errors import ServiceBusAuthorizationError, ServiceBusConnectionError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.administration import MemoryAdministration
 from sbclient.transport.memory.sender import MemorySender
@@ -445,6 +445,25 @@ def test_outage_without_secondary_ends_sending_and_counts_doubt() -> None:
     (report,) = lines(result)
     assert (report["accepted"], report["failed"], report["in_doubt"]) == (0, 1, 1)
     assert len(result.stderr.splitlines()) == 1
+
+
+async def test_first_failed_record_is_the_first_of_the_input_and_not_in_time() -> None:
+    class Refusing:
+        """Refuses the records in reversed order."""
+
+        async def send_messages(self, message: ServiceBusMessage) -> None:
+            await clock.sleep(10.0 - int(str(message)))
+            raise ServiceBusConnectionError("lost")
+
+    async def messages() -> AsyncIterator[ServiceBusMessage]:
+        for number in range(3):
+            yield ServiceBusMessage(str(number))
+
+    bulk = BulkSender(Progress("sending"), first=7)
+    refusing: Any = Refusing()
+    with pytest.raises(ServiceBusConnectionError):
+        await bulk.send(refusing, messages())
+    assert (bulk.tally.failed, bulk.first_failed_record) == (3, 7)
 
 
 @pytest.mark.real_time

@@ -10,8 +10,9 @@ from sbclient.broker.faults import Operation
 from sbclient.testing import Fault, FaultKind
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import EncodedRows
+from sbclient_spark.write.partition_writer import PartitionWriter
 from sbclient_spark.write.reports import TaskReport
-from sbclient_spark.write.row_errors import WriteFailedError
+from sbclient_spark.write.row_errors import BadRecords, WriteFailedError
 from tests.client.scene import make_queue
 from tests.spark.writing import PAIRED, Scene, bodies, by_session, rows
 
@@ -177,6 +178,25 @@ async def test_during_an_outage_rows_wait_for_the_failover_and_go_to_the_backlog
         assert (scene.report.sent, scene.report.diverted, scene.report.failovers) == (300, 300, 1)
     scene.pair.primary.heal()
     assert await scene.arrived() == []
+
+
+async def test_a_task_counts_only_what_it_has_diverted_itself(scene: Scene) -> None:
+    scene.pair.primary.inject(Fault(FaultKind.DOWN))
+    async with scene.writer(pairing=PAIRED, maxRetries="0") as writer:
+        await writer.offer(rows(300))
+        await writer.finish()
+        second = TaskReport(partition=4)
+        later = PartitionWriter(
+            writer._client,
+            writer._sender_for,
+            writer._options,
+            mixes_keys=writer._mixes_keys,
+            report=second,
+            bad_records=BadRecords(None, "part-4"),
+        )
+        await later.offer(rows(20, first=300))
+        await later.finish()
+        assert (second.sent, second.diverted, second.failovers) == (20, 20, 0)
 
 
 async def test_an_outage_in_the_middle_loses_nothing_and_the_syphon_delivers_the_rest(scene: Scene) -> None:

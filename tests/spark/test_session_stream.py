@@ -15,8 +15,10 @@ import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.client.lock_renewer import AutoLockRenewer
+from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, SessionCannotBeLockedError, SessionLockLostError
 from sbclient_spark.clients import WorkerClients
+from sbclient_spark.read.browsing import open_receiver
 from sbclient_spark.read.held_sessions import HeldSessions
 from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.sessions import StreamSessions, matches, shared_out
@@ -238,7 +240,16 @@ def test_a_driver_that_ends_before_its_offset_is_stored_loses_and_reorders_nothi
     assert by_session(stream.all()) == in_order(5, 4)
 
 
-def test_a_session_that_another_consumer_holds_does_not_stop_the_others(clients: WorkerClients) -> None:
+def test_a_session_that_another_consumer_holds_does_not_stop_the_others(
+    clients: WorkerClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receivers: list[ServiceBusReceiver] = []
+
+    def opened(*args: Any, **options: Any) -> ServiceBusReceiver:
+        receivers.append(open_receiver(*args, **options))
+        return receivers[-1]
+
+    monkeypatch.setattr("sbclient_spark.read.sessions.open_receiver", opened)
     create(clients, requires_session=True)
     fill(clients, 4, 3)
 
@@ -248,6 +259,8 @@ def test_a_session_that_another_consumer_holds_does_not_stop_the_others(clients:
             assert by_session(found) == {name: numbers for name, numbers in in_order(4, 3).items() if name != "s2"}
 
     run(clients, hold)
+    assert len(receivers) > 4
+    assert all(receiver.is_closed for receiver in receivers)
     assert by_session(Stream(clients, mode="receive", sessions="s?").all()) == {"s2": [0, 1, 2]}
 
 
