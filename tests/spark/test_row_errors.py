@@ -6,6 +6,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
+from sbclient.errors import InvalidOperationError
 from sbclient.testing import Fault, FaultKind
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import BadRow
@@ -59,6 +60,24 @@ async def test_rows_stay_in_doubt_after_a_later_rejection(scene: Scene) -> None:
     assert "may have been sent" in str(caught.value)
     assert scene.report.in_doubt == 10
     assert set(await scene.arrived()) == set(bodies(10))
+
+
+async def test_rows_in_doubt_stay_so_when_their_transfer_is_halved(scene: Scene, tmp_path: Path) -> None:
+    scene.pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
+    async with scene.writer(
+        directory=tmp_path,
+        onRowError="deadletter",
+        badRecordsPath=str(tmp_path),
+        retryBackoff="30 s",
+        sendTimeout="20 s",
+    ) as writer:
+        await writer.offer(rows(4))
+        await clock.sleep(25)
+        scene.pair.primary.heal()
+        scene.pair.primary.inject(Fault(FaultKind.ERROR, error=InvalidOperationError))
+        await writer.finish()
+    assert (scene.report.row_errors, scene.report.in_doubt) == (4, 4)
+    assert all(line["in_doubt"] for line in written(scene))
 
 
 async def test_a_bad_record_says_that_its_row_is_in_doubt(scene: Scene, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from sbclient.syphon.syphon import SyphonReport
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.worker.inspection import MISSING_ENTITY
-from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, diverted, make_queue, taken, texts
+from tests.client.scene import BACKLOG, QUEUE, SESSION_BACKLOG, diverted, make_queue, taken, texts, waiting
 from tests.worker.scene import Listener, Run, make_backlog
 
 PAGE = (Path(__file__).parents[2] / "docs" / "syphon.md").read_text(encoding="utf-8")
@@ -321,6 +321,17 @@ async def test_until_empty_a_short_outage_of_the_secondary_is_waited_out(pair: M
         await run.ended(None)
     assert set(texts(await taken(pair))) == set(expected(*range(50)))
     assert await diverted(pair) == []
+
+
+async def test_until_empty_goes_on_while_other_queues_give_messages(pair: MemoryPair) -> None:
+    await make_backlog(pair, *range(100))
+    (full,) = await waiting(pair)
+    silent = next(queue for queue in BACKLOG if queue != full)
+    fault = pair.secondary.inject(Fault(FaultKind.DOWN, silent, operations=[Operation.RECEIVE]))
+    async with Run(pair, until="empty", max_messages_per_second=1.0) as run:
+        await clock.sleep(90.0)
+        pair.secondary.heal(fault)
+        assert (await run.ended(None)).drained == 100
 
 
 async def test_an_unexpected_exception_is_logged_and_the_syphon_restarted(

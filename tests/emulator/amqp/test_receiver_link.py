@@ -25,6 +25,7 @@ from sbclient.amqp import (
     Modified,
     Rejected,
     Sections,
+    Source,
     encode_message,
 )
 from sbclient.amqp.states import DeliveryState
@@ -528,6 +529,18 @@ async def test_dropped_confirmation_settles_without_a_response(context: Namespac
 
 
 # Sessions ------------------------------------------------------------------------------------------------------------
+
+
+async def test_links_of_one_name_hold_their_own_sessions(context: NamespaceContext, sessions: str) -> None:
+    async with connected(context, sessions) as client:
+        links = []
+        for amqp_session, session in ((client.session, "a"), (client.engine.begin(), "b")):
+            source = Source(address=sessions, filter=session_filter(session))
+            links.append(amqp_session.attach_receiver("same", source=source, snd_settle_mode=0))
+            await client.attached(links[-1])
+        links[0].detach()
+        answer = await client.ask(sessions, "get-session-state", {"session-id": "b"})
+        assert answer == (200, {"session-state": None})
 
 
 async def test_a_session_by_name_is_echoed_with_the_end_of_its_lock(context: NamespaceContext, sessions: str) -> None:
