@@ -417,7 +417,7 @@ async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPa
 
 async def test_status_includes_sessions(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
-        await divert(client, "a0")
+        await divert(client, *numbered("a", 3))
         fault = pair.primary.inject(Fault(FaultKind.DOWN))
         run = Syphon(client.pair)
         task = asyncio.ensure_future(run.run())
@@ -425,6 +425,7 @@ async def test_status_includes_sessions(pair: MemoryPair) -> None:
         status = run.status()
         assert [queue.queue for queue in status.queues if queue.answered_at is not None][-1] == HOME
         assert status.refusing[QUEUE].kind is ServiceBusConnectionError
+        assert {queue.in_flight for queue in status.queues} == {0}
         pair.primary.heal(fault)
         await clock.sleep(60.0)
         assert run.status().refusing == {}
