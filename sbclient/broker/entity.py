@@ -195,8 +195,13 @@ class Queue:
         return errors
 
     def release(self, now: float, token: int) -> None:
-        """Release a message that no application has seen, even if its fragment has a fault."""
-        self.fragments[token & (1 << TOKEN_FRAGMENT_BITS) - 1].release(token, now)
+        """Release a message that no application has seen, even if its fragment has a fault.
+
+        A token that this queue did not issue, because it was deleted and created again, is ignored.
+        """
+        index = token & (1 << TOKEN_FRAGMENT_BITS) - 1
+        if index < len(self.fragments):
+            self.fragments[index].release(token, now)
 
     # ------------------------------------------------------------------ sessions
 

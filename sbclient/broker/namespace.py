@@ -388,8 +388,11 @@ class Namespace:
         return [entry for _, entry in found]
 
     def release(self, call: Call, path: str, tokens: Sequence[UUID]) -> None:
-        """Release messages that no application has seen; tokens of ended locks are ignored."""
-        queue = self._readable(path, self.directory.find(path)[1])
+        """Release messages that no application has seen; tokens of ended locks, or of a deleted entity, are ignored."""
+        try:
+            queue = self.queue(path)
+        except MessagingEntityNotFoundError:
+            return
         for token in tokens:
             queue.release(call.now, token.int)
 

@@ -126,6 +126,20 @@ def test_a_released_message_has_had_no_delivery(queue: Driver) -> None:
     assert queue.one().delivery_count == 0
 
 
+@pytest.mark.parametrize("created", ["nothing", "queue", "topic"])
+def test_a_release_after_the_deletion_of_its_queue_is_ignored(broker: Driver, created: str) -> None:
+    broker.partitioned()
+    broker.send("q", message(partition_key=KEYS[15]))
+    held = broker.one()
+    assert held.lock_token is not None
+    broker.delete(address("q"))
+    if created == "queue":
+        broker.queue()
+    elif created == "topic":
+        broker.topic("q")
+    broker.namespace.release(broker.call(Operation.RECEIVE), "q", [held.lock_token])
+
+
 @pytest.mark.parametrize("deliveries", [1, 2, 10])
 def test_too_many_failed_deliveries_dead_letter(broker: Driver, deliveries: int) -> None:
     broker.queue(max_delivery_count=deliveries)
