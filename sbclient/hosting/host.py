@@ -225,15 +225,15 @@ class BrokerHost:
         return performed.result()
 
     def answer_to(self, performed: Performed[T], *, timeout_s: float) -> asyncio.Future[T]:
-        """Return the result of a request as a future that ends in a later step, when the answer arrives."""
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        """Return the result of a request as a future, which ends when the answer arrives."""
+        answer: asyncio.Future[T] = asyncio.Future()
         if performed.after_s > timeout_s:
             performed.error = self._late(performed, timeout_s)
         delay_s = min(performed.after_s, timeout_s)
         if delay_s > 0:
             clock.call_later(delay_s, partial(performed.finish, answer))
         else:
-            asyncio.get_running_loop().call_soon(performed.finish, answer)
+            performed.finish(answer)
         return answer
 
     def _late(self, performed: Performed[T], timeout_s: float) -> OperationTimeoutError:

@@ -118,7 +118,10 @@ class MemorySender(SenderLink):
         check_link(self._is_closed, self._path)
         self._connection.check_via(self._path, receives=False)
         answer = self._connection.request(operation, self._path, work, timeout_s)
-        answer.add_done_callback(self._answered)
+        if answer.done():  # no fault delays it, and the caller may ask at once whether the link is open
+            self._answered(answer)
+        else:
+            answer.add_done_callback(self._answered)
         return answer
 
     def _answered(self, answer: asyncio.Future[T]) -> None:
