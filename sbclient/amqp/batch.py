@@ -40,12 +40,10 @@ class EncodedBatch:
         self._sections: _Sections | None = None
         self._via_partition_key: str | None = None
         self.sessions: Collection[str] | None = None
-        if len(messages) == 1:
-            self.size_bytes = self.largest_bytes = len(messages[0].payload)
-        else:
-            self.largest_bytes = max([len(message.payload) for message in messages])
-            self.size_bytes = size_in_batch(messages[0], is_first=True)
-            self.size_bytes += sum([size_in_batch(message) for message in messages[1:]])
+        sizes = [len(message.payload) for message in messages]
+        self.size_bytes = self.largest_bytes = max(sizes)
+        if len(sizes) > 1:
+            self.size_bytes = len(_head(messages[0])) + _section_bytes(sizes)
 
     @classmethod
     def of_sections(
@@ -156,9 +154,13 @@ def _head(first: EncodedMessage, via_partition_key: str | None = None) -> bytes:
 
 def size_in_batch(message: EncodedMessage, *, is_first: bool = False) -> int:
     """Return the bytes that a message adds to a batch."""
-    size = len(message.payload)
-    size += 5 if size < 256 else SECTION_BYTES
+    size = _section_bytes([len(message.payload)])
     return size + len(_head(message)) if is_first else size
+
+
+def _section_bytes(sizes: Sequence[int]) -> int:
+    """Return the size of the data sections of messages with these sizes."""
+    return sum(sizes) + sum([5 if size < 256 else SECTION_BYTES for size in sizes])
 
 
 def encode_section(message: bytes) -> bytes:

@@ -73,7 +73,7 @@ class _Call:
         self.messages = messages
         self.deadline = deadline
         self.may_share = may_share
-        self.result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.result: asyncio.Future[str] = asyncio.Future()
         self.was_sent = False
         self.rejected: _Rejected | None = None
         self._path = path
