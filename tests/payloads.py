@@ -18,7 +18,7 @@ def payload_of(message: ServiceBusMessage | EncodedMessage, *, created_at_ms: in
     """Return the bytes of a message."""
     if isinstance(message, EncodedMessage):
         return message.payload
-    return encode_message(message, created_at_ms=created_at_ms).payload
+    return encode_message(message, now=lambda: created_at_ms / 1000).payload
 
 
 def batch_of(messages: Sequence[ServiceBusMessage | EncodedMessage]) -> EncodedBatch:

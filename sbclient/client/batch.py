@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import uuid4
 
-from sbclient import clock
 from sbclient.amqp import EncodedMessage
 from sbclient.amqp.batch import size_in_batch
 from sbclient.client.encoding import NewId, encoded_message
@@ -62,7 +61,7 @@ class ServiceBusMessageBatch:
             MessageSizeExceededError: the message does not fit (also a ValueError): send the batch and begin another.
             InvalidOperationError: the keys of the message differ.
         """
-        encoded = encoded_message(message, self._new_id, clock.now())
+        encoded = encoded_message(message, self._new_id)
         size = self._growth_bytes + size_in_batch(encoded, is_first=not self._messages)
         if self._size + size > self._max_size_in_bytes:
             raise MessageSizeExceededError(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, EncodeError, encode_message
 from sbclient.amqp.encoded import encode_annotated
 from sbclient.delivery import SenderLimits
@@ -31,26 +32,21 @@ def is_message(candidate: object) -> bool:
     return isinstance(candidate, _MESSAGES) or is_sdk_message(candidate)
 
 
-def encoded_messages(
-    given: Any, new_id: NewId, now: float, schedule_time_utc: datetime | None = None
-) -> list[EncodedMessage]:
+def encoded_messages(given: Any, new_id: NewId, schedule_time_utc: datetime | None = None) -> list[EncodedMessage]:
     """Encode a message, or each message of an iterable; see `encoded_message`."""
     if is_message(given):
-        return [encoded_message(given, new_id, now, schedule_time_utc)]
+        return [encoded_message(given, new_id, schedule_time_utc)]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise TypeError(
             f"cannot send an object of type {type(given).__name__}: pass a message, a batch of this sender or a list"
         )
-    return [encoded_message(message, new_id, now, schedule_time_utc) for message in given]
+    return [encoded_message(message, new_id, schedule_time_utc) for message in given]
 
 
-def encoded_message(
-    message: Any, new_id: NewId, now: float, schedule_time_utc: datetime | None = None
-) -> EncodedMessage:
+def encoded_message(message: Any, new_id: NewId, schedule_time_utc: datetime | None = None) -> EncodedMessage:
     """Encode and check a message. A message without an id gets one, which it keeps.
 
     Args:
-        now: the creation time, in seconds since 1970-01-01 UTC.
         schedule_time_utc: replaces the scheduled enqueue time; naive = UTC.
 
     Raises:
@@ -59,19 +55,18 @@ def encoded_message(
     """
     if not isinstance(message, ServiceBusMessage) and isinstance(message, Mapping):  # the second check is slow
         message = ServiceBusMessage(**message)
-    created_at_ms = int(now * 1000)
     try:
         if isinstance(message, ServiceBusMessage):
             if message._message_id is None:
                 message._message_id = new_id()  # without the checks of the setter
-            encoded = encode_message(message, created_at_ms=created_at_ms)
+            encoded = encode_message(message, now=clock.now)
         elif isinstance(message, AmqpAnnotatedMessage) or is_sdk_message(message):
             plain, further = parts_of(message)
             if plain.message_id is None:
                 plain.message_id = new_id()
                 if hasattr(message, "message_id"):  # an annotated message may have no place for an id
                     message.message_id = plain.message_id
-            encoded = encode_annotated(plain, **further, created_at_ms=created_at_ms)
+            encoded = encode_annotated(plain, **further, now=clock.now)
         else:
             raise TypeError(f"cannot send an object of type {type(message).__name__}: pass a ServiceBusMessage")
     except EncodeError as error:

@@ -101,11 +101,11 @@ class ServiceBusSender:
         deadline = await self._begin(timeout, transaction)
         is_single = is_message(message)
         if is_single:
-            messages = [encoded_message(message, self._core.new_id, clock.now())]
+            messages = [encoded_message(message, self._core.new_id)]
         elif isinstance(message, ServiceBusMessageBatch):
             messages = message.encoded()
         else:
-            messages = encoded_messages(message, self._core.new_id, clock.now())
+            messages = encoded_messages(message, self._core.new_id)
         if not messages:
             return
         if len(messages) > 1:
@@ -168,7 +168,7 @@ class ServiceBusSender:
         """
         deadline = await self._begin(timeout, transaction)
         given = messages.messages if isinstance(messages, ServiceBusMessageBatch) else messages
-        encoded = encoded_messages(given, self._core.new_id, clock.now(), schedule_time_utc)
+        encoded = encoded_messages(given, self._core.new_id, schedule_time_utc)
         if not encoded:
             return []
         if transaction is not None:

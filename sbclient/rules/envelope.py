@@ -122,10 +122,15 @@ def seal(message: EncodedMessage, destination: str, *, native_session_id: str | 
     changes: dict[str, Any] = {}
     if message.session_id is not None:
         aliases[SESSION_ID] = message.session_id
-    if message.time_to_live is not None and message.time_to_live < UNLIMITED_TIME_TO_LIVE:
-        aliases[TIME_TO_LIVE] = message.time_to_live
+    if message.session_id != native_session_id:
+        changes["session_id"] = native_session_id
+    if message.time_to_live is not None:
+        changes["time_to_live"] = None
+        if message.time_to_live < UNLIMITED_TIME_TO_LIVE:
+            aliases[TIME_TO_LIVE] = message.time_to_live
     if message.scheduled_enqueue_time_utc is not None:
         aliases[SCHEDULED_ENQUEUE_TIME] = message.scheduled_enqueue_time_utc
+        changes["scheduled_enqueue_time_utc"] = None
     if native_session_id is not None and message.partition_key is not None:
         aliases[PARTITION_KEY] = message.partition_key
         changes["partition_key"] = None
@@ -137,11 +142,7 @@ def seal(message: EncodedMessage, destination: str, *, native_session_id: str | 
     entries.append(_path_entry(destination))
     added, count = encode_entries(aliases) if aliases else (b"", 0)
     return message.rewritten(
-        application_properties=sized_map(b"".join(entries) + added, 2 * len(entries) + count),
-        session_id=native_session_id,
-        time_to_live=None,
-        scheduled_enqueue_time_utc=None,
-        **changes,
+        application_properties=sized_map(b"".join(entries) + added, 2 * len(entries) + count), **changes
     )
 
 

@@ -588,8 +588,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a message gets a new id at each try",
         Change(
             "client.encoding:encoded_message",
-            "encode_message(message, created_at_ms=created_at_ms)",
-            "encode_message(message, created_at_ms=created_at_ms).rewritten(message_id=new_id())",
+            "encode_message(message, now=clock.now)",
+            "encode_message(message, now=clock.now).rewritten(message_id=new_id())",
         ),
     ),
     _mutant(
