@@ -7,12 +7,13 @@ encoded content when it is read.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 from uuid import UUID
 
 from sbclient.errors import InvalidOperationError, ServiceBusError
@@ -257,10 +258,19 @@ def _warn_of_bytes(name: object) -> str | None:
 
 
 class Content(Protocol):
-    """The encoded form of a message, which is decoded when its parts are read."""
+    """The encoded form of a message, with the attributes of `ServiceBusMessage`."""
 
-    def read(self, name: str) -> Any:
-        """Return the value of an attribute, by its name with an underscore."""
+    @property
+    def typed_properties(self) -> dict[str, PropertyValue]:
+        """The application properties, whose values keep their AMQP types."""
+
+    @property
+    def body(self) -> Any:
+        """The decoded body."""
+
+    @property
+    def body_type(self) -> AmqpMessageBodyType:
+        """How the body is encoded."""
 
     def annotated(self, received: ServiceBusReceivedMessage | None = None) -> AmqpAnnotatedMessage:
         """Return the sections of the message, with the annotations of the broker if it was received."""
@@ -529,18 +539,35 @@ class ServiceBusMessage:
     def reply_to_session_id(self, value: str | None) -> None:
         self._reply_to_session_id = _short_id("reply_to_session_id", value)
 
-    _decoded: ClassVar[Collection[str]]
-    """The attributes that encoded content is decoded into."""
+    def _hold(self, content: Content) -> None:
+        """Take the attributes of encoded content. Body and application properties are decoded when they are read."""
+        self._content = content
+        (
+            self._content_type,
+            self._correlation_id,
+            self._message_id,
+            self._partition_key,
+            self._reply_to,
+            self._reply_to_session_id,
+            self._scheduled_enqueue_time_utc,
+            self._session_id,
+            self._subject,
+            self._time_to_live,
+            self._to,
+            self._body_type,
+        ) = _attributes_of(content)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Decode an attribute of encoded content when it is read for the first time."""
-            if name not in self._decoded or self._content is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            value = self._content.read(name)
-            setattr(self, name, value)
-            return value
+            """Decode the body or the application properties of encoded content when they are read."""
+            if name == "_body" and self._content is not None:
+                self._body = self._content.body
+                return self._body
+            if name == "_application_properties" and self._content is not None:
+                self._application_properties = self._content.typed_properties or None
+                return self._application_properties
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def copy(self, **changes: Any) -> ServiceBusMessage:
         """Return a plain `ServiceBusMessage` with the same content. Its properties are checked again.
@@ -566,7 +593,20 @@ class ServiceBusMessage:
 
 
 _CONTENT: Final = tuple(name for name in ServiceBusMessage.__slots__ if name != "_content")
-ServiceBusMessage._decoded = frozenset(_CONTENT)
+_attributes_of: Final = attrgetter(
+    "content_type",
+    "correlation_id",
+    "message_id",
+    "partition_key",
+    "reply_to",
+    "reply_to_session_id",
+    "scheduled_enqueue_time_utc",
+    "session_id",
+    "subject",
+    "time_to_live",
+    "to",
+    "body_type",
+)
 
 
 class ServiceBusReceivedMessage(ServiceBusMessage):
@@ -628,7 +668,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     ) -> Self:
         """Return a received message with this content."""
         received = cls.__new__(cls)
-        received._content = content
+        received._hold(content)
         received.sequence_number = sequence_number
         received.enqueued_sequence_number = enqueued_sequence_number
         received.enqueued_time_utc = enqueued_time_utc
@@ -694,10 +734,6 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         value = (self._application_properties or {}).get(name)
         return value if isinstance(value, str) else None
 
-
-ServiceBusReceivedMessage._decoded = frozenset(
-    {*_CONTENT, *ServiceBusReceivedMessage.__slots__} - {"_auto_renew_error", "is_settled", "lock_token"}
-)
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"

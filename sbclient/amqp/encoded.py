@@ -10,7 +10,7 @@ Source of the layout: AMQP 1.0 part 3.2; the AMQP guide of Service Bus.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import MAXYEAR, UTC, datetime, timedelta
+from datetime import MAXYEAR, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
@@ -46,7 +46,6 @@ from sbclient.amqp.sections import (
     rewritten_map,
 )
 from sbclient.amqp.types import Binary, Opaque, Timestamp, TypedInteger
-from sbclient.delivery import expiry
 from sbclient.errors import InvalidOperationError
 from sbclient.message import (
     MAX_ID_LENGTH,
@@ -57,7 +56,6 @@ from sbclient.message import (
     ByName,
     PropertyValue,
     ServiceBusMessage,
-    ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
 
@@ -121,13 +119,15 @@ class EncodedMessage:
         scheduled_enqueue_time_utc: a datetime or None.
         time_to_live: a timedelta or None.
         annotations: the message annotations by name. Do not change them.
+        application_properties: by name, with integers of Python's own class. Do not change them.
+        sections: the positions of the sections.
 
     Raises:
         WireError: reading it, if the sections are malformed or have the wrong type.
         InvalidOperationError: reading it, if an id has more than 128 characters.
     """
 
-    __slots__ = (*ATTRIBUTES, "_properties", "_sections", "annotations", "payload")
+    __slots__ = (*ATTRIBUTES, "annotations", "application_properties", "payload", "sections")
 
     payload: bytes
     message_id: str | None
@@ -142,11 +142,11 @@ class EncodedMessage:
     scheduled_enqueue_time_utc: datetime | None
     time_to_live: timedelta | None
     annotations: dict[Any, Any]
+    application_properties: Mapping[str, PropertyValue]
+    sections: Sections
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
-        self._sections: Sections | None = None
-        self._properties: Mapping[str, PropertyValue] | None = None
 
     @classmethod
     def of(cls, payload: bytes) -> Self:
@@ -156,6 +156,7 @@ class EncodedMessage:
             WireError, InvalidOperationError: see the class.
         """
         message = cls(payload)
+        message.sections = Sections(payload)
         _read_properties(message)
         _read_header(message)
         _read_annotations(message)
@@ -185,29 +186,9 @@ class EncodedMessage:
         return len(self.payload)
 
     @property
-    def sections(self) -> Sections:
-        """The positions of the sections."""
-        sections = self._sections
-        if sections is None:
-            sections = self._sections = Sections(self.payload)
-        return sections
-
-    @property
     def key(self) -> str | None:
         """The session id, or else the partition key. Messages with the same key are sent in order."""
         return self.partition_key if self.session_id is None else self.session_id
-
-    @property
-    def application_properties(self) -> Mapping[str, PropertyValue]:
-        """The application properties, with integers of Python's own class. Do not change them."""
-        properties = self._properties
-        if properties is None:
-            found = self.sections.application_properties
-            properties = {
-                name: value if type(value) is str else _plain_property(value) for name, value in found.items()
-            }
-            self._properties = properties
-        return properties
 
     @property
     def header_bytes(self) -> int:
@@ -231,17 +212,10 @@ class EncodedMessage:
         return sections.sequences() if sections.body_code == SEQUENCE else sections.value(typed=True)
 
     def decoded(self) -> ServiceBusMessage:
-        """Return a message that decodes each part when it is read, and that can be changed and sent."""
+        """Return a message that can be changed and sent; body and application properties are decoded when read."""
         message = ServiceBusMessage.__new__(ServiceBusMessage)
-        message._content = self
+        message._hold(self)
         return message
-
-    def read(self, name: str) -> Any:
-        """Decode the value of an attribute of a message; see `message.Content`."""
-        if name == "_application_properties":
-            return self._typed_properties() or None
-        of_broker = _OF_BROKER.get(name)
-        return getattr(self, name[1:]) if of_broker is None else of_broker(self)
 
     def annotated(self, received: ServiceBusReceivedMessage | None = None) -> AmqpAnnotatedMessage:
         """Return all sections of the message, decoded; see `message.Content`."""
@@ -257,29 +231,14 @@ class EncodedMessage:
             footer=ByName(sections.footer),
             annotations=ByName(self.annotations, **{name: value for name, value in noted.items() if value is not None}),
             delivery_annotations=ByName(sections.delivery_annotations),
-            application_properties=ByName(self._typed_properties()),
+            application_properties=ByName(self.typed_properties),
             content=self.body,
             body_type=self.body_type,
         )
 
-    def _number(self, name: str) -> int | None:
-        number = self.annotations.get(name)
-        return int(number) if isinstance(number, int) else None
-
-    def _timestamp(self, name: str) -> datetime | None:
-        value = self.annotations.get(name)
-        if isinstance(value, datetime):
-            return value
-        return _LATEST if isinstance(value, Timestamp) and value > 0 else None
-
-    def _dead_letter_source(self) -> str | None:
-        source = self.annotations.get(servicebus.DEAD_LETTER_SOURCE)
-        return source if isinstance(source, str) else None
-
-    def _enqueued_at(self) -> datetime:
-        return self._timestamp(servicebus.ENQUEUED_TIME) or _UNKNOWN
-
-    def _typed_properties(self) -> dict[str, PropertyValue]:
+    @property
+    def typed_properties(self) -> dict[str, PropertyValue]:
+        """The application properties, whose values keep their AMQP types."""
         found = self.sections.application_properties
         return {name: value if type(value) is str else _typed_property(value) for name, value in found.items()}
 
@@ -326,12 +285,17 @@ class EncodedMessage:
         if places[8]:
             parts.append(sections.raw(FOOTER))
         rewritten = EncodedMessage(b"".join(parts))
-        rewritten.message_id = self.message_id
-        rewritten.session_id = self.session_id
-        rewritten.partition_key = self.partition_key
         rewritten.content_type = self.content_type
+        rewritten.correlation_id = self.correlation_id
+        rewritten.message_id = self.message_id
+        rewritten.partition_key = self.partition_key
+        rewritten.reply_to = self.reply_to
+        rewritten.reply_to_session_id = self.reply_to_session_id
         rewritten.scheduled_enqueue_time_utc = self.scheduled_enqueue_time_utc
+        rewritten.session_id = self.session_id
+        rewritten.subject = self.subject
         rewritten.time_to_live = self.time_to_live
+        rewritten.to = self.to
         for name, value in changed.items():
             setattr(rewritten, name, value)
         return rewritten
@@ -404,23 +368,6 @@ class EncodedMessage:
         return sized_map(b"".join(parts), 2 * len(parts)) if parts else b""
 
 
-_LATEST: Final = datetime.max.replace(tzinfo=UTC)
-_UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
-_STATES: Final = {state.value: state for state in ServiceBusMessageState}
-
-_OF_BROKER: Final[dict[str, Callable[[EncodedMessage], Any]]] = {
-    "dead_letter_source": EncodedMessage._dead_letter_source,
-    "delivery_count": lambda message: message.sections.header.delivery_count,
-    "enqueued_sequence_number": lambda message: message._number(servicebus.ENQUEUE_SEQUENCE_NUMBER),
-    "enqueued_time_utc": EncodedMessage._enqueued_at,
-    "expires_at_utc": lambda message: expiry(message._enqueued_at(), message.time_to_live),
-    "locked_until_utc": lambda message: message._timestamp(servicebus.LOCKED_UNTIL),
-    "sequence_number": lambda message: message._number(servicebus.SEQUENCE_NUMBER) or 0,
-    "state": lambda message: _STATES.get(message._number(servicebus.MESSAGE_STATE) or 0, ServiceBusMessageState.ACTIVE),
-}
-"""What a broker adds to a message when it delivers it, by the attributes of a received message."""
-
-
 _ANNOTATIONS: Final = {
     "partition_key": servicebus.PARTITION_KEY,
     "scheduled_enqueue_time_utc": servicebus.SCHEDULED_ENQUEUE_TIME,
@@ -461,12 +408,17 @@ def encode_message(message: ServiceBusMessage, *, now: Callable[[], float] = lam
     else:
         parts.append(encode_body(body, message._body_type))
     encoded = EncodedMessage(b"".join(parts))
-    encoded.message_id = message._message_id
-    encoded.session_id = message._session_id
-    encoded.partition_key = partition_key
     encoded.content_type = message._content_type
+    encoded.correlation_id = message._correlation_id
+    encoded.message_id = message._message_id
+    encoded.partition_key = partition_key
+    encoded.reply_to = message._reply_to
+    encoded.reply_to_session_id = message._reply_to_session_id
     encoded.scheduled_enqueue_time_utc = schedule
+    encoded.session_id = message._session_id
+    encoded.subject = message._subject
     encoded.time_to_live = time_to_live
+    encoded.to = message._to
     return encoded
 
 
@@ -487,9 +439,9 @@ def encode_body(body: Any, body_type: AmqpMessageBodyType) -> bytes:
 def _encode_again(message: ServiceBusMessage, content: Any, created_at_ms: int) -> EncodedMessage:
     """Encode a received message, or a copy of one: attributes that the application has not changed stay as they are."""
     properties = None
-    if is_read(message, "_application_properties"):
+    if _is_decoded(message, "_application_properties"):
         held = message._application_properties
-        properties = content.encoded_properties(held or {}, content._typed_properties())
+        properties = content.encoded_properties(held or {}, content.typed_properties)
     encoded: EncodedMessage = content.rewritten(
         created_at_ms=created_at_ms, application_properties=properties, **changes_of(message)
     )
@@ -498,8 +450,8 @@ def _encode_again(message: ServiceBusMessage, content: Any, created_at_ms: int) 
 
 def changes_of(message: ServiceBusMessage) -> dict[str, Any]:
     """Return the attributes of a message with encoded content that differ from that content, by name."""
-    read = {name: getattr(message, f"_{name}") for name in ATTRIBUTES if is_read(message, f"_{name}")}
-    return {name: value for name, value in read.items() if value != getattr(message._content, name)}
+    values = ((name, getattr(message, name)) for name in ATTRIBUTES)
+    return {name: value for name, value in values if value != getattr(message._content, name)}
 
 
 def encoded_content(message: ServiceBusMessage) -> EncodedMessage:
@@ -510,8 +462,7 @@ def encoded_content(message: ServiceBusMessage) -> EncodedMessage:
     return content
 
 
-def is_read(message: ServiceBusMessage, name: str) -> bool:
-    """Return whether an attribute of a message with encoded content has been decoded."""
+def _is_decoded(message: ServiceBusMessage, name: str) -> bool:
     try:
         object.__getattribute__(message, name)
     except AttributeError:
@@ -703,6 +654,17 @@ def _entries(annotations: Mapping[Any, Any] | None) -> list[bytes]:
 # -- decode ------------------------------------------------------------------------------------------------------------
 
 
+def _read_sections(message: EncodedMessage) -> None:
+    message.sections = Sections(message.payload)
+
+
+def _read_application_properties(message: EncodedMessage) -> None:
+    found = message.sections.application_properties
+    message.application_properties = {
+        name: value if type(value) is str else _plain_property(value) for name, value in found.items()
+    }
+
+
 def _read_properties(message: EncodedMessage) -> None:
     (
         message_id,
@@ -774,6 +736,8 @@ def _read_annotations(message: EncodedMessage) -> None:
 
 _READERS: Final[dict[str, Callable[[EncodedMessage], None]]] = {
     **dict.fromkeys(_FIELDS, _read_properties),
+    "application_properties": _read_application_properties,
+    "sections": _read_sections,
     "time_to_live": _read_header,
     **dict.fromkeys(("annotations", "partition_key", "scheduled_enqueue_time_utc"), _read_annotations),
 }

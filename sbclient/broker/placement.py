@@ -57,11 +57,13 @@ class Placement:
         """The fragment of one or more lock tokens.
 
         Raises:
-            InvalidOperationError: they belong to several fragments.
+            InvalidOperationError: they belong to several fragments, or there are none.
             MessageLockLostError: they belong to no fragment.
             ServiceBusError, NoAnswer: the fragment is unreachable.
         """
         indexes = {token & (1 << TOKEN_FRAGMENT_BITS) - 1 for token in tokens}
+        if not indexes:
+            raise InvalidOperationError(f"no lock token of {self._path} is given: give at least one")
         if len(indexes) > 1 and len(self._fragments) > 1:
             raise InvalidOperationError(
                 f"{len(tokens)} lock tokens of {self._path} belong to {len(indexes)} fragments: "

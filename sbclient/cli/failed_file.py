@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from sbclient.errors import InvalidOperationError
-from sbclient.formats.message_json import content_json
+from sbclient.formats.message_json import content_text
 from sbclient.message import ServiceBusMessage
 
 
@@ -72,5 +71,5 @@ class FailedFile:
     def write(self, unsent: ServiceBusMessage | str) -> None:
         """Write a message as JSON with its message id, or a line of input unchanged. May raise OSError."""
         if isinstance(unsent, ServiceBusMessage):
-            unsent = json.dumps(content_json(unsent), ensure_ascii=False)
+            unsent = content_text(unsent)
         self._file.write(unsent.rstrip("\r\n") + "\n")

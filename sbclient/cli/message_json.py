@@ -7,7 +7,6 @@ ignores. So a message that was received can be sent again with the same body, pr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from json.encoder import JSONEncoder
 from json.encoder import encode_basestring as quoted
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.formats.message_json import (
     ATTRIBUTES,
     PROPERTY,
-    content_json,
+    content_text,
     property_named,
     timestamp_text,
 )
@@ -55,21 +54,17 @@ def message_line(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = F
     if (expires := message.expires_at_utc) is not None:
         line += f', "expires_at_utc": "{timestamp_text(expires)}"'
     line += f', "delivery_count": {message.delivery_count}'
-    content = content_json(message)
-    if "application_properties" in content:
+    if message.application_properties:
         for name in ("dead_letter_reason", "dead_letter_error_description"):
             if (text := getattr(message, name)) is not None:
                 line += f', "{name}": {quoted(text)}'
     if (source := message.dead_letter_source) is not None:
         line += f', "dead_letter_source": {quoted(source)}'
-    if is_dead_letter and (properties := content.pop("application_properties", None)):
-        own = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
-        if kept := {name: value for name, value in properties.items() if name not in own}:
-            content["application_properties"] = kept
-    return printable_line(f'{line}, "state": "{message.state.name.lower()}", {_encode(content)[1:]}')
+    content = content_text(message, hidden=_DEAD_LETTER if is_dead_letter else ())
+    return printable_line(f'{line}, "state": "{message.state.name.lower()}", {content[1:]}')
 
 
-_encode: Final = JSONEncoder(ensure_ascii=False).encode
+_DEAD_LETTER: Final = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
 
 
 def message_of(place: str, fields: Mapping[str, Any]) -> ServiceBusMessage:

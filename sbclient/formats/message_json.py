@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from json.encoder import encode_basestring as _quoted
 from operator import attrgetter
 from typing import Any, Final
 
@@ -72,29 +73,34 @@ ATTRIBUTES: Final[Mapping[str, Callable[[str], Any]]] = {
 CONTENT: Final = (*ATTRIBUTES, "application_properties", "body", "body_base64", "body_type")
 
 
-def content_json(message: ServiceBusMessage) -> dict[str, Any]:
-    """The attributes of a message that are set, and its body: text, or base64 if the body is not UTF-8."""
-    texts = zip(TEXTS, texts_of(message), strict=True)
-    fields: dict[str, Any] = {name: value for name, value in texts if value is not None}
+def content_text(message: ServiceBusMessage, *, hidden: Collection[str] = ()) -> str:
+    """The JSON object of the attributes of a message that are set, and its body: text, or base64 if it is not UTF-8.
+
+    Args:
+        hidden: names of application properties to leave out.
+    """
+    members = [
+        f'"{name}": {_quoted(text)}' for name, text in zip(TEXTS, texts_of(message), strict=True) if text is not None
+    ]
     if (time_to_live := message.time_to_live) is not None and (text := duration_text(time_to_live)) is not None:
-        fields["time_to_live"] = text
+        members.append(f'"time_to_live": "{text}"')
     if (schedule := message.scheduled_enqueue_time_utc) is not None:
-        fields["scheduled_enqueue_time_utc"] = timestamp_text(schedule)
-    if properties := message.application_properties:
-        fields["application_properties"] = {name: property_json(value) for name, value in properties.items()}
-    _add_body(fields, message)
-    return fields
-
-
-def _add_body(fields: dict[str, Any], message: ServiceBusMessage) -> None:
+        members.append(f'"scheduled_enqueue_time_utc": "{timestamp_text(schedule)}"')
+    properties = message.application_properties
+    if shown := {name: property_json(value) for name, value in properties.items() if name not in hidden}:
+        members.append(f'"application_properties": {_encode(shown)}')
     if message.body_type is not AmqpMessageBodyType.DATA:
-        fields |= {"body_type": message.body_type.value, "body": value_json(message.body)}
-        return
-    body = bytes(message)
-    try:
-        fields["body"] = body.decode()
-    except UnicodeDecodeError:
-        fields["body_base64"] = base64.b64encode(body).decode()
+        members.append(f'"body_type": "{message.body_type.value}", "body": {_encode(value_json(message.body))}')
+    else:
+        body = bytes(message)
+        try:
+            members.append(f'"body": {_quoted(body.decode())}')
+        except UnicodeDecodeError:
+            members.append(f'"body_base64": "{base64.b64encode(body).decode()}"')
+    return f"{{{', '.join(members)}}}"
+
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def value_json(value: Any) -> Any:

@@ -613,6 +613,12 @@ def test_drain_may_return_the_credit_without_using_it_up() -> None:
     assert link.credit == 7
     assert peer.send(Flow(3, 9, 0, 9, 0, 3, 0, drain=True)) == [LinkDrained(link)]
     assert (link.credit, link.delivery_count) == (0, 3)
+    link.grant(10)
+    for number in range(3, 13):
+        peer.transfer(number=number)
+    link.grant(4, drain=True)  # nor do the drains before
+    assert peer.send(Flow(13, 9, 0, 9, 0, 13, 0, drain=True)) == [LinkDrained(link)]
+    assert (link.credit, link.delivery_count) == (0, 13)
 
 
 def test_flow_with_echo_is_answered() -> None:
@@ -976,9 +982,13 @@ def test_answer_to_a_drain_that_waits_is_given_once_and_not_after_another_grant(
         peer.send(Flow(1, 1, 0, 9))  # the window opens for the other transfer
         drains = [answer.drain for answer in peer.answers() if isinstance(answer, Flow)]
         assert (drains, link.credit) == (([], 5) if grants_again else ([True], 0))
-        peer.send(Flow(2, 0, 0, 9, 0, link.delivery_count, 5))
+        peer.send(Flow(2, 0, 0, 9))
+        link.send(MESSAGE, tag=b"b", needs_credit=False)
+        peer.send(Flow(2, 1, 0, 9))  # the window opens again
+        assert peer.answers() == [Transfer(0, 2, b"b", 0, False)]
+        peer.send(Flow(3, 0, 0, 9, 0, link.delivery_count, 5))
         link.send(MESSAGE, tag=b"c")
-        peer.send(Flow(2, 5, 0, 9))
+        peer.send(Flow(3, 5, 0, 9))
         assert link.credit == 4  # the drain is over
 
 

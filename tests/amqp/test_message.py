@@ -437,25 +437,6 @@ def test_all_sections_are_shown_and_copied_with_what_has_no_attribute() -> None:
     assert EncodedMessage(encode_sections(value="x" * 300)).header_bytes == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "annotation", "value", "shown"),
-    [
-        ("enqueued_time_utc", "x-opt-enqueued-time", MOMENT, MOMENT),
-        ("enqueued_time_utc", "x-opt-enqueued-time", "text", datetime(1970, 1, 1, tzinfo=UTC)),
-        ("enqueued_time_utc", "x-opt-enqueued-time", Timestamp(2**62), datetime.max.replace(tzinfo=UTC)),
-        ("dead_letter_source", "x-opt-deadletter-source", "q", "q"),
-        ("dead_letter_source", "x-opt-deadletter-source", 5, None),
-        ("sequence_number", "x-opt-sequence-number", Long(5), 5),
-        ("sequence_number", "x-opt-sequence-number", "5", 0),
-    ],
-)
-def test_annotations_of_the_broker_have_their_type_or_are_unknown(
-    name: str, annotation: str, value: Any, shown: Any
-) -> None:
-    message = EncodedMessage(encode_sections(message_annotations={annotation: value}, data=[b""]))
-    assert message.read(name) == shown
-
-
 def test_added_properties_replace_those_of_the_same_name() -> None:
     sections = Sections(encode_sections(application_properties={"a": Byte(1), "DeadLetterReason": "old"}, data=[b"x"]))
     reason: dict[str, Any] = {"DeadLetterReason": "new", "more": 2}

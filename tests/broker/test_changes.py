@@ -263,6 +263,12 @@ def _made_again(kept: Kept) -> None:
     kept.send("other", message("x"))
     kept.delete(address("other"))  # what was not written yet is forgotten
     kept.wait(1)
+    kept.queue("third", requires_session=True)
+    kept.send("third", message("x", session_id="s"))
+    kept.wait(1)
+    kept.delete(address("third"))  # and made again before that is written
+    kept.queue("third")
+    kept.wait(1)
     kept.update(address("q"), replace(kept.get(address("q")), max_delivery_count=3))
 
 

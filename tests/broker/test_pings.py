@@ -72,23 +72,31 @@ def test_pings_to_nowhere_do_not_fill_the_table(broker: Driver) -> None:
     assert known == [0, *range(2, MAX_PATHS + 1)]  # without the one that was pinged longest ago
 
 
-def test_a_ping_needs_the_room_of_the_largest_message_that_was_refused(broker: Driver) -> None:
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_a_ping_needs_the_room_of_the_largest_message_that_was_refused(broker: Driver, is_partitioned: bool) -> None:
     """Each time anew: what was refused before a ping was accepted does not count for the next."""
-    broker.queue()
+    broker.queue(enable_partitioning=is_partitioned)
     broker.body().policy.max_size_bytes = 200_000
+    fragment_count = len(broker.body().fragments)
     ping = ping_message(message_id="m")
+
+    def send_to_each(size: int) -> None:
+        for _ in range(fragment_count):
+            broker.send("q", message("x" * size))
+
     for _ in range(2):
-        broker.send("q", message("x" * 150_000))
+        send_to_each(150_000)
         for size in (60_000, 100_000, 70_000):
             with pytest.raises(ServiceBusQuotaExceededError):
                 broker.send("q", message("y" * size))
-        broker.send("q", message("small"))
+        send_to_each(5)
         with pytest.raises(ServiceBusQuotaExceededError):
             broker.send("q", ping)
         broker.drain()
-        broker.send("q", message("x" * 90_000))
-        broker.send("q", ping)
-        broker.send("q", message("x" * 60_000))
+        send_to_each(90_000)
+        for _ in range(fragment_count):
+            broker.send("q", ping)
+        send_to_each(60_000)
         broker.send("q", ping)  # nothing was refused since
         broker.drain()
 

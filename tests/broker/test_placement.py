@@ -422,6 +422,14 @@ def test_order_inside_a_fragment_is_the_order_of_arrival(broker: Driver) -> None
     assert bodies(broker.drain()) == list(map(str, range(10)))
 
 
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_a_call_without_a_lock_token_is_refused(broker: Driver, is_partitioned: bool) -> None:
+    broker.queue(enable_partitioning=is_partitioned)
+    for ask in (broker.settle, broker.renew):
+        with pytest.raises(InvalidOperationError, match="no lock token of q is given"):
+            ask("q")
+
+
 def test_lock_tokens_of_several_fragments_in_one_call_are_refused(broker: Driver) -> None:
     broker.partitioned()
     broker.send("q", message(partition_key=KEYS[0]))

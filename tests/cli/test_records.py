@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,13 @@ def test_json_lines_keep_nested_bodies_and_number_keys(tmp_path: Path) -> None:
         Record(b'{"total": 3}', session_id="7"),
         Record(b"text"),
     ]
+
+
+def test_only_an_empty_cell_sets_no_attribute(tmp_path: Path) -> None:
+    cells = {"a": 0, "b": False, "c": 0.0, "d": "", "e": None, "f": "0", "g": []}
+    path = write(tmp_path, "orders.jsonl", json.dumps(cells | {"text": "x"}))
+    (record,) = read_records(path, Columns(body="text", others=tuple((f"to_{name}", name) for name in cells)))
+    assert record.others == (("to_a", "0"), ("to_b", "false"), ("to_c", "0.0"), ("to_f", "0"), ("to_g", "[]"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -59,6 +60,9 @@ async def test_renewal_ends_after_its_duration_and_calls_the_callback(
         await clock.sleep(100.5)
         assert failures.calls == [(message, None)]
         assert isinstance(message.auto_renew_error, AutoLockRenewTimeout)
+        renewer.register(receiver, message, max_lock_renewal_duration=0)
+        await clock.sleep(0.5)
+        assert failures.calls == [(message, None)] * 2
         await clock.sleep(60.0)
     assert texts(await taken(pair)) == ["a"]
 
@@ -108,6 +112,17 @@ async def test_a_session_stays_locked(pair: MemoryPair, client: ServiceBusClient
         await clock.sleep(100.0)
         assert receiver.session is not None
         assert isinstance(receiver.session.auto_renew_error, AutoLockRenewTimeout)
+
+
+async def test_a_session_that_two_calls_open_is_renewed_once(pair: MemoryPair, client: ServiceBusClient) -> None:
+    failures = Failures()
+    await make_queue(pair, "visits", requires_session=True)
+    async with AutoLockRenewer(max_lock_renewal_duration=100, on_lock_renew_failure=failures) as renewer:
+        receiver = client.get_queue_receiver("visits", session_id="s", auto_lock_renewer=renewer)
+        await asyncio.gather(*(receiver.receive_messages(max_wait_time=1) for _ in range(2)))
+        await clock.sleep(101.0)
+        assert failures.calls == [(receiver.session, None)]
+        await receiver.close()
 
 
 async def test_a_lost_session_sets_auto_renew_error(pair: MemoryPair, client: ServiceBusClient) -> None:

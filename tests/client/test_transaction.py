@@ -284,6 +284,38 @@ async def test_a_commit_without_an_answer_is_in_doubt(pair: MemoryPair, client: 
     assert texts(await taken(pair)) == ["new"]
 
 
+async def test_a_cancelled_commit_ends_the_transaction(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
+        await sender.send_messages(ServiceBusMessage("old"))
+        (old,) = await receiver.receive_messages()
+        transaction = client.transaction()
+        await receiver.complete_message(old, transaction=transaction)
+        pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.TRANSACTION]))
+        commit = asyncio.ensure_future(transaction.commit())
+        await clock.sleep(1.0)
+        commit.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+        assert transaction.state is TransactionState.ROLLED_BACK
+        assert not old.is_settled
+        await receiver.complete_message(old)
+    pair.primary.heal()
+    assert await taken(pair) == []
+
+
+async def test_operations_that_fail_do_not_count_for_the_limit(pair: MemoryPair, client: ServiceBusClient) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        transaction = client.transaction()
+        pair.primary.inject(Fault(FaultKind.DOWN, operations=[Operation.SEND], count=3))
+        messages = [ServiceBusMessage(str(number)) for number in range(40)]
+        for _ in range(3):
+            with pytest.raises(ServiceBusConnectionError):
+                await sender.send_messages(messages, transaction=transaction)
+        await sender.send_messages(messages, transaction=transaction)
+        await transaction.commit()
+    assert len(await taken(pair)) == 40
+
+
 async def test_a_rollback_that_fails_is_a_note_on_the_error_that_caused_it(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.broker.profile import PREM_2021, STD_2021
+from sbclient.client.client import ServiceBusClient
 from sbclient.errors import (
     BacklogUnavailableError,
     MessageSizeExceededError,
@@ -27,6 +28,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
+from sbclient.rules.partition_key import fragment_of
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryNamespace, MemoryPair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts, until
@@ -110,20 +112,27 @@ async def test_messages_must_fit_the_backlog_as_soon_as_its_queues_are_provision
         await sender.send_messages(ServiceBusMessage(b"x" * 200_000))
 
 
-async def test_the_pauses_between_attempts_grow(pair: MemoryPair) -> None:
-    pair.secondary.inject(Fault(FaultKind.DOWN))
+def attempts_of(client: ServiceBusClient) -> list[float]:
+    """The times at which the queues are listed from now on; each takes a second."""
     attempts: list[float] = []
-    client = pair.client()
     listed = client.pair.state.secondary.administration.list
 
     async def counted(*args: object, **kwargs: object) -> object:
         attempts.append(clock.monotonic())
+        await clock.sleep(1.0)
         return await listed(*args, **kwargs)  # type: ignore[arg-type]  # handed on
 
     client.pair.state.secondary.administration.list = counted  # type: ignore[method-assign,assignment]  # observed
+    return attempts
+
+
+async def test_the_pauses_between_attempts_grow(pair: MemoryPair) -> None:
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    client = pair.client()
+    attempts = attempts_of(client)
     async with client:
         await clock.sleep(300.0)
-    pauses = [later - earlier for earlier, later in pairwise(attempts)]
+    pauses = [later - earlier - 1.0 for earlier, later in pairwise(attempts)]
     assert all(0.5 * 2**n <= pause <= 2**n for n, pause in enumerate(pauses[:5]))
     assert all(15.0 <= pause <= 30.0 for pause in pauses[5:])
 
@@ -137,6 +146,21 @@ async def test_a_diversion_begins_an_attempt_at_once(pair: MemoryPair) -> None:
         began_at = clock.monotonic()
         await sender.send_messages(ServiceBusMessage("a"))
         assert clock.monotonic() == began_at
+
+
+async def test_after_a_diversion_the_attempts_pause_again(pair: MemoryPair) -> None:
+    pair.secondary.inject(Fault(FaultKind.DOWN))
+    client = pair.client(AT_ONCE)
+    attempts = attempts_of(client)
+    async with client, client.get_queue_sender(QUEUE) as sender:
+        await clock.sleep(100.0)
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        before = len(attempts)
+        with pytest.raises(BacklogUnavailableError):
+            await sender.send_messages(ServiceBusMessage("a"))
+        assert len(attempts) == before + 1
+        await clock.sleep(100.0)
+        assert before + 3 <= len(attempts) <= before + 8
 
 
 @pytest.mark.parametrize(
@@ -330,6 +354,18 @@ async def test_a_list_with_several_keys_is_diverted_to_a_partitioned_queue(pair:
     found = await taken(pair)
     assert sorted(texts(found)) == [str(n) for n in range(9)]
     assert [str(message) for message in found if message.partition_key == "x"] == ["0", "3"]
+
+
+async def test_a_list_of_which_the_backlog_accepts_a_part_is_in_doubt(pair: MemoryPair) -> None:
+    await make_queue(pair, BACKLOG[0], secondary=True, enable_partitioning=True)
+    async with pair.client(options(backlog_queue_count=1)) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        pair.secondary.inject(Fault(FaultKind.DOWN, BACKLOG[0], fragments=[fragment_of("y", 16)]))
+        for keys, is_in_doubt in (("xy", True), ("yx", False)):
+            with pytest.raises(BacklogUnavailableError) as caught:
+                await sender.send_messages([ServiceBusMessage(key, partition_key=key) for key in keys])
+            assert caught.value.is_in_doubt is is_in_doubt
+        assert texts(await taken(pair, BACKLOG[0], secondary=True)) == ["x"]
 
 
 # -- the partner -------------------------------------------------------------------------------------------------------

@@ -207,6 +207,21 @@ async def test_marking_healthy_ends_the_pings(pair: MemoryPair, client: ServiceB
     assert state(client) is FailoverState.HEALTHY
 
 
+async def test_a_ping_of_an_earlier_failover_does_not_end_the_next_one(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    pings = Pings(pair)
+    pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=10.0, count=1))
+    client.pair.mark_unhealthy(QUEUE)
+    await clock.sleep(5.0)
+    client.pair.mark_healthy(QUEUE)
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    client.pair.mark_unhealthy(QUEUE)
+    await clock.sleep(10.0)
+    assert pings.at == [0.0, 5.0]
+    assert state(client) is FailoverState.FAILED_OVER
+
+
 async def test_a_forced_entity_is_not_pinged(pair: MemoryPair, client: ServiceBusClient) -> None:
     pings = Pings(pair)
     client.pair.force_failover(QUEUE)

@@ -324,6 +324,24 @@ async def test_a_listed_session_is_diverted_and_others_are_not(pair: MemoryPair)
     assert texts(await taken(pair)) == ["s7 1", "s7 2", "s7 3"]
 
 
+async def test_after_a_failover_the_sessions_are_listed_again(pair: MemoryPair) -> None:
+    async with (
+        pair.client(ORDERED) as client,
+        client.get_queue_sender(QUEUE) as sender,
+        pair.client(ORDERED) as other,
+        other.get_queue_sender(QUEUE) as others_sender,
+    ):
+        for number in range(10):
+            await sender.send_messages(of(f"s{number} ", 1))
+        other.pair.force_failover(QUEUE)
+        await others_sender.send_messages(of("s7 ", 2))
+        client.pair.force_failover(QUEUE)
+        client.pair.mark_healthy(QUEUE)
+        for number in range(10):
+            await sender.send_messages(of(f"s{number} ", 3))
+        assert "s7 3" not in texts(await taken(pair))
+
+
 async def test_a_session_that_a_list_has_cleared_needs_the_secondary_no_more(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
         for turn in (1, 2):  # again after a second failover

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiver
 from sbclient.errors import ServiceBusError
+from sbclient.testing.ledger import Ledger
 from tests.processes.namespaces import Namespace
 from tests.processes.programs import until
 
@@ -36,22 +37,17 @@ LIVES_S: Final = (0.0, 0.6)
 
 
 @dataclass
-class Acknowledged:
-    """What the client knows of one queue.
+class Acknowledged(Ledger):
+    """What the client knows of one queue: a message is delivered when its removal is requested, or at the end.
 
     Attributes:
-        sent, ended: ids that were acknowledged, and ids whose removal was requested.
         completed: sequence numbers whose completion was acknowledged.
-        dead: sequence numbers whose dead-lettering was acknowledged, with their ids.
         deferred: sequence numbers that were acknowledged as deferred, and not requested again.
         failures: acknowledged abandons of each sequence number.
         ids: the id of each sequence number that was ever seen.
     """
 
-    sent: set[str] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
-    dead: dict[int, str] = field(default_factory=dict)
     deferred: set[int] = field(default_factory=set)
     failures: Counter[int] = field(default_factory=Counter)
     ids: dict[int, str] = field(default_factory=dict)
@@ -74,9 +70,9 @@ class Load:
 
     def message(self, kind: str, **attributes: Any) -> ServiceBusMessage:
         self.count += 1
-        return ServiceBusMessage(
-            b"x" * self.random.choice((10, 10, 3_000)), message_id=f"{kind}-{self.count}", **attributes
-        )
+        name = f"{kind}-{self.count}"
+        self.ledgers[kind].send(name)
+        return ServiceBusMessage(b"x" * self.random.choice((10, 10, 3_000)), message_id=name, **attributes)
 
     async def until_over(self, work: Callable[[], Awaitable[None]]) -> None:
         """Repeat work; its errors mean that the emulator is gone, or that a lock has ended with it."""
@@ -119,7 +115,7 @@ class Load:
             for _ in range(20):
                 messages = [self.message(queue, **keys) for _ in range(self.random.choice((1, 1, 5)))]
                 await sender.send_messages(messages)
-                self.ledgers[queue].sent |= {message.message_id or "" for message in messages}
+                self.ledgers[queue].accepted |= {message.message_id or "" for message in messages}
                 if queue == REMEMBERING:
                     await sender.send_messages(messages)
 
@@ -155,9 +151,9 @@ class Load:
             await receiver.abandon_message(message)
             ledger.failures[number] += 1
         elif chosen < 0.9 or queue == SESSIONS:
-            ledger.ended.add(message.message_id or "")
+            ledger.deliver(message.message_id)
             await receiver.dead_letter_message(message, "why")
-            ledger.dead[number] = message.message_id or ""
+            ledger.dead_lettered.add(message.message_id)
         else:
             await receiver.defer_message(message)
             ledger.failures[number] += 1
@@ -165,7 +161,7 @@ class Load:
 
     async def _complete(self, receiver: ServiceBusReceiver, queue: str, message: ServiceBusReceivedMessage) -> None:
         ledger = self.ledgers[queue]
-        ledger.ended.add(message.message_id or "")
+        ledger.deliver(message.message_id)
         ledger.deferred.discard(message.sequence_number)
         await receiver.complete_message(message)
         ledger.completed.add(message.sequence_number)
@@ -207,7 +203,7 @@ class Load:
             if ledger.ids.setdefault(number, name) != name:
                 self.violations.append(f"scheduled: number {number} was used for {ledger.ids[number]} and for {name}")
             if self.random.random() < 0.5:
-                ledger.sent.add(name)
+                ledger.accepted.add(name)
             else:
                 await sender.cancel_scheduled_messages(number)
                 self.cancelled.add(name)
@@ -222,9 +218,10 @@ class Load:
             dead = {message.message_id for message in await peeked(client, queue, "deadletter")}
             for message in there:
                 self.delivered(queue, message)
-            names = Counter(message.message_id or "" for message in there)
-            self._report(queue, "lost", ledger.sent - ledger.ended - set(names))
-            self._report(queue, "lost from the dead letters", set(ledger.dead.values()) - dead)
+                ledger.deliver(message.message_id)
+            self._report(queue, "lost", ledger.lost)
+            self._report(queue, "never sent", ledger.unexpected)
+            self._report(queue, "lost from the dead letters", ledger.dead_lettered - dead)
             self._report(queue, "lost though deferred", ledger.deferred - {each.sequence_number for each in there})
             if queue == REMEMBERING:
                 copies = Counter(name for name in ledger.ids.values())
@@ -345,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def as_text(load: Load, kills: int) -> str:
     """The result in lines."""
-    sent = sum(len(ledger.sent) for ledger in load.ledgers.values())
+    sent = sum(len(ledger.accepted) for ledger in load.ledgers.values())
     completed = load.completed_count
     commits = sum(known for known, _ in load.chains.values()) + len(load.pairs)
     lines = [

@@ -54,6 +54,14 @@ def test_memory_is_bounded_and_evicted_entries_may_wait(monkeypatch: pytest.Monk
     assert not cleared.has("c", 1), "it may be among those that were forgotten"
 
 
+def test_a_session_that_is_diverted_again_is_not_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_sessions, "SESSIONS_KEPT", 2)
+    known = KnownSessions()
+    for session in "abac":
+        known.diverted(session)
+    assert [known.is_diverted(session) for session in "abc"] == [True, False, True]
+
+
 def test_a_list_clears_sessions_until_they_are_diverted_or_the_generation_ends() -> None:
     known = KnownSessions()
     known.diverted("b")

@@ -907,6 +907,23 @@ async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair) -
     assert set(texts(await taken(pair))) == set(expected(*range(100)))
 
 
+async def test_a_late_answer_to_an_earlier_request_does_not_end_a_refusal(pair: MemoryPair) -> None:
+    async with pair.client(ONE) as client:
+        run = asyncio.ensure_future(client.run_syphon())
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], count=1, latency_s=10.0))
+        await divert(client, 0, session_id="a")
+        await clock.sleep(1.0)
+        fault = pair.primary.inject(Fault(FaultKind.ERROR, operations=[Operation.SEND]))
+        await divert(client, 1, session_id="b")
+        await clock.sleep(20.0)
+        pair.primary.heal(fault)
+        await clock.sleep(70.0)
+        names = [event.name for event in client.pair.events() if event.name.startswith("syphon.destination")]
+        assert names == ["syphon.destination_unavailable", "syphon.destination_recovered"]
+        await cancel(run)
+    assert texts(await taken(pair)) == expected(0, 1)
+
+
 # -- the secondary in trouble ------------------------------------------------------------------------------------------
 
 
@@ -921,6 +938,19 @@ async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: Memor
         pair.secondary.heal(fault)
         await clock.sleep(70.0)
         assert texts(await taken(pair)) == expected(*range(5))
+        await cancel(run)
+
+
+async def test_messages_in_flight_are_completed_though_a_poll_has_failed_meanwhile(pair: MemoryPair) -> None:
+    async with pair.client(ONE) as client:
+        await divert(client, *range(3))
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=20.0))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(1.0)
+        pair.secondary.inject(Fault(FaultKind.DOWN, operations=[Operation.RECEIVE], count=1))
+        await clock.sleep(25.0)
+        assert [event.name for event in client.pair.events()].count("syphon.queue_unreachable") == 1
+        assert await diverted(pair) == []
         await cancel(run)
 
 

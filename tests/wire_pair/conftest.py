@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
 
@@ -38,18 +37,34 @@ class NamespaceProcess(Namespace):
         else:
             await self.control("DELETE", "faults")
 
+    async def reset(self) -> None:
+        """Make it as new."""
+        await self.heal("frozen")
+        await self.control("POST", "reset")
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NamespaceProcess, NamespaceProcess]]:
+    """The processes of all tests."""
+    folder = tmp_path_factory.mktemp("namespaces")
+    processes = NamespaceProcess("contoso", folder), NamespaceProcess("contoso-backup", folder)
+
+    async def begin() -> None:
+        await asyncio.gather(*(process.begin() for process in processes))
+
+    asyncio.run(begin())
+    yield processes
+    for process in processes:
+        process.kill()
+
 
 @pytest.fixture
-async def primary(tmp_path: Path) -> AsyncIterator[NamespaceProcess]:
-    process = NamespaceProcess("contoso", tmp_path)
-    await process.begin()
-    yield process
-    process.kill()
+async def primary(processes: tuple[NamespaceProcess, NamespaceProcess]) -> AsyncIterator[NamespaceProcess]:
+    yield processes[0]
+    await processes[0].reset()
 
 
 @pytest.fixture
-async def secondary(tmp_path: Path) -> AsyncIterator[NamespaceProcess]:
-    process = NamespaceProcess("contoso-backup", tmp_path)
-    await process.begin()
-    yield process
-    process.kill()
+async def secondary(processes: tuple[NamespaceProcess, NamespaceProcess]) -> AsyncIterator[NamespaceProcess]:
+    yield processes[1]
+    await processes[1].reset()

@@ -26,7 +26,6 @@ from sbclient.amqp import (
     DispositionsReceived,
     IncomingDelivery,
     IncomingLink,
-    WireError,
 )
 from sbclient.amqp.errors import TRANSFER_LIMIT
 from sbclient.deadlines import Deadlines
@@ -248,10 +247,11 @@ class Inbox:
         messages: list[ServiceBusReceivedMessage] = []
         stale: list[IncomingDelivery] = []
         have_waited = self._release_timer is not None
+        at = _instant()
         for delivery in taken:
             message = read_delivery(delivery, is_locked=self._is_locking, has_session=self._has_session)
             if message is not None:
-                if have_waited and self._left_s(message) < 0:
+                if have_waited and _left_s(message, at) < 0:
                     stale.append(delivery)
                 else:
                     messages.append(message)
@@ -279,19 +279,8 @@ class Inbox:
             end.link.settle_many(mine, RELEASED, settled=True)
             end.connection.flush()
 
-    def _left_s(self, message: AmqpReceivedMessage | None) -> float:
-        """How many seconds longer the lock of a message lasts than the message has waited; infinite if unknown."""
-        try:
-            if message is None or message.delivery is None or message.locked_until_utc is None:
-                return math.inf
-        except WireError:
-            return math.inf
-        arrived_at: float = message.delivery.owner
-        waited_s = clock.monotonic() - arrived_at
-        return message.locked_until_utc.timestamp() - clock.now() - waited_s
-
     def _oldest_left_s(self) -> float:
-        return self._left_s(read_delivery(self._queue[0], is_locked=True, has_session=False))
+        return _left_s(read_delivery(self._queue[0], is_locked=True, has_session=False), _instant())
 
     def _release_stale(self) -> None:
         """Half of the lock of the oldest message has passed: release it, with what came at the same time."""
@@ -350,3 +339,16 @@ class Inbox:
             drain.finish()
         if self._arrival is not None:
             self._arrival.fail(own_error(error, is_in_doubt=False))
+
+
+def _instant() -> float:
+    """Return the sum of wall clock and monotonic time, see `_left_s`."""
+    return clock.now() + clock.monotonic()
+
+
+def _left_s(message: AmqpReceivedMessage | None, instant: float) -> float:
+    """How many seconds longer the lock of a message lasts than the message has waited; infinite if unknown."""
+    if message is None or message.delivery is None or message.locked_until_utc is None:
+        return math.inf
+    arrived_at: float = message.delivery.owner
+    return message.locked_until_utc.timestamp() + arrived_at - instant

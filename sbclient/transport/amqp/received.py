@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final, Self
 from uuid import UUID
 
 from sbclient.amqp import EncodedMessage, IncomingDelivery, Sections, WireError, servicebus
+from sbclient.amqp.types import Timestamp
+from sbclient.delivery import expiry
 from sbclient.errors import InvalidOperationError
-from sbclient.message import AmqpAnnotatedMessage, ServiceBusReceivedMessage
+from sbclient.message import AmqpAnnotatedMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
 
 _TOKEN_BYTES: Final = 16
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+_UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
+_STATES: Final = {state.value: state for state in ServiceBusMessageState}
 
 
 class AmqpReceivedMessage(ServiceBusReceivedMessage):
@@ -23,7 +29,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         delivery: of the link that brought it; None for a message from a management reply.
 
     Raises:
-        WireError: by an attribute whose section is malformed or has the wrong type.
+        WireError: by the body or the application properties, if they are malformed.
     """
 
     __slots__ = ("_token", "delivery")
@@ -50,15 +56,26 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
             delivery: of the link that brought it.
 
         Raises:
-            WireError: it has no sections of a message, or its properties are malformed.
+            WireError: it has no sections of a message, or its header, annotations or properties are malformed.
+            InvalidOperationError: an id has more than 128 characters.
         """
         message = cls.__new__(cls)
-        message._content = content = EncodedMessage(payload)
+        content = EncodedMessage.of(payload)
+        message._hold(content)
         message.delivery = delivery
-        message._content_type = content.content_type  # a receiver reads it of each message
         message._token = lock_token
-        if lock_token is None or has_session:
-            message.locked_until_utc = None
+        annotations = content.annotations
+        is_locked = lock_token is not None and not has_session
+        message.locked_until_utc = _timestamp(annotations.get(servicebus.LOCKED_UNTIL)) if is_locked else None
+        message.sequence_number = _number(annotations.get(servicebus.SEQUENCE_NUMBER)) or 0
+        message.enqueued_sequence_number = _number(annotations.get(servicebus.ENQUEUE_SEQUENCE_NUMBER))
+        message.enqueued_time_utc = _timestamp(annotations.get(servicebus.ENQUEUED_TIME)) or _UNKNOWN
+        message.expires_at_utc = expiry(message.enqueued_time_utc, content.time_to_live)
+        message.delivery_count = content.sections.header.delivery_count
+        state = _number(annotations.get(servicebus.MESSAGE_STATE)) or 0
+        message.state = _STATES.get(state, ServiceBusMessageState.ACTIVE)
+        source = annotations.get(servicebus.DEAD_LETTER_SOURCE)
+        message.dead_letter_source = source if isinstance(source, str) else None
         message.is_settled = False
         return message
 
@@ -76,6 +93,16 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
     def raw_amqp_message(self) -> AmqpAnnotatedMessage:
         """The sections as they were received."""
         return replace(self._content.annotated(), application_properties=dict(self.application_properties))
+
+
+def _number(value: object) -> int | None:
+    return int(value) if isinstance(value, int) else None
+
+
+def _timestamp(value: object) -> datetime | None:
+    if isinstance(value, datetime):
+        return value
+    return _LATEST if isinstance(value, Timestamp) and value > 0 else None
 
 
 def read_delivery(delivery: IncomingDelivery, *, is_locked: bool, has_session: bool) -> AmqpReceivedMessage | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,7 @@ from sbclient.amqp import (
 from sbclient.amqp.types import uuids
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.emulator.amqp.coordinator import MAX_OPEN
+from sbclient.emulator.amqp.peer import DeclaredTransaction
 from sbclient.emulator.context import NamespaceContext
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
@@ -385,6 +387,16 @@ async def test_an_unknown_transaction_is_refused_everywhere(context: NamespaceCo
         assert condition_of(await client.discharge(await client.coordinator(), b"unknown")) == unknown
         request = {"rule-name": "x"}
         assert await client.ask(queue, "remove-rule", request, state=state) == (404, unknown)
+
+
+@pytest.mark.parametrize("fail", [False, True])
+async def test_a_discharged_transaction_is_forgotten(context: NamespaceContext, queue: str, fail: bool) -> None:
+    async with connected(context, queue) as client:
+        coordinator, txn = await begun(client)
+        await client.send(await client.sender(queue), ServiceBusMessage("a"), state=TransactionalState(txn))
+        await client.discharge(coordinator, txn, fail=fail)
+        gc.collect()
+        assert [one for one in gc.get_objects() if type(one) is DeclaredTransaction] == []
 
 
 async def test_a_transaction_ends_with_its_control_link(context: NamespaceContext, queue: str) -> None:

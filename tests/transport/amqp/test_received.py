@@ -37,6 +37,7 @@ from sbclient.rules.envelope import seal, unseal
 from sbclient.transport.amqp.received import AmqpReceivedMessage
 from tests.payloads import payload_of
 
+MOMENT = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 PLAIN: Sequence[Any] = (
     None,
     True,
@@ -179,12 +180,29 @@ def test_attribute_that_was_set_is_not_decoded_any_more() -> None:
     assert message.locked_until_utc == until
 
 
-def test_unreadable_annotations_leave_the_rest_readable() -> None:
-    payload = b"\x00\x53\x72" + b"\xc1\x06\x02\xa3\x01a\xa1\x09" + payload_of(ServiceBusMessage("x", message_id="m"))
+@pytest.mark.parametrize(
+    ("name", "annotation", "value", "shown"),
+    [
+        (
+            "enqueued_time_utc",
+            "x-opt-enqueued-time",
+            datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC),
+            datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC),
+        ),
+        ("enqueued_time_utc", "x-opt-enqueued-time", "text", datetime(1970, 1, 1, tzinfo=UTC)),
+        ("enqueued_time_utc", "x-opt-enqueued-time", Timestamp(2**62), datetime.max.replace(tzinfo=UTC)),
+        ("dead_letter_source", "x-opt-deadletter-source", "q", "q"),
+        ("dead_letter_source", "x-opt-deadletter-source", 5, None),
+        ("sequence_number", "x-opt-sequence-number", Long(5), 5),
+        ("sequence_number", "x-opt-sequence-number", "5", 0),
+    ],
+)
+def test_annotations_of_the_broker_have_their_type_or_are_unknown(
+    name: str, annotation: str, value: Any, shown: Any
+) -> None:
+    payload = encode_sections(message_annotations={annotation: value}, data=[b""])
     message = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False)
-    assert (str(message), message.message_id) == ("x", "m")
-    with pytest.raises(ServiceBusError):
-        _ = message.sequence_number
+    assert getattr(message, name) == shown
 
 
 def test_unknown_attribute_is_an_attribute_error() -> None:

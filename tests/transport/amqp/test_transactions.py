@@ -11,6 +11,7 @@ from sbclient import ServiceBusMessage
 from sbclient.amqp import (
     ACCEPTED,
     AmqpError,
+    ConnectionOptions,
     Declare,
     Discharge,
     DispositionReceived,
@@ -309,6 +310,19 @@ async def test_transaction_does_not_move_to_another_connection(service: Service,
     with pytest.raises(InvalidOperationError):
         await sender.send(batch_of(X), timeout_s=10, transaction=transaction)
     assert [len(end.transfers) for end in service.ends] == [1, 0]
+
+
+async def test_transaction_does_not_span_two_connections(service: Service, transport: AmqpTransport) -> None:
+    service.options = ConnectionOptions(container_id="service", channel_max=4)
+    senders = [transport.open_sender("orders") for _ in range(2)]
+    for sender in senders:
+        await sender.send(batch_of(X), timeout_s=10)
+    assert len(service.ends) == 2
+    transaction = await transport.begin_transaction(timeout_s=10)
+    await senders[0].send(batch_of(X), timeout_s=10, transaction=transaction)
+    with pytest.raises(InvalidOperationError):
+        await senders[1].send(batch_of(X), timeout_s=10, transaction=transaction)
+    assert [len(end.transfers) for end in service.ends] == [2, 1]
 
 
 async def test_transaction_of_another_transport_is_refused(service: Service, transport: AmqpTransport) -> None:
