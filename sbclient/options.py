@@ -204,7 +204,7 @@ class RetryOptions:
             seconds = getattr(self, name)
             if not is_number(seconds) or not seconds >= 0:  # `seconds < 0` would accept NaN
                 raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, 0 or more")
-        _check_seconds("timeout", self.timeout)
+        check_seconds("timeout", self.timeout)
 
 
 def is_number(value: object) -> bool:
@@ -212,17 +212,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def check_seconds(name: str, seconds: float | None) -> None:
-    """Check an optional duration of a call.
+def check_seconds(name: str, seconds: float) -> None:
+    """Check a duration.
 
     Raises:
         InvalidOperationError: it is not a number, not more than 0, or infinite.
     """
-    if seconds is not None:
-        _check_seconds(name, seconds)
-
-
-def _check_seconds(name: str, seconds: float) -> None:
     if not (is_number(seconds) and 0 < seconds < math.inf):
         raise InvalidOperationError(f"{name} is {seconds!r}: it must be a number of seconds, more than 0 and finite")
 

@@ -73,15 +73,11 @@ class RetryPolicy:
         total = self.options.retry_total if retries is None else retries
         return min(left_s, max(MIN_ATTEMPT_S, left_s / (1 + total)))
 
-    def deadline(self, timeout_s: float | None) -> float:
-        """Return when an operation must end, in monotonic seconds; None = the timeout of the options."""
-        return clock.monotonic() + (self.options.timeout if timeout_s is None else timeout_s)
-
     async def run(
         self,
         attempt: Attempt[T],
         *,
-        deadline: float,
+        deadline: float | None = None,
         first: Awaitable[T] | None = None,
         interrupt: asyncio.Event | None = None,
         retries: int | None = None,
@@ -89,11 +85,14 @@ class RetryPolicy:
         """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes.
 
         Args:
+            deadline: in monotonic seconds; None = when the timeout of the options has passed.
             first: a first attempt that has begun.
             interrupt: ends a pause with `BackOffInterrupted` when it is set.
             retries: instead of `retry_total`.
         """
         total = self.options.retry_total if retries is None else retries
+        if deadline is None:
+            deadline = clock.monotonic() + self.options.timeout
         if first is None:
             left_s = deadline - clock.monotonic()
             if left_s <= 0:

@@ -224,13 +224,11 @@ async def test_cancellation_passes_through() -> None:
     assert len(service.asked_at) == 1
 
 
-def test_the_deadline_is_the_default_where_none_is_given() -> None:
-    async def deadlines() -> tuple[float, float]:
-        return policy(timeout=30.0).deadline(None), policy().deadline(2.5)
+async def test_the_deadline_is_the_timeout_of_the_options_where_none_is_given() -> None:
+    async def attempt(timeout_s: float) -> float:
+        return timeout_s
 
-    from sbclient.testing import run_virtual
-
-    assert run_virtual(deadlines()) == (30.0, 2.5)
+    assert await policy(timeout=30.0, retry_total=0).run(attempt) == 30.0
 
 
 async def test_errors_are_freed_without_garbage_collection() -> None:

@@ -121,13 +121,14 @@ class EncodedMessage:
         annotations: the message annotations by name. Do not change them.
         application_properties: by name, with integers of Python's own class. Do not change them.
         sections: the positions of the sections.
+        body_type: how the body is encoded.
 
     Raises:
         WireError: reading it, if the sections are malformed or have the wrong type.
         InvalidOperationError: reading it, if an id has more than 128 characters.
     """
 
-    __slots__ = (*ATTRIBUTES, "annotations", "application_properties", "payload", "sections")
+    __slots__ = (*ATTRIBUTES, "annotations", "application_properties", "body_type", "payload", "sections")
 
     payload: bytes
     message_id: str | None
@@ -143,6 +144,7 @@ class EncodedMessage:
     time_to_live: timedelta | None
     annotations: dict[Any, Any]
     application_properties: Mapping[str, PropertyValue]
+    body_type: AmqpMessageBodyType
     sections: Sections
 
     def __init__(self, payload: bytes) -> None:
@@ -156,9 +158,8 @@ class EncodedMessage:
             WireError, InvalidOperationError: see the class.
         """
         message = cls(payload)
-        message.sections = Sections(payload)
+        _read_sections(message)
         _read_properties(message)
-        _read_header(message)
         _read_annotations(message)
         return message
 
@@ -196,11 +197,6 @@ class EncodedMessage:
         sections = self.sections
         body = sum(sections.data_sizes()) if sections.body_code == DATA else len(sections.raw_body)
         return len(self.payload) - body
-
-    @property
-    def body_type(self) -> AmqpMessageBodyType:
-        """How the body is encoded."""
-        return _BODY_TYPES[self.sections.body_code]
 
     @property
     def body(self) -> Any:
@@ -655,7 +651,8 @@ def _entries(annotations: Mapping[Any, Any] | None) -> list[bytes]:
 
 
 def _read_sections(message: EncodedMessage) -> None:
-    message.sections = Sections(message.payload)
+    message.sections = sections = Sections(message.payload)
+    message.body_type = _BODY_TYPES[sections.body_code]
 
 
 def _read_application_properties(message: EncodedMessage) -> None:
@@ -666,6 +663,8 @@ def _read_application_properties(message: EncodedMessage) -> None:
 
 
 def _read_properties(message: EncodedMessage) -> None:
+    """Read the properties, and the time to live, which the header and two of the properties have."""
+    sections = message.sections
     (
         message_id,
         _,
@@ -675,30 +674,27 @@ def _read_properties(message: EncodedMessage) -> None:
         correlation_id,
         message.content_type,
         _,
-        _,
-        _,
+        expires,
+        created,
         session_id,
         _,
         reply_to_session_id,
-    ) = message.sections.properties
+    ) = sections.properties
     message.to = None if to is None else _text(to)
     message.reply_to = None if reply_to is None else _text(reply_to)
     message.correlation_id = None if correlation_id is None else _text(correlation_id)
-    message.message_id = None if message_id is None else _short("message_id", _text(message_id))
+    if message_id is not None and (type(message_id) is not str or len(message_id) > MAX_ID_LENGTH):
+        message_id = _short("message_id", _text(message_id))
+    message.message_id = message_id
     message.session_id = None if session_id is None else _short("session_id", session_id)
     message.reply_to_session_id = (
         None if reply_to_session_id is None else _short("reply_to_session_id", reply_to_session_id)
     )
-
-
-def _read_header(message: EncodedMessage) -> None:
-    ttl_ms = message.sections.ttl_ms
+    ttl_ms = sections.header.ttl
     if ttl_ms is None:
         message.time_to_live = None
         return
     message.time_to_live = timedelta(milliseconds=ttl_ms)
-    properties = message.sections.properties
-    created, expires = properties.creation_time, properties.absolute_expiry_time
     if isinstance(created, datetime) and isinstance(expires, datetime):
         lasting = expires - created
         if lasting > LONGEST_HEADER_TTL and _exceeds_header(ttl_ms, lasting, expires):
@@ -735,10 +731,9 @@ def _read_annotations(message: EncodedMessage) -> None:
 
 
 _READERS: Final[dict[str, Callable[[EncodedMessage], None]]] = {
-    **dict.fromkeys(_FIELDS, _read_properties),
+    **dict.fromkeys((*_FIELDS, "time_to_live"), _read_properties),
     "application_properties": _read_application_properties,
-    "sections": _read_sections,
-    "time_to_live": _read_header,
+    **dict.fromkeys(("body_type", "sections"), _read_sections),
     **dict.fromkeys(("annotations", "partition_key", "scheduled_enqueue_time_utc"), _read_annotations),
 }
 """The function that decodes each attribute, with others of its section."""

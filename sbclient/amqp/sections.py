@@ -137,12 +137,13 @@ class Sections:
     Attributes:
         payload: the encoded message; never changed.
         places: where each section begins, its value begins and it ends, by its code less 0x70; None if it is missing.
+        body_code: DATA, SEQUENCE or VALUE; DATA for a message without a body.
 
     Raises:
         WireError: the bytes are not a sequence of sections, a section is repeated, or bodies of two types are mixed.
     """
 
-    __slots__ = ("_body", "payload", "places", "remembered")
+    __slots__ = ("_body", "body_code", "payload", "places", "remembered")
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -187,6 +188,7 @@ class Sections:
         # Tuples of numbers: the garbage collector stops tracking them, and a broker keeps many messages.
         self.places = tuple(bounds)
         self._body = tuple(body)
+        self.body_code = SEQUENCE if bounds[6] else VALUE if bounds[7] else DATA
 
     def raw(self, code: int) -> bytes:
         """The bytes of a single section with its descriptor; empty if there is none."""
@@ -219,11 +221,6 @@ class Sections:
         return slice(start, end) if sum(place[2] - place[0] for place in bounds) == end - start else None
 
     @property
-    def body_code(self) -> int:
-        """DATA, SEQUENCE or VALUE; DATA for a message without a body."""
-        return SEQUENCE if self.places[6] else VALUE if self.places[7] else DATA
-
-    @property
     def header(self) -> Header:
         """The header, with defaults if there is none.
 
@@ -240,11 +237,6 @@ class Sections:
             if len(raw) <= _MAX_HEADER_BYTES and len(_headers) < _MAX_HEADERS:
                 _headers[raw] = header
         return header
-
-    @property
-    def ttl_ms(self) -> int | None:
-        """The time to live of the header in milliseconds."""
-        return self.header.ttl
 
     @property
     def properties(self) -> Properties:

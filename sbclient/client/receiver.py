@@ -16,7 +16,6 @@ from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, 
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
-    ServiceBusCommunicationError,
     ServiceBusError,
 )
 from sbclient.message import ServiceBusReceivedMessage
@@ -120,7 +119,8 @@ class ServiceBusReceiver:
         prefetch_count: int = 0,
         auto_lock_renewer: AutoLockRenewer | None = None,
     ) -> None:
-        check_seconds("max_wait_time", max_wait_time)
+        if max_wait_time is not None:
+            check_seconds("max_wait_time", max_wait_time)
         if not isinstance(prefetch_count, int) or not 0 <= prefetch_count <= 50_000:
             raise InvalidOperationError(f"prefetch_count is {prefetch_count!r}: it must be a number from 0 to 50000")
         try:
@@ -207,14 +207,17 @@ class ServiceBusReceiver:
         await self._open()
         retry = self._core.retry
         began_at = clock.monotonic()
-        end_at = began_at + (max_wait_time or self._max_wait_time or DEFAULT_WAIT_S)
+        wait_s = max_wait_time or self._max_wait_time or DEFAULT_WAIT_S
+        end_at = began_at + wait_s
 
         def receive(_: float = 0.0) -> Awaitable[list[ServiceBusReceivedMessage]]:
-            wait_s = max(end_at - clock.monotonic(), 0.0)
-            return self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
+            left_s = max(end_at - clock.monotonic(), 0.0)
+            return self._link.receive(max_message_count=count, max_wait_time_s=left_s)
 
+        first: Awaitable[list[ServiceBusReceivedMessage]]
+        first = self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
         while True:
-            messages = await retry.run(receive, first=receive(), deadline=end_at + retry.options.timeout)
+            messages = await retry.run(receive, first=first, deadline=end_at + retry.options.timeout)
             self._core.primary_answered()
             if any(map(is_ping, messages)):
                 await self._complete_pings(messages)
@@ -224,15 +227,13 @@ class ServiceBusReceiver:
                     self._renew(self._renewer, messages)
                 self._telemetry.received(tracing.RECEIVE, messages, began_at)
                 return messages
+            first = receive()
 
     def _renew(self, renewer: AutoLockRenewer, messages: Sequence[ServiceBusReceivedMessage]) -> None:
         if self._session is not None:  # its lock is renewed as a whole
             return
         for message in messages:
-            try:
-                renewer.register(self, message)
-            except ServiceBusCommunicationError as error:  # the annotations of this message are unreadable
-                message.auto_renew_error = error
+            renewer.register(self, message)
 
     async def _complete_pings(self, received: Sequence[ServiceBusReceivedMessage]) -> None:
         """Complete the pings that a broker has delivered; applications never receive pings."""
@@ -363,10 +364,8 @@ class ServiceBusReceiver:
         if transaction is not None:
             settling: Awaitable[None] = self._settle_in(transaction, message, settlement)
         else:
-            retry = self._core.retry
-            settling = retry.run(
-                lambda timeout_s: self._link.settle(message, settlement, timeout_s=timeout_s),
-                deadline=retry.deadline(None),
+            settling = self._core.retry.run(
+                lambda timeout_s: self._link.settle(message, settlement, timeout_s=timeout_s)
             )
         await self._telemetry.settling(message, settlement.mode, settling)
         message.is_settled = True
@@ -385,7 +384,6 @@ class ServiceBusReceiver:
         if (
             self._mode is ServiceBusReceiveMode.PEEK_LOCK
             and isinstance(message, ServiceBusReceivedMessage)
-            and message._is_locked
             and not message.is_settled
         ):
             return
@@ -396,16 +394,12 @@ class ServiceBusReceiver:
             )
         if not isinstance(message, ServiceBusReceivedMessage):
             raise TypeError(f"{operation} requires a received message, not a {type(message).__name__}")
-        if not message._is_locked:
-            raise InvalidOperationError(
-                f"{operation} is not possible for a peeked message: receive the message instead"
-            )
         raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is already settled")
 
     async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
         """Call an operation of the link, and retry it until the timeout."""
         await self._open()
-        retry = self._core.retry
-        answer = await retry.run(lambda timeout_s: operation(timeout_s=timeout_s), deadline=retry.deadline(timeout))
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        answer = await self._core.retry.run(lambda timeout_s: operation(timeout_s=timeout_s), deadline=deadline)
         self._core.primary_answered()
         return answer

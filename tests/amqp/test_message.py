@@ -175,7 +175,7 @@ def test_time_to_live_beyond_the_header_is_written_as_creation_and_expiry(
     message = ServiceBusMessage(b"", time_to_live=life, **others)
     encoded = payload_of(message, created_at_ms=1_700_000_000_000)
     sections = Sections(encoded)
-    assert (sections.ttl_ms, sections.properties.creation_time) == (
+    assert (sections.header.ttl, sections.properties.creation_time) == (
         2**32 - 1,
         datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC),
     )

@@ -74,9 +74,9 @@ def _milliseconds(at: float) -> int:
 def _time_to_live_ms(entry: Entry) -> tuple[int | None, bool]:
     """The time to live for the header, as sent unless the entity limits it; and whether it does."""
     if entry.expires_at == math.inf:
-        return entry.content.sections.ttl_ms, False
+        return entry.content.sections.header.ttl, False
     left_ms = round((entry.expires_at - entry.enqueued_at) * 1000)
     requested = entry.content.time_to_live
     if requested is not None and requested // _MILLISECOND <= left_ms:
-        return entry.content.sections.ttl_ms, False
+        return entry.content.sections.header.ttl, False
     return left_ms, True

@@ -246,12 +246,11 @@ class Inbox:
             self._keep_prefetching()
         messages: list[ServiceBusReceivedMessage] = []
         stale: list[IncomingDelivery] = []
-        have_waited = self._release_timer is not None
-        at = _instant()
+        instant = None if self._release_timer is None else _instant()  # without a timer they have not waited
         for delivery in taken:
             message = read_delivery(delivery, is_locked=self._is_locking, has_session=self._has_session)
             if message is not None:
-                if have_waited and _left_s(message, at) < 0:
+                if instant is not None and _left_s(message, instant) < 0:
                     stale.append(delivery)
                 else:
                     messages.append(message)

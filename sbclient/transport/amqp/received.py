@@ -65,15 +65,24 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message.delivery = delivery
         message._token = lock_token
         annotations = content.annotations
-        is_locked = lock_token is not None and not has_session
-        message.locked_until_utc = _timestamp(annotations.get(servicebus.LOCKED_UNTIL)) if is_locked else None
-        message.sequence_number = _number(annotations.get(servicebus.SEQUENCE_NUMBER)) or 0
-        message.enqueued_sequence_number = _number(annotations.get(servicebus.ENQUEUE_SEQUENCE_NUMBER))
-        message.enqueued_time_utc = _timestamp(annotations.get(servicebus.ENQUEUED_TIME)) or _UNKNOWN
-        message.expires_at_utc = expiry(message.enqueued_time_utc, content.time_to_live)
+        locked_until = annotations.get(servicebus.LOCKED_UNTIL) if lock_token is not None and not has_session else None
+        if locked_until is not None and not isinstance(locked_until, datetime):
+            locked_until = _limited(locked_until)
+        message.locked_until_utc = locked_until
+        number = annotations.get(servicebus.SEQUENCE_NUMBER)
+        message.sequence_number = int(number) if isinstance(number, int) else 0
+        original = annotations.get(servicebus.ENQUEUE_SEQUENCE_NUMBER)
+        message.enqueued_sequence_number = int(original) if isinstance(original, int) else None
+        enqueued_at = annotations.get(servicebus.ENQUEUED_TIME)
+        if not isinstance(enqueued_at, datetime):
+            enqueued_at = _limited(enqueued_at) or _UNKNOWN
+        message.enqueued_time_utc = enqueued_at
+        ttl = content.time_to_live
+        message.expires_at_utc = None if ttl is None else expiry(enqueued_at, ttl)
         message.delivery_count = content.sections.header.delivery_count
-        state = _number(annotations.get(servicebus.MESSAGE_STATE)) or 0
-        message.state = _STATES.get(state, ServiceBusMessageState.ACTIVE)
+        state = annotations.get(servicebus.MESSAGE_STATE)
+        active = ServiceBusMessageState.ACTIVE
+        message.state = _STATES.get(state, active) if isinstance(state, int) else active
         source = annotations.get(servicebus.DEAD_LETTER_SOURCE)
         message.dead_letter_source = source if isinstance(source, str) else None
         message.is_settled = False
@@ -95,13 +104,8 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         return replace(self._content.annotated(), application_properties=dict(self.application_properties))
 
 
-def _number(value: object) -> int | None:
-    return int(value) if isinstance(value, int) else None
-
-
-def _timestamp(value: object) -> datetime | None:
-    if isinstance(value, datetime):
-        return value
+def _limited(value: object) -> datetime | None:
+    """The latest datetime for a timestamp beyond it; None for what is no timestamp."""
     return _LATEST if isinstance(value, Timestamp) and value > 0 else None
 
 

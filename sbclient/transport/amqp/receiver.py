@@ -352,7 +352,7 @@ class AmqpReceiver(ReceiverLink):
         if not message._is_locked:
             raise InvalidOperationError(
                 f"message {message.sequence_number} of {self.path} is not locked: it was peeked, or deleted when it "
-                "was received"
+                "was received. Receive it in the mode PEEK_LOCK"
             )
         delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
         end = None if delivery is None else delivery.link.owner

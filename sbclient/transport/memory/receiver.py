@@ -192,6 +192,7 @@ class MemoryReceiver(ReceiverLink):
 def _token_of(message: ServiceBusReceivedMessage, path: str) -> UUID:
     if message.lock_token is None:
         raise InvalidOperationError(
-            f"message {message.sequence_number} of {path} has no lock: it was peeked, or deleted when it was received"
+            f"message {message.sequence_number} of {path} is not locked: it was peeked, or deleted when it was "
+            "received. Receive it in the mode PEEK_LOCK"
         )
     return message.lock_token

@@ -286,8 +286,8 @@ class SdkReceiver(ReceiverLink):
         """Return the SDK's object for a message that can be settled."""
         if message.lock_token is None:
             raise InvalidOperationError(
-                f"message {message.sequence_number} of {self._path} is not locked: it was peeked, or received and "
-                "deleted"
+                f"message {message.sequence_number} of {self._path} is not locked: it was peeked, or deleted when "
+                "it was received. Receive it in the mode PEEK_LOCK"
             )
         if not isinstance(message, SdkReceivedMessage):
             raise InvalidOperationError(
