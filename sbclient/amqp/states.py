@@ -40,6 +40,15 @@ define(Received, 0x23, "received", UINT, ULONG)
 class Accepted(NamedTuple):
     """The receiver has processed the message."""
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Accepted)  # as tuples, all states without fields are equal
+
+    def __ne__(self, other: object) -> bool:
+        return not isinstance(other, Accepted)
+
+    def __hash__(self) -> int:
+        return 0x24
+
 
 define(Accepted, 0x24, "accepted")
 
@@ -55,6 +64,15 @@ define(Rejected, 0x25, "rejected", ERROR)
 
 class Released(NamedTuple):
     """The receiver has not processed the message; it can be delivered again."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Released)  # as tuples, all states without fields are equal
+
+    def __ne__(self, other: object) -> bool:
+        return not isinstance(other, Released)
+
+    def __hash__(self) -> int:
+        return 0x26
 
 
 define(Released, 0x26, "released")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from itertools import product
+from operator import eq, ne
 from typing import Any
 
 import pytest
@@ -193,6 +195,15 @@ def test_wrong_value_is_an_encode_error(value: Any) -> None:
 def test_layout_with_more_types_than_fields_is_rejected() -> None:
     with pytest.raises(ValueError, match="longer"):
         define(End, 0x17, "end", STRING, STRING)
+
+
+def test_states_of_different_kinds_are_not_equal() -> None:
+    outcomes: list[Any] = [Accepted(), Released(), Rejected(), Modified(), Declared(b"t")]
+    states = [*outcomes, Received(), *(TransactionalState(b"t", outcome) for outcome in outcomes)]
+    for first, second in product(range(len(states)), repeat=2):
+        assert eq(states[first], states[second]) is (first == second)
+        assert ne(states[first], states[second]) is (first != second)
+    assert len(set(states)) == len(states)
 
 
 def test_terminal_states_have_an_outcome() -> None:
