@@ -9,7 +9,6 @@ import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from random import Random
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -27,9 +26,6 @@ from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from tests.limit import HANG_S
 from tests.wire.checks import Names
 from tests.wire.serving import ServedNamespace
-
-AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
-SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 
 names = Names("hostile")
 
@@ -70,29 +66,6 @@ def resident_bytes() -> int:
     """What this process, which holds the broker, has in memory."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096
-
-
-async def test_garbage_and_half_open_connections_do_not_affect_other_clients(namespace: ServedNamespace) -> None:
-    random = Random(3)
-    async with serving(namespace):
-        for number in range(100):
-            with raw(namespace) as connection:
-                head = (SASL_HEADER, AMQP_HEADER, b"AMQP", b"A")[number % 4]
-                connection.sendall(head + random.randbytes(random.randrange(200)))
-                if number % 3 == 0:
-                    reset(connection)
-
-
-async def test_two_hundred_silent_connections_do_not_affect_other_clients(namespace: ServedNamespace) -> None:
-    sockets = [socket.create_connection(("127.0.0.1", namespace.port), timeout=HANG_S) for _ in range(200)]
-    try:
-        for connection in sockets[::2]:
-            connection.sendall(SASL_HEADER)
-        async with serving(namespace):
-            pass
-    finally:
-        for connection in sockets:
-            connection.close()
 
 
 class RawClient:

@@ -103,34 +103,6 @@ async def test_every_path_can_be_an_audience(context: NamespaceContext, queue: s
         assert await client.put_token(path) == 202
 
 
-async def test_a_wrong_key_and_a_wrong_key_name_are_refused(context: NamespaceContext, queue: str) -> None:
-    async with connected(context) as client:
-        assert await client.put_token(queue, token(client, queue, key="guess")) == 401
-        assert await client.put_token(queue, token(client, queue, key_name="unknown")) == 401
-
-
-async def test_an_expired_token_is_refused(context: NamespaceContext, queue: str) -> None:
-    async with connected(context) as client:
-        old = sign(f"{HOST}/{queue}", "RootManageSharedAccessKey", "SAS_KEY_VALUE", clock.now() - 1)
-        assert await client.put_token(queue, old) == 401
-
-
-async def test_a_token_that_lacks_a_right_is_good_and_the_attach_is_refused(
-    context: NamespaceContext, queue: str
-) -> None:
-    async with connected(context) as client:
-        assert await client.put_token(queue, token(client, queue, key_name="sender", key="secret")) == 202
-        assert (await client.sender(queue)).is_open
-        assert await client.refusal(await client.receiver(queue)) == "amqp:unauthorized-access"
-
-
-async def test_a_token_for_the_management_node_opens_only_that(context: NamespaceContext, queue: str) -> None:
-    async with connected(context) as client:
-        assert await client.put_token(f"{queue}/$management") == 202
-        assert (await client.ask(queue, "peek-message", {}))[0] == 204
-        assert await client.refusal(await client.sender(queue)) == "amqp:unauthorized-access"
-
-
 async def test_without_a_token_the_management_node_is_refused(context: NamespaceContext, queue: str) -> None:
     async with connected(context) as client:
         assert await client.refusal(await client.sender(f"{queue}/$management")) == "amqp:unauthorized-access"
