@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.spark.deployed import Deployments
+    from tests.spark.deployed import Ended
     from tests.spark.emulated import EmulatedPair
 
 HAS_SPARK: Final = all(find_spec(name) is not None for name in ("pyspark", "pyarrow"))
@@ -32,7 +33,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of deployments last, because their programs run during the other tests. Ignore warnings about Spark
+    """Run the test of a deployment last, because its program runs during the other tests. Ignore warnings about Spark
     itself."""
     mine = [number for number, item in enumerate(items) if HERE in item.path.parents]
     for number, item in zip(mine, sorted((items[number] for number in mine), key=_runs_last), strict=True):
@@ -158,16 +159,16 @@ def worker_logs(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture(scope="package", autouse=HAS_SPARK)
-def deployments(request: pytest.FixtureRequest) -> Iterator[Deployments | None]:
-    """The programs that run during the other tests, if their tests are selected."""
-    if not any(map(_runs_last, request.session.items)):
+def deployed(request: pytest.FixtureRequest) -> Iterator[Future[Ended] | None]:
+    """The program that runs during the other tests, if its test is selected."""
+    from tests.spark import deployed
+
+    if deployed.MISSING or not any(map(_runs_last, request.session.items)):
         yield None
         return
-    from tests.spark.deployed import Deployments
-
     request.getfixturevalue("spark")  # one Java after the other
-    with Deployments(QUICK_START) as begun:
-        yield begun
+    with ThreadPoolExecutor(1) as pool:
+        yield deployed.start(pool)
 
 
 PYTESTS_OWN: Final = {".pytest_cache", ".hypothesis", "__pycache__"}

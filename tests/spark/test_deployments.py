@@ -1,17 +1,17 @@
-"""The writer as a program of its own: on a cluster of processes, with speculation, and by Spark Connect."""
+"""The writer as a program of its own, by Spark Connect; `.ci/proofs spark-cluster` runs it on a cluster."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 
-from tests.spark.deployed import CLUSTER, CONNECT, ROWS, Deployments, missing
+from tests.spark.deployed import MISSING, ROWS, Ended
 
 
-@pytest.mark.parametrize("master", [CLUSTER, CONNECT], ids=["cluster", "connect"])
-def test_the_writer_runs_on_a_cluster_and_over_spark_connect(deployments: Deployments, master: str) -> None:
-    if missing(master):
-        pytest.skip(f"needs {', '.join(missing(master))}, of the extra `connect`")
-    ended = deployments.ended(master)
-    assert ended.status == 0, ended.output
-    assert ended.arrived == list(range(ROWS))
-    assert ("spark.speculation is on" in ended.output) == (master == CLUSTER)
+@pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}, of the extra `connect`")
+def test_the_writer_runs_over_spark_connect_and_warns_of_speculation(deployed: Future[Ended]) -> None:
+    status, output, arrived = deployed.result()
+    assert status == 0, output
+    assert arrived == list(range(ROWS))
+    assert "spark.speculation is on" in output

@@ -8,15 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.spark.emulated import EmulatedPair
-from tests.spark.endurance import Account, batch, sessions, stream
-
-
-def test_a_frame_arrives_once_through_a_killed_worker_and_an_outage(spark: SparkSession, pair: EmulatedPair) -> None:
-    account = batch(spark, pair, 1600, maxMessagesPerSecond=200, maxBatchMessages=20)
-    assert account.is_clean, account
-    assert account.killed, account
-    assert account.failed_tasks, account
-    assert account.drained >= account.most_waiting > 0, account
+from tests.spark.endurance import Account, sessions, stream
 
 
 def test_each_session_of_a_csv_arrives_once_and_in_order_through_both(
