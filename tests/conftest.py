@@ -56,6 +56,9 @@ HORIZON_S = 2 * 366 * 86400.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Else each worker and each program that a test starts compiles everything again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # A shell starts background programs with SIGINT ignored, and each child would inherit that: Ctrl-C had no effect.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

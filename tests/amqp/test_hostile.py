@@ -1,4 +1,4 @@
-"""A few thousand hostile connections; more of them by `python -m tests.fuzz.amqp_engine`."""
+"""Some hostile connections; more of them by `python -m tests.fuzz.amqp_engine`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fuzz.amqp_inputs import run
 
 pytestmark = pytest.mark.slow  # thousands of inputs
 
-CASES = 3_000
+CASES = 1_500
 EXPECTED = {
     "amqp:connection:framing-error",
     "amqp:decode-error",
@@ -65,6 +65,6 @@ def test_case_number_reproduces_a_case() -> None:
     assert first == [type(event) for event in run_case(1, 17)]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_ten_thousand_damaged_values_frames_and_messages_are_read_or_refused(seed: int) -> None:
     assert run(seed, 0, 10_000) is None

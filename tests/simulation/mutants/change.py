@@ -51,7 +51,7 @@ class Change:
         """Change the syntax tree of the module.
 
         Raises:
-            Misfit: the place does not exist, or the snippet does not match exactly once in it.
+            Misfit: the place does not exist, the snippet does not match exactly once in it, or nothing changes.
         """
         name = self.place.partition(":")[2]
         places = [node for found, node in _named(tree) if found == name] if name else [tree]
@@ -67,7 +67,10 @@ class Change:
                 f"{indent(dedent(snippet), '        ')}{_nearest(places, self.old) if not matches else ''}"
             )
         put, captured = matches[0]
+        before = [ast.dump(place) for place in places]
         put(_filled(new, captured))
+        if before == [ast.dump(place) for place in places]:
+            raise Misfit(f"the change of {self.place} changes nothing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +86,16 @@ def apply(mutant: Mutant, package: Path) -> dict[Path, str]:
     """Return the changed source of each module that a bug changes, by its path relative to the package.
 
     Raises:
-        Misfit: a change does not fit the code, or changes nothing.
+        Misfit: a change does not fit the code.
     """
     trees: dict[Path, ast.Module] = {}
     for change in mutant.changes:
         try:
             if change.path not in trees:
                 trees[change.path] = ast.parse((package / change.path).read_text())
-            before = ast.dump(trees[change.path])
             change.apply(trees[change.path])
         except (Misfit, FileNotFoundError, SyntaxError) as error:
             raise Misfit(f"{mutant.name}: {error}") from error
-        if ast.dump(trees[change.path]) == before:
-            raise Misfit(f"{mutant.name}: the change of {change.place} changes nothing")
     return {path: ast.unparse(ast.fix_missing_locations(tree)) for path, tree in trees.items()}
 
 

@@ -46,7 +46,7 @@ def misfit(mutant: Mutant) -> str:
 def plant(mutant: Mutant, folder: Path) -> None:
     """Put the code with the bug, and the tests beside it, into a folder."""
     for package in (PACKAGE, SPARK):
-        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / package, folder / package)  # with the bytecode, which Python compares with the sources
     (folder / "tests").symlink_to(ROOT / "tests")
     for path, source in apply(mutant, ROOT / PACKAGE).items():
         (folder / PACKAGE / path).write_text(source)
