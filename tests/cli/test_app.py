@@ -306,7 +306,7 @@ def test_completion_of_an_unreachable_namespace_is_empty() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_completion_script_of_each_shell(shell: str) -> None:
     run = program("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert run.returncode == 0

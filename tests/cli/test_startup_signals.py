@@ -58,9 +58,7 @@ def end_of(process: subprocess.Popen[str], number: int, delay_s: float) -> tuple
     return process.returncode, out, err
 
 
-@pytest.mark.parametrize(
-    ("number", "delay_s"), [(signal.SIGTERM, 0.0), (signal.SIGINT, 0.0), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.8)]
-)
+@pytest.mark.parametrize(("number", "delay_s"), [(signal.SIGTERM, 0.0), (signal.SIGINT, 0.0), (signal.SIGINT, 0.8)])
 def test_worker_ends_normally_when_signalled_during_startup(number: signal.Signals, delay_s: float) -> None:
     status, out, err = end_of(started(*WORKER, "--json"), number, delay_s)
     assert (status, json.loads(out)) == (0, REPORT)

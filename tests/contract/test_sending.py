@@ -108,18 +108,6 @@ async def test_a_body_arrives_as_its_bytes(kind: NamespaceKind, body: Any) -> No
     assert bytes(message) == bytes(ServiceBusMessage(body))
 
 
-async def test_a_list_and_a_batch_arrive_whole_and_in_order(kind: NamespaceKind) -> None:
-    queue = await kind.queue()
-    async with kind.plain.get_queue_sender(queue) as sender:
-        await sender.send_messages([ServiceBusMessage(str(number)) for number in range(5)])
-        batch = await sender.create_message_batch()
-        for number in range(5, 10):
-            batch.add_message(ServiceBusMessage(str(number)))
-        await sender.send_messages(batch)
-        await sender.send_messages([])
-    assert [str(message) for message in await kind.received(queue, 10)] == [str(number) for number in range(10)]
-
-
 async def test_a_message_of_the_sdk_can_be_sent(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     async with kind.plain.get_queue_sender(queue) as sender:

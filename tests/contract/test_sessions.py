@@ -26,22 +26,6 @@ async def filled(kind: NamespaceKind, sessions: dict[str, int], **description: o
     return queue
 
 
-async def test_a_session_is_received_in_order_by_one_receiver(kind: NamespaceKind) -> None:
-    queue = await filled(kind, {"a": 6, "b": 2})
-    async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
-        assert receiver.session is not None
-        assert receiver.session.session_id == "a"
-        seen: list[str] = []
-        while len(seen) < 6:
-            messages = await receiver.receive_messages(2, max_wait_time=kind.patience_s)
-            for message in messages:
-                assert (message.session_id, message.locked_until_utc) == ("a", None)
-                await receiver.complete_message(message)
-                seen.append(str(message))
-        assert seen == [str(number) for number in range(6)]
-        assert await receiver.receive_messages(1, max_wait_time=kind.moment_s) == []
-
-
 async def test_an_empty_text_is_the_id_of_a_session(kind: NamespaceKind) -> None:
     queue = await filled(kind, {"": 2, "a": 1})
     async with kind.plain.get_queue_receiver(queue, session_id="") as receiver:

@@ -22,15 +22,6 @@ async def taken(
     return messages
 
 
-async def test_each_subscription_gets_a_copy(kind: NamespaceKind) -> None:
-    topic = await kind.topic("eu", "us")
-    async with kind.plain.get_topic_sender(topic) as sender:
-        await sender.send_messages([ServiceBusMessage("a", subject="s"), ServiceBusMessage("b")])
-    for subscription in ("eu", "us"):
-        messages = await taken(kind, kind.plain, topic, subscription, 2)
-        assert [(str(message), message.subject) for message in messages] == [("a", "s"), ("b", None)]
-
-
 async def test_rules_filter_and_change_the_messages_of_a_subscription(kind: NamespaceKind) -> None:
     topic = await kind.topic("cheap", "red")
     rules = kind.administration
