@@ -130,7 +130,7 @@ class Queue:
         """Take the messages that are ready, at most that many, in the order of each fragment."""
         deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
         if lock is not None:
-            fragments = [self.placement.reached(call, lock.fragment_index)]
+            fragments = [self.placement.session_holder(call, lock)]
         elif len(self.fragments) == 1:
             fragments = [self.placement.reached(call, 0)]
         else:

@@ -377,7 +377,7 @@ class Namespace:
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
-            holder = queue.placement.reached(call, lock.fragment_index)
+            holder = queue.placement.session_holder(call, lock)
             holder.advance(call.now)
             holder.check_session(lock)
         keepers = [(queue.placement.keeper_of(call, number), number) for number in distinct(numbers)]
@@ -562,7 +562,7 @@ class Namespace:
         return queue.session_ids(call, state_set_after=after)
 
     def _session_fragment(self, call: Call, path: str, lock: SessionLock) -> Fragment:
-        return self._entered_queue(call, path).placement.reached(call, lock.fragment_index)
+        return self._entered_queue(call, path).placement.session_holder(call, lock)
 
     # ------------------------------------------------------------------ checks of a path
 

@@ -15,6 +15,7 @@ from random import Random
 from sbclient.broker.faults import REPLACING_S, Call, FaultKind, Faults
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.locks import TOKEN_FRAGMENT_BITS
+from sbclient.broker.session import SessionLock
 from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import InvalidOperationError, MessageLockLostError, MessageNotFoundError
 from sbclient.rules.partition_key import fragment_of
@@ -75,6 +76,14 @@ class Placement:
                 f"{self._path} did not issue this lock token: settle on the entity that the message came from"
             )
         return self.reached(call, index)
+
+    def session_holder(self, call: Call, lock: SessionLock) -> Fragment:
+        """The fragment of a session lock; any fragment for the lock of a deleted entity, which each reports as lost.
+
+        Raises:
+            ServiceBusError, NoAnswer: the fragment is unreachable.
+        """
+        return self.reached(call, min(lock.fragment_index, len(self._fragments) - 1))
 
     def reached(self, call: Call, index: int) -> Fragment:
         """The fragment of an index, for a request that only this fragment can serve.

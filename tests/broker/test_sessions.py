@@ -24,8 +24,10 @@ from tests.broker.driver import (
     DEAD_LETTER,
     DEFER,
     DELETE,
+    KEYS,
     START,
     Driver,
+    address,
     at,
     bodies,
     message,
@@ -43,6 +45,23 @@ def queue(request: pytest.FixtureRequest) -> Driver:
 def fill(broker: Driver, *sessions: str) -> None:
     for number, session in enumerate(sessions):
         broker.send("q", message(f"{session}{number}", session_id=session))
+
+
+def test_a_session_lock_is_lost_when_its_queue_is_made_again_with_fewer_fragments(broker: Driver) -> None:
+    broker.partitioned(requires_session=True)
+    lock = broker.held("q", KEYS[15])
+    broker.delete(address("q"))
+    broker.queue(requires_session=True)
+    for use in (
+        lambda: broker.receive(lock=lock),
+        lambda: broker.deferred("q", 1, lock=lock),
+        lambda: broker.renew_session("q", lock),
+        lambda: broker.state("q", lock),
+        lambda: broker.set_state("q", lock, b"state"),
+    ):
+        with pytest.raises(SessionLockLostError):
+            use()
+    broker.release("q", lock)
 
 
 def test_a_session_entity_takes_no_message_without_a_session(queue: Driver) -> None:
