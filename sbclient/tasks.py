@@ -104,3 +104,11 @@ async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def when_done(future: asyncio.Future[T], action: Callable[[asyncio.Future[T]], object]) -> None:
+    """Call `action` with a future when it is done; at once, without a step of the event loop, if it is done now."""
+    if future.done():
+        action(future)
+    else:
+        future.add_done_callback(action)

@@ -77,6 +77,8 @@ class Forwarding:
 
     def pump(self, now: float) -> None:
         """Forward all messages that can be forwarded now."""
+        if not self._due:
+            return
         waiting: dict[Queue, None] = {}
         while self._due:
             queue = next(iter(self._due))

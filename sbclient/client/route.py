@@ -25,7 +25,7 @@ from sbclient.pairing.session_order import SessionOrder
 from sbclient.pairing.state import PairState
 from sbclient.retry import BackOffInterrupted, NotTriedError
 from sbclient.rules.failover import PingKeys
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import OwnedTasks, when_done
 from sbclient.telemetry.operations import BACKLOG, PRIMARY
 from sbclient.telemetry.tracing import within
 
@@ -87,7 +87,7 @@ class DirectRoute:
             sending.set_exception(not_sent(self._path, "the timeout has passed"))
             return sending
         sending.attempt = first = self.link.send(batch, timeout_s=self._retry.attempt_s(left_s))
-        first.add_done_callback(partial(self._answered, sending, batch, deadline))
+        when_done(first, partial(self._answered, sending, batch, deadline))
         return sending
 
     def _answered(self, sending: Sending, batch: EncodedBatch, deadline: float, first: asyncio.Future[None]) -> None:
@@ -257,7 +257,7 @@ class PairedRoute(DirectRoute):
         sending.attempt = first = self.link.send(batch, timeout_s=timeout_s)
         generation = self._entity.failover.generation
         times = _Times(deadline, now + left_s, now + timeout_s if may_reopen else now, generation)
-        first.add_done_callback(partial(self._answered_by_primary, sending, batch, times))
+        when_done(first, partial(self._answered_by_primary, sending, batch, times))
         return sending
 
     def _answered_by_primary(
@@ -325,7 +325,7 @@ class PairedRoute(DirectRoute):
             self._go_on(sending, self._divert(batch, deadline))
         elif (answer := attempt.answer) is not None:
             sending.attempt = answer
-            answer.add_done_callback(partial(self._answered_by_backlog, sending, batch, deadline, attempt))
+            when_done(answer, partial(self._answered_by_backlog, sending, batch, deadline, attempt))
         return sending
 
     def _answered_by_backlog(

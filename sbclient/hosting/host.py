@@ -320,8 +320,8 @@ class BrokerHost:
         The first call is skipped while others wait for the same, because they come first.
         """
         await clock.sleep(0)
-        began_at, key = clock.monotonic(), canonical(path)
-        waited_s = 0.0
+        key = canonical(path)
+        began_at = waited_s = 0.0
         waiter: Waiter | None = None
         try:
             while True:
@@ -336,7 +336,9 @@ class BrokerHost:
                         return found if call.answer_after_s <= left_s else None
                     if found or left_s <= 0:
                         return found
-                waiter = waiter or self._waiting.join(path, awaited, division)
+                if waiter is None:
+                    began_at = clock.monotonic()
+                    waiter = self._waiting.join(path, awaited, division)
                 self._watch(path)
                 await self._sleep(waiter, min(left_s, retry_after_s))
                 waited_s = clock.monotonic() - began_at

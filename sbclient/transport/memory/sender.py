@@ -11,6 +11,7 @@ from sbclient.amqp import EncodedBatch
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusError
+from sbclient.tasks import when_done
 from sbclient.transport.base import Check, SenderLink, TransactionLink
 from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of, own
 
@@ -118,10 +119,7 @@ class MemorySender(SenderLink):
         check_link(self._is_closed, self._path)
         self._connection.check_via(self._path, receives=False)
         answer = self._connection.request(operation, self._path, work, timeout_s)
-        if answer.done():  # no fault delays it, and the caller may ask at once whether the link is open
-            self._answered(answer)
-        else:
-            answer.add_done_callback(self._answered)
+        when_done(answer, self._answered)
         return answer
 
     def _answered(self, answer: asyncio.Future[T]) -> None:
