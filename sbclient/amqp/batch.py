@@ -40,7 +40,7 @@ class EncodedBatch:
         self._sections: _Sections | None = None
         self._via_partition_key: str | None = None
         self.sessions: Collection[str] | None = None
-        sizes = [len(message.payload) for message in messages]
+        sizes = [message.size_bytes for message in messages]
         self.size_bytes = self.largest_bytes = max(sizes)
         if len(sizes) > 1:
             self.size_bytes = len(_head(messages[0])) + _section_bytes(sizes)
@@ -154,7 +154,7 @@ def _head(first: EncodedMessage, via_partition_key: str | None = None) -> bytes:
 
 def size_in_batch(message: EncodedMessage, *, is_first: bool = False) -> int:
     """Return the bytes that a message adds to a batch."""
-    size = _section_bytes([len(message.payload)])
+    size = _section_bytes([message.size_bytes])
     return size + len(_head(message)) if is_first else size
 
 

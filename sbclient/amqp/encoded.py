@@ -114,6 +114,7 @@ class EncodedMessage:
 
     Attributes:
         payload: the same bytes.
+        size_bytes: their number.
         message_id, session_id, partition_key, content_type, subject, correlation_id, to, reply_to,
             reply_to_session_id: texts or None.
         scheduled_enqueue_time_utc: a datetime or None.
@@ -128,7 +129,7 @@ class EncodedMessage:
         InvalidOperationError: reading it, if an id has more than 128 characters.
     """
 
-    __slots__ = (*ATTRIBUTES, "annotations", "application_properties", "body_type", "payload", "sections")
+    __slots__ = (*ATTRIBUTES, "annotations", "application_properties", "body_type", "payload", "sections", "size_bytes")
 
     payload: bytes
     message_id: str | None
@@ -149,6 +150,7 @@ class EncodedMessage:
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
+        self.size_bytes = len(payload)
 
     @classmethod
     def of(cls, payload: bytes) -> Self:
@@ -180,11 +182,6 @@ class EncodedMessage:
     def __bytes__(self) -> bytes:
         """Return the content of the data sections."""
         return b"".join(self.sections.data())
-
-    @property
-    def size_bytes(self) -> int:
-        """The encoded size."""
-        return len(self.payload)
 
     @property
     def key(self) -> str | None:
@@ -257,42 +254,36 @@ class EncodedMessage:
             changes: attributes by name, see `ATTRIBUTES`.
         """
         sections = self.sections
-        places = sections.places
-        changed = {
+        header, delivery_annotations, annotations, *_, footer = sections.places
+        changed = changes and {
             name: value for name, value in changes.items() if value is not None or getattr(self, name) is not None
         }
         parts: list[bytes] = []
-        if places[0] or "time_to_live" in changed:
+        if header or "time_to_live" in changed:
             parts.append(self._header_with(changed))
-        if places[1]:
+        if delivery_annotations:
             entries = senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS))
             parts.append(_described_map(b"\x00\x53\x71", entries))
-        if places[2] or via_partition_key is not None or not _ANNOTATIONS.keys().isdisjoint(changed):
+        if (
+            annotations
+            or via_partition_key is not None
+            or "partition_key" in changed
+            or "scheduled_enqueue_time_utc" in changed
+        ):
             parts.append(self._annotations_with(changed, via_partition_key))
-        if changed.keys() <= _ANNOTATIONS.keys():
-            parts.append(sections.raw(PROPERTIES))
-        else:
+        if changed and not changed.keys() <= _ANNOTATIONS.keys():
             parts.append(self._properties_with(changed, created_at_ms))
+        else:
+            parts.append(sections.raw(PROPERTIES))
         if application_properties is None:
             parts.append(sections.raw(APPLICATION_PROPERTIES))
         elif application_properties:
             parts += b"\x00\x53\x74", application_properties
         parts.append(sections.raw_body)
-        if places[8]:
+        if footer:
             parts.append(sections.raw(FOOTER))
         rewritten = EncodedMessage(b"".join(parts))
-        rewritten.content_type = self.content_type
-        rewritten.correlation_id = self.correlation_id
-        rewritten.message_id = self.message_id
-        rewritten.partition_key = self.partition_key
-        rewritten.reply_to = self.reply_to
-        rewritten.reply_to_session_id = self.reply_to_session_id
-        rewritten.scheduled_enqueue_time_utc = self.scheduled_enqueue_time_utc
-        rewritten.session_id = self.session_id
-        rewritten.subject = self.subject
-        rewritten.time_to_live = self.time_to_live
-        rewritten.to = self.to
-        for name, value in changed.items():
+        for name, value in changes.items():  # the others are rarely read
             setattr(rewritten, name, value)
         return rewritten
 
@@ -404,6 +395,7 @@ def encode_message(message: ServiceBusMessage, *, now: Callable[[], float] = lam
     else:
         parts.append(encode_body(body, message._body_type))
     encoded = EncodedMessage(b"".join(parts))
+    encoded.body_type = message._body_type
     encoded.content_type = message._content_type
     encoded.correlation_id = message._correlation_id
     encoded.message_id = message._message_id
