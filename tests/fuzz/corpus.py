@@ -20,7 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from sbclient.amqp import Connection, ConnectionOptions, EncodedMessage, encode_message, split_batch
+from sbclient.amqp import Connection, ConnectionOptions, EncodedMessage, WireError, encode_message, split_batch
+from sbclient.amqp.decode import decode_value, skip_value
 from sbclient.broker.filters import FilterError, SystemProperties, compile_action, compile_filter
 from sbclient.broker.profile import STD_2021
 from sbclient.emulator.amqp.connection import BEFORE_TOKEN
@@ -87,6 +88,15 @@ def read_stream(raw: bytes) -> None:
         while engine.next_event() is not None:
             pass
         engine.bytes_to_send(now=0.0)
+
+
+def read_value(raw: bytes) -> None:
+    """A value, passed over and read in both ways."""
+    with suppress(WireError):
+        skip_value(raw, 0)
+    with suppress(WireError):
+        decode_value(raw, typed=True)
+    decode_value(raw)
 
 
 def read_message(raw: bytes) -> None:
@@ -173,6 +183,7 @@ def read_backlog(raw: bytes) -> None:
 
 TARGETS: Final[dict[str, Target]] = {
     "amqp": Target(read_stream, ()),
+    "value": Target(read_value, (WireError,)),
     "message": Target(read_message, (ServiceBusError,)),
     "http": Target(read_http, ()),
     "atom": Target(read_atom, (ServiceBusError,)),
