@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from sbclient.client.client import ServiceBusClient
 from sbclient.emulator import Emulator
 from sbclient.errors import ServiceBusError
 from sbclient.rules.connection_string import parse_connection_string
 from tests.secrets.canaries import KEY, SECOND_KEY, SIGNATURE, connection_string
 from tests.secrets.output_capture import OutputCapture, capture_output
+from tests.secrets.reachable import reprs_of
 
 RULE = {"KeyName": "app", "Rights": ["Send", "Listen"], "PrimaryKey": KEY, "SecondaryKey": SECOND_KEY}
 
@@ -128,3 +131,53 @@ def test_errors_and_reprs_of_connection_strings_have_no_secret(capture: OutputCa
     except ServiceBusError as error:
         capture.add_error("an error", error)
     capture.check()
+
+
+def damaged(random: Random, parts: Sequence[str]) -> str:
+    """A connection string with its parts in any order, and a few slips of the hand."""
+    text = ";".join(random.sample(parts, len(parts)))
+    for _ in range(random.randint(0, 3)):
+        at = random.randrange(len(text))
+        slip = random.randrange(6)
+        if slip == 0:
+            text = text[:at] + text[at + 1 :]
+        elif slip == 1:
+            text = text[:at] + random.choice(";=:/@[]? %#\n\\é") + text[at:]
+        elif slip == 2 and ";" in text:
+            text = text.replace(";", random.choice(("", ",", " ", "=")), 1)
+        elif slip == 3 and "=" in text:
+            where = random.choice([place for place, sign in enumerate(text) if sign == "="])
+            text = text[:where] + random.choice(("", ":", ";")) + text[where + 1 :]
+        elif slip == 4:
+            text += ";" + random.choice(parts)
+        else:
+            text = text.replace(random.choice(("Endpoint", "sb://", "SharedAccessKeyName", "Root", ".")), "", 1)
+    return text
+
+
+@pytest.mark.parametrize("proof", [f"SharedAccessKey={KEY}", f"SharedAccessSignature=sr=sb&sig={SIGNATURE}&skn=Root"])
+def test_errors_and_reprs_of_damaged_connection_strings_have_no_secret(proof: str) -> None:
+    endpoint, name, _ = connection_string().split(";")
+    parts = (endpoint, name, proof, "EntityPath=orders", "UseDevelopmentEmulator=true")
+    random, refused = Random("damaged connection strings"), 0
+    for _ in range(4_000):
+        text, capture = damaged(random, parts), OutputCapture()
+        try:
+            parsed = parse_connection_string(text)
+        except ServiceBusError as error:
+            capture.add_error("an error", error)
+            refused += 1
+        else:
+            shown = replace(parsed, entity_path=None)  # it is a path of the application
+            capture.add("a repr", f"{shown!r} {shown} {shown.namespace}")
+        assert not [entry for entry in capture.entries if "uw5vzqkt" in entry[1].casefold()], text
+    assert refused > 1_000
+
+
+async def test_reprs_of_a_client_have_no_key(capture: OutputCapture) -> None:
+    client = ServiceBusClient.from_connection_string(connection_string())
+    for where, text in reprs_of([client, client.get_queue_sender("q"), client.get_queue_receiver("q")]):
+        capture.add(where, text)
+    capture.add("the administration", repr(client.administration))
+    await client.close()
+    capture.check(at_least=5)
