@@ -11,7 +11,7 @@ import pytest
 from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
-from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
@@ -25,8 +25,6 @@ from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.receiver import MemoryReceiver
 from tests.client.scene import QUEUE, make_queue, taken, texts, with_pings
-
-DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 
 
 async def send(client: ServiceBusClient, *texts: str, queue: str = QUEUE, **attributes: Any) -> None:
@@ -102,37 +100,6 @@ async def test_a_closed_receiver_rejects_operations(client: ServiceBusClient) ->
 # -- settling ----------------------------------------------------------------------------------------------------------
 
 
-async def test_every_settlement(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await send(client, "done", "again", "later", "never")
-    async with client.get_queue_receiver(QUEUE, max_wait_time=1) as receiver:
-        done, again, later, never = await receiver.receive_messages(4)
-        await receiver.complete_message(done)
-        await receiver.abandon_message(again)
-        await receiver.defer_message(later)
-        await receiver.dead_letter_message(never, "reason", "description")
-        (redelivered,) = await receiver.receive_messages(4)
-        assert (str(redelivered), redelivered.delivery_count) == ("again", 1)
-        await receiver.complete_message(redelivered)
-        (fetched,) = await receiver.receive_deferred_messages(later.sequence_number)
-        await receiver.complete_message(fetched)
-        assert await receiver.receive_messages() == []
-    async with client.get_queue_receiver(QUEUE, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as dead:
-        (letter,) = await dead.receive_messages()
-    assert (letter.dead_letter_reason, letter.dead_letter_error_description) == ("reason", "description")
-
-
-async def test_deleted_and_peeked_messages_cannot_be_settled(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await send(client, "a", "b")
-    async with client.get_queue_receiver(QUEUE) as receiver:
-        (peeked,) = await receiver.peek_messages()
-        with pytest.raises(InvalidOperationError):
-            await receiver.complete_message(peeked)
-    async with client.get_queue_receiver(QUEUE, receive_mode=DELETE) as receiver:
-        (deleted,) = await receiver.receive_messages()
-        with pytest.raises(InvalidOperationError):
-            await receiver.complete_message(deleted)
-
-
 async def test_a_lock_expires_and_can_be_renewed(pair: MemoryPair, client: ServiceBusClient) -> None:
     await send(client, "a")
     async with client.get_queue_receiver(QUEUE) as receiver:
@@ -165,15 +132,6 @@ async def test_deferred_messages_are_received_all_or_none(pair: MemoryPair, clie
         with pytest.raises(MessageNotFoundError):
             await receiver.receive_deferred_messages([message.sequence_number, 999])
         assert texts(await receiver.receive_deferred_messages([message.sequence_number])) == ["a"]
-
-
-async def test_peeking_begins_at_a_number(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await send(client, *"abc")
-    async with client.get_queue_receiver(QUEUE) as receiver:
-        assert texts(await receiver.peek_messages(2)) == ["a", "b"]
-        assert texts(await receiver.peek_messages(2, sequence_number=1, timeout=5)) == ["a", "b"]
-        assert texts(await receiver.peek_messages(2, sequence_number=2)) == ["b", "c"]
-        assert await receiver.peek_messages(2, sequence_number=4) == []
 
 
 # -- disturbances ------------------------------------------------------------------------------------------------------

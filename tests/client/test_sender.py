@@ -56,17 +56,6 @@ def a_key_of(fragment: int, count: int = 16) -> str:
 # -- what can be sent ------------------------------------------------------------------------------------------------
 
 
-async def test_a_message_a_list_and_a_batch_arrive_in_order(pair: MemoryPair, client: ServiceBusClient) -> None:
-    async with client.get_queue_sender(QUEUE) as sender:
-        await sender.send_messages(ServiceBusMessage("1"))
-        await sender.send_messages([ServiceBusMessage("2"), ServiceBusMessage("3")])
-        batch = await sender.create_message_batch()
-        batch.add_message(ServiceBusMessage("4"))
-        await sender.send_messages(batch)
-        await sender.send_messages(ServiceBusMessage(text) for text in "56")
-    assert texts(await taken(pair)) == list("123456")
-
-
 async def test_messages_of_the_sdk_can_be_sent(pair: MemoryPair, client: ServiceBusClient) -> None:
     batch = await client.get_queue_sender(QUEUE).create_message_batch()
     batch.add_message(sdk.ServiceBusMessage("3"))
@@ -617,15 +606,6 @@ async def test_an_iterable_that_raises_sends_nothing(pair: MemoryPair, client: S
         with pytest.raises(KeyError):
             await sender.send_messages(messages())
     assert await taken(pair) == []
-
-
-async def test_topics_can_be_sent_to(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await client.administration.create_topic("prices")
-    await client.administration.create_subscription("prices", "eu")
-    async with client.get_topic_sender("prices") as sender:
-        await sender.send_messages(ServiceBusMessage("a"))
-    async with client.get_subscription_receiver("prices", "eu", max_wait_time=1) as receiver:
-        assert texts(await receiver.receive_messages()) == ["a"]
 
 
 @pytest.mark.parametrize("given", ["a", None, ["1"], [1, None]])

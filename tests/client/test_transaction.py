@@ -119,20 +119,6 @@ async def test_two_minutes_count_from_the_first_operation(pair: MemoryPair, clie
             await sender.send_messages(ServiceBusMessage("4"), transaction=transaction)
 
 
-async def test_a_transaction_includes_scheduling(pair: MemoryPair, client: ServiceBusClient) -> None:
-    due = datetime.fromtimestamp(clock.now() + 60, UTC)
-    async with client.get_queue_sender(QUEUE) as sender:
-        with pytest.raises(KeyError):  # noqa: PT012  # the block is the point
-            async with client.transaction() as transaction:
-                await sender.schedule_messages(ServiceBusMessage("1"), due, transaction=transaction)
-                raise KeyError
-        async with client.transaction() as transaction:
-            numbers = await sender.schedule_messages(ServiceBusMessage("2"), due, transaction=transaction)
-    assert len(numbers) == 1
-    await clock.sleep(60.0)
-    assert texts(await taken(pair)) == ["2"]
-
-
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
