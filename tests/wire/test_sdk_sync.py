@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
-from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     AutoLockRenewer,
@@ -27,7 +26,6 @@ from azure.servicebus.exceptions import (
     OperationTimeoutError,
     SessionCannotBeLockedError,
 )
-from azure.servicebus.management import ServiceBusAdministrationClient, SqlRuleFilter
 
 from sbclient.rules.shared_access_signature import sign
 from tests.wire.checks import Checks, Names, Outcomes
@@ -215,29 +213,6 @@ def check_a_long_wait_is_kept_alive_and_served(site: Site) -> None:
         (message,) = several(receiver, 1)
         assert message.delivery_count == 0
         receiver.complete_message(message)
-
-
-@check
-def check_entities_and_rules_are_managed(site: Site) -> None:
-    topic, served = names.new(), site.namespace
-    with ServiceBusAdministrationClient.from_connection_string(
-        served.connection_string, connection_verify=served.certificate_path
-    ) as manager:
-        manager.create_topic(topic)
-        manager.create_subscription(topic, "s", max_delivery_count=3)
-        assert (manager.get_subscription(topic, "s")).max_delivery_count == 3
-        manager.delete_rule(topic, "s", "$Default")
-        manager.create_rule(topic, "s", "red", filter=SqlRuleFilter("colour = 'red'"))
-        assert [rule.name for rule in manager.list_rules(topic, "s")] == ["red"]
-        with site.client() as client, client.get_topic_sender(topic) as sender:
-            for colour in ("red", "blue"):
-                sender.send_messages(ServiceBusMessage(colour, application_properties={"colour": colour}))
-        assert (manager.get_subscription_runtime_properties(topic, "s")).active_message_count == 1
-        with pytest.raises(ResourceExistsError):
-            manager.create_topic(topic)
-        with pytest.raises(ResourceNotFoundError):
-            manager.get_queue(names.new())
-        manager.delete_topic(topic)
 
 
 @pytest.mark.parametrize("name", check.names)

@@ -20,7 +20,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create, put
 from tests.emulator.control.scene import Control
-from tests.emulator.requests import request, token
+from tests.emulator.requests import request
 
 
 class TestState:
@@ -200,13 +200,6 @@ class TestEvents:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("authorization", ["", token("orders"), token(key="wrong"), "Basic x"])
-    async def test_needs_manage_on_the_namespace(self, control: Control, authorization: str) -> None:
-        for method, target in (("GET", "state"), ("POST", "reset"), ("PUT", "faults"), ("GET", "events")):
-            asked = request(method, f"/$control/{target}", b"[]", authorization=authorization)
-            assert (await control.api.answer(asked)).status == 401
-        assert control.reset_count == 0
-
     @pytest.mark.parametrize("target", ["", "other", "state/x", "faults/1/2"])
     async def test_unknown_resource_is_not_found(self, control: Control, target: str) -> None:
         await control.ask("GET", target, status=404)

@@ -19,7 +19,6 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create, put
 from tests.emulator.control.scene import Control
-from tests.emulator.requests import request
 
 DEAD = "orders/$DeadLetterQueue"
 
@@ -209,19 +208,3 @@ class TestDeadLetters:
     )
     async def test_nonsense_is_refused(self, control: Control, orders: BrokerHost, what: str, said: Any) -> None:
         await control.ask("POST", what, said, status=400)
-
-
-class TestRight:
-    @pytest.mark.parametrize(
-        ("method", "target"),
-        [
-            ("GET", "messages?entity=orders"),
-            ("GET", "messages/1?entity=orders"),
-            ("POST", "messages?entity=orders"),
-            ("POST", "resubmit"),
-            ("GET", "sessions?entity=orders"),
-        ],
-    )
-    async def test_needs_manage(self, control: Control, orders: BrokerHost, method: str, target: str) -> None:
-        answer = await control.api.answer(request(method, f"/$control/{target}", b"{}", authorization=""))
-        assert answer.status == 401

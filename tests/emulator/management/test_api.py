@@ -600,10 +600,6 @@ class TestRefusals:
             expected = 200 if other.startswith(f"/{path}".casefold()) else 401
             assert (await api.answer(request("GET", other, authorization=own))).status == expected
 
-    async def test_bearer_token_is_accepted(self, api: ManagementApi) -> None:
-        answer = await api.answer(request("PUT", "/q", QUEUE, authorization=f"Bearer {token()}"))
-        assert answer.status == 201
-
     async def test_token_of_one_entity_opens_no_other(self, api: ManagementApi) -> None:
         await made(api, ("/q1", QUEUE), ("/q10", QUEUE))
         reading = "Manage,EntityRead claims required for this operation. "
