@@ -8,6 +8,7 @@ that returns both names runs each async test under both.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -82,6 +83,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("quick")
     ranks = {folder: rank for rank, folder in enumerate(SLOW_FOLDERS)}
     items.sort(key=lambda item: ranks.get(folder_of(item.path), len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what stays until the end from garbage collections: there are hundreds of thousands of these objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @cache

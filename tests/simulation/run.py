@@ -75,15 +75,15 @@ def run_plan(plan: Plan, *, trace: bool = False) -> Result:
 
 @contextmanager
 def _garbage_afterwards() -> Iterator[None]:
-    """Collect garbage once after a run, not repeatedly during it."""
+    """Collect garbage once after a run, not repeatedly during it, and never what was there before the first run."""
     was_enabled = gc.isenabled()
     gc.disable()
-    gc.freeze()
+    if not gc.get_freeze_count():
+        gc.freeze()
     try:
         yield
     finally:
         gc.collect()
-        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
