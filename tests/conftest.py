@@ -35,7 +35,10 @@ settings.load_profile("shared machine")
 
 HERE: Final = Path(__file__).parent
 
-SLOW_FOLDERS: Final = ("spark", "processes", "page", "simulation", "wire_pair", "wire", "contract", "rights", "secrets")
+SLOW_FOLDERS: Final = (
+    *("spark", "test_examples.py", "processes", "page", "simulation", "wire_pair", "wire", "contract", "rights"),
+    "secrets",
+)
 """Tests here wait for processes, sockets or a browser. They are not `quick`, and start first, in this order."""
 
 SHARED_FOLDERS: Final = ("spark", "page")
