@@ -13,6 +13,7 @@ from sbclient.amqp import (
     AmqpError,
     ConnectionOptions,
     Declare,
+    Declared,
     Discharge,
     DispositionReceived,
     Rejected,
@@ -323,6 +324,30 @@ async def test_transaction_does_not_span_two_connections(service: Service, trans
     with pytest.raises(InvalidOperationError):
         await senders[1].send(batch_of(X), timeout_s=10, transaction=transaction)
     assert [len(end.transfers) for end in service.ends] == [2, 1]
+
+
+async def test_a_link_that_moves_while_the_transaction_begins_carries_nothing_of_it(
+    service: Service, transport: AmqpTransport
+) -> None:
+    service.options = ConnectionOptions(container_id="service", channel_max=4)
+    sender = transport.open_sender("orders")
+    await sender.send(batch_of(X), timeout_s=10)
+    first = service.end
+    service.answers_control = False
+    transaction = await transport.begin_transaction(timeout_s=10)
+    sending = sender.send(batch_of(X), timeout_s=10, transaction=transaction)
+    await asyncio.sleep(1)
+    first.link("orders").detach(AmqpError("amqp:link:detach-forced"))
+    first.flush()
+    await asyncio.sleep(1)
+    await sender.send(batch_of(X), timeout_s=10)  # the coordinator has taken the place on the first connection
+    assert len(service.ends) == 2
+    (declare,) = first.link("coordinator").unsettled.values()
+    declare.settle(Declared(TXN))
+    first.flush()
+    with pytest.raises(InvalidOperationError, match="begin another one"):
+        await sending
+    assert [transfer.state for end in service.ends for transfer in end.transfers] == [None] * 2
 
 
 async def test_transaction_of_another_transport_is_refused(service: Service, transport: AmqpTransport) -> None:
