@@ -75,11 +75,10 @@ def run_plan(plan: Plan, *, trace: bool = False) -> Result:
 
 @contextmanager
 def _garbage_afterwards() -> Iterator[None]:
-    """Collect garbage once after a run, not repeatedly during it, and never what was there before the first run."""
+    """Collect garbage once after a run, not repeatedly during it, and never what was there before the run."""
     was_enabled = gc.isenabled()
     gc.disable()
-    if not gc.get_freeze_count():
-        gc.freeze()
+    gc.freeze()
     try:
         yield
     finally:
