@@ -261,6 +261,7 @@ class Source(ABC):
         taken: list[InFlight] = []
         settling: list[tuple[ServiceBusReceivedMessage, str | None, str]] = []
         for message in messages:  # before the first await
+            self._forget_earlier(message)
             if self.pair.accepted.has(self.queue, message) or is_ping(message):
                 settling.append((message, None, ""))
                 continue
@@ -286,11 +287,14 @@ class Source(ABC):
                 raise error
         return taken
 
-    def _add(self, link: ReceiverLink, message: ServiceBusReceivedMessage, unsealed: Unsealed, now: float) -> InFlight:
+    def _forget_earlier(self, message: ServiceBusReceivedMessage) -> None:
+        """The message was delivered again, so its earlier lock has expired unnoticed."""
         earlier = self.in_flight.get(message.sequence_number)
-        if earlier is not None:  # its lock has expired unnoticed, and the message was delivered again
+        if earlier is not None:
             earlier.is_lost = True
             self.end(earlier, None)
+
+    def _add(self, link: ReceiverLink, message: ServiceBusReceivedMessage, unsealed: Unsealed, now: float) -> InFlight:
         added = InFlight(message, self, link, unsealed, message.size_bytes, ordering_key(unsealed.message))
         added.lock_s = self.lock_left_s(added, now)
         self.in_flight[message.sequence_number] = added

@@ -89,6 +89,23 @@ async def test_a_message_that_comes_again_after_its_lock_has_ended_takes_one_pla
         await source.close()
 
 
+async def test_an_earlier_delivery_of_a_copy_that_was_accepted_is_not_sent(pair: MemoryPair) -> None:
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages(ServiceBusMessage("a"))
+        source, _ = source_alone(client)
+        deliveries = []
+        for _ in range(2):
+            deliveries += await source.receive(max_message_count=1, max_wait_time_s=1.0)
+            await clock.sleep(61.0)
+        sent, waiting = deliveries
+        sent.accept()  # its send was answered only now, when the copy had been delivered again
+        assert await source.receive(max_message_count=1, max_wait_time_s=1.0) == []  # it completes the third delivery
+        assert waiting.is_lost
+        await source.close()
+
+
 async def test_parked_messages_are_received_though_some_of_them_are_gone_or_locked(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
         client.pair.force_failover(QUEUE)

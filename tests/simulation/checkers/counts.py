@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -13,13 +14,15 @@ def check_counts(world: World) -> Iterator[Violation]:
     if world.left:
         yield Violation("I14", f"{len(world.left)} messages are left: {listed(world.left)}")
     yield from _check_forged(world)
-    diverted = Counter[str]()
+    diverted, unheard = Counter[str](), Counter[str]()
+    killed_at = {client: at for at, client in world.history.deaths}
     for one in world.history.attempts:
         if one.side == "secondary" and one.what == "send" and one.outcome is Outcome.OK:
             diverted[one.client] += len(one.uids)
+            if one.end >= killed_at.get(one.client, math.inf):
+                unheard[one.client] += len(one.uids)
     for client, reported in world.history.diverted_reported.items():
-        dead = any(name == client for _, name in world.history.deaths)
-        if reported != diverted[client] and not (dead and reported == diverted[client] - 1):
+        if not diverted[client] - unheard[client] <= reported <= diverted[client]:
             yield Violation("I17", f"{client} reports {reported} diverted messages and diverted {diverted[client]}")
 
 

@@ -36,22 +36,25 @@ def check_quarantine(world: World) -> Iterator[Violation]:
 def _terms(attempts: list[Attempt], *, is_certain: bool) -> Terms:
     """The quarantines of a client: 30 s after a failure, twice as long after each one that follows, up to 300 s.
 
-    A busy queue may be withdrawn or waited for. From then until its next success only the possible terms are known.
+    A busy queue may be withdrawn or waited for, and of a success and a failure at one moment either may be the later
+    one. From then until the next success only the possible terms are known.
     """
     terms: Terms = defaultdict(list)
     spans_s: dict[str, float] = {}
-    busy: set[str] = set()
-    # Of a success and a failure at one moment either may be the later one.
-    for one in sorted(attempts, key=lambda one: (one.end, (one.outcome is Outcome.OK) == is_certain)):
+    unclear: set[str] = set()
+    failures = {(one.path, one.end) for one in attempts if _is_fault(one)}
+    for one in sorted(attempts, key=lambda one: (one.end, one.outcome is not Outcome.OK)):
         mine = terms[one.path]
         if one.error is not None and issubclass(one.error, ServiceBusServerBusyError):
-            busy.add(one.path)
+            unclear.add(one.path)
         if one.outcome is Outcome.OK:
-            busy.discard(one.path)
+            unclear.discard(one.path)
+            if (one.path, one.end) in failures:
+                unclear.add(one.path)
             spans_s.pop(one.path, None)
             if mine and mine[-1][1] > one.end:
                 mine[-1] = mine[-1][0], one.end
-        elif one.path in busy:
+        elif one.path in unclear:
             if not is_certain and one.error is not None:
                 mine.append((one.end, one.end + LONGEST_S))
         elif _is_fault(one) and (one.path not in spans_s or mine[-1][1] <= one.end):
