@@ -151,18 +151,18 @@ def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) ->
 
 def _missing_at_most_s(attempts: Sequence[Attempt]) -> float:
     """How long an entity can be known to be missing: from an answer that says so to the next request with such an
-    answer, since it last was there.
+    answer, since it last was there. Another failure between them ends that, if its request began after the first one.
     """
     since = max((one.begin for one in attempts if _shows(one)), default=0.0)
     missing = sorted(
         (one for one in attempts if one.error is MessagingEntityNotFoundError and one.end >= since),
         key=lambda one: one.end,
     )
-    others = [one.end for one in attempts if one.error not in (None, MessagingEntityNotFoundError) and not _shows(one)]
+    others = [one for one in attempts if one.error not in (None, MessagingEntityNotFoundError) and not _shows(one)]
     return sum(
         max(0.0, after.begin - before.end)
         for before, after in pairwise(missing)
-        if not any(before.end < at < after.end for at in others)
+        if not any(before.end < one.begin and one.end < after.end for one in others)
     )
 
 
