@@ -508,7 +508,8 @@ class Fragment(Storage):
 
     def set_session_state(self, lock: SessionLock, state: bytes | None, now: float) -> None:
         """Set or delete the state of a session; raises what `check_session_state` does."""
-        self.usage.size_bytes += self.check_session_state(lock, state, now)
+        growth = self.check_session_state(lock, state, now)  # before the usage is read: it may remove expired messages
+        self.usage.size_bytes += growth
         self._sessions.set_state(lock.session_id, state, now)
         if self.log is not None:
             self.log.set_state(lock.session_id)

@@ -64,6 +64,15 @@ def test_a_session_lock_is_lost_when_its_queue_is_made_again_with_fewer_fragment
     broker.release("q", lock)
 
 
+def test_bytes_of_messages_that_expire_while_a_state_is_set_are_not_counted(broker: Driver) -> None:
+    broker.queue(requires_session=True)
+    broker.send("q", message("short-lived", session_id="s", time_to_live=seconds(5)))
+    lock = broker.held("q", "s")
+    broker.wait(6.0)
+    broker.set_state("q", lock, b"state")
+    assert broker.body("q").fragments[0].usage.size_bytes == len(b"state")
+
+
 def test_a_session_entity_takes_no_message_without_a_session(queue: Driver) -> None:
     with pytest.raises(InvalidOperationError):
         queue.send("q", message())
