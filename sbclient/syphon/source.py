@@ -279,6 +279,8 @@ class Source(ABC):
         for message, reason, description in settling:
             if reason is None:
                 error = await self.settle(link, message, SettleMode.COMPLETE)
+                if not is_ping(message):  # accepted, and another drain of this client may hold an earlier delivery
+                    self.pair.accepted.add(self.queue, message)
             else:
                 error = await self.dead_letter(link, message, reason, description, path=self.queue)
             if error is not None and self.is_ordered:  # a message of a session never passes an earlier one

@@ -103,6 +103,7 @@ async def test_an_earlier_delivery_of_a_copy_that_was_accepted_is_not_sent(pair:
         sent.accept()  # its send was answered only now, when the copy had been delivered again
         assert await source.receive(max_message_count=1, max_wait_time_s=1.0) == []  # it completes the third delivery
         assert waiting.is_lost
+        assert waiting.is_accepted  # also for another drain of this client, which does not see that it is lost
         await source.close()
 
 

@@ -1237,7 +1237,7 @@ async def test_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair
         await cancel(task)
         pair.secondary.heal()
         assert (await client.run_syphon(until="empty")).drained == 0
-        assert len(client.pair.state.accepted) == 0
+        assert len(client.pair.state.accepted) == 1  # another drain of this client might hold an earlier delivery of it
     assert texts(await taken(pair)) == expected(1)
 
 
