@@ -37,17 +37,23 @@ class Received(NamedTuple):
 define(Received, 0x23, "received", UINT, ULONG)
 
 
-class Accepted(NamedTuple):
-    """The receiver has processed the message."""
+class _Fieldless(NamedTuple):
+    """A state without fields. It equals those of its class; as tuples all of them would be equal."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Accepted)  # as tuples, all states without fields are equal
+        return type(self) is type(other)
 
     def __ne__(self, other: object) -> bool:
-        return not isinstance(other, Accepted)
+        return type(self) is not type(other)
 
     def __hash__(self) -> int:
-        return 0x24
+        return 0
+
+
+class Accepted(_Fieldless):
+    """The receiver has processed the message."""
+
+    __slots__ = ()
 
 
 define(Accepted, 0x24, "accepted")
@@ -62,17 +68,10 @@ class Rejected(NamedTuple):
 define(Rejected, 0x25, "rejected", ERROR)
 
 
-class Released(NamedTuple):
+class Released(_Fieldless):
     """The receiver has not processed the message; it can be delivered again."""
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Released)  # as tuples, all states without fields are equal
-
-    def __ne__(self, other: object) -> bool:
-        return not isinstance(other, Released)
-
-    def __hash__(self) -> int:
-        return 0x26
+    __slots__ = ()
 
 
 define(Released, 0x26, "released")
