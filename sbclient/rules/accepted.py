@@ -1,4 +1,4 @@
-"""Backlog messages that the primary has accepted but that could not be completed. They are not sent again.
+"""Backlog messages that the primary has accepted but that could not be completed at once. They are not sent again.
 
 A copy is identified by its queue, sequence number and enqueue time. The message id is not used, since ids may repeat.
 The sequence number alone is not enough, since it restarts when the queue is deleted and created again.
@@ -19,7 +19,10 @@ _copy_of = attrgetter("sequence_number", "enqueued_time_utc")
 
 
 class AcceptedCopies:
-    """The copies known to be both in the primary and in the backlog. Shared by every syphon of a client."""
+    """Shared by every syphon of a client.
+
+    A copy that was delivered again is kept after its completion: another drain may still hold an earlier delivery.
+    """
 
     def __init__(self) -> None:
         self._copies: OrderedDict[tuple[str, Any], None] = OrderedDict()
