@@ -155,8 +155,10 @@ async def test_peek_continues_after_the_last_peeked_message(kind: NamespaceKind)
             assert all(message.lock_token is None for message in some)
             seen += map(str, some)
         assert seen == ["0", "1", "2", "3", "4"]
-        with pytest.raises(InvalidOperationError):
-            await receiver.complete_message((await receiver.peek_messages(1, sequence_number=1))[0])
+        (peeked,) = await receiver.peek_messages(1, sequence_number=1)
+        for use in (receiver.complete_message, receiver.renew_message_lock):
+            with pytest.raises(InvalidOperationError, match="was peeked"):
+                await use(peeked)
         assert len(await receiver.receive_messages(5, max_wait_time=kind.patience_s)) == 5
 
 
