@@ -700,11 +700,6 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         self._auto_renew_error = error
 
     @property
-    def _is_locked(self) -> bool:
-        """Whether there is a lock token."""
-        return self.lock_token is not None
-
-    @property
     def dead_letter_reason(self) -> str | None:
         """Why the message was dead-lettered: the application property `DeadLetterReason`."""
         return self._text_property(DEAD_LETTER_REASON)

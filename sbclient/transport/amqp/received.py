@@ -95,10 +95,6 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         return UUID(bytes_le=token) if isinstance(token, bytes) else token
 
     @property
-    def _is_locked(self) -> bool:
-        return self._token is not None
-
-    @property
     def raw_amqp_message(self) -> AmqpAnnotatedMessage:
         """The sections as they were received."""
         return replace(self._content.annotated(), application_properties=dict(self.application_properties))

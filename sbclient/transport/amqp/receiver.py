@@ -349,12 +349,15 @@ class AmqpReceiver(ReceiverLink):
             InvalidOperationError: the message is not locked, or the receiver is closed.
         """
         self._check_open()
-        if not message._is_locked:
+        if isinstance(message, AmqpReceivedMessage):
+            token, delivery = message._token, message.delivery  # few tokens need their conversion
+        else:
+            token, delivery = message.lock_token, None
+        if token is None:
             raise InvalidOperationError(
                 f"message {message.sequence_number} of {self.path} is not locked: it was peeked, or deleted when it "
                 "was received. Receive it in the mode PEEK_LOCK"
             )
-        delivery = message.delivery if isinstance(message, AmqpReceivedMessage) else None
         end = None if delivery is None else delivery.link.owner
         is_usable = isinstance(end, IncomingEnd) and end.is_open and delivery is not None and not delivery.is_settled
         return delivery, end if is_usable else None
