@@ -146,7 +146,7 @@ def read_options(options: Mapping[str, str], *, is_streaming: bool = False) -> R
     if "bodyformat" in {name.lower() for name in options}:
         raise InvalidOperationError(
             "bodyFormat is for a write: parse the column body of a read with from_json, from_csv or from_avro, which "
-            "have the modes and the column of corrupt records of Spark's own sources"
+            "have the modes of Spark's own sources"
         )
     given = checked_values(options, READ_TABLE)
     _check_kind({name.lower() for name in options}, given, is_streaming=is_streaming)
