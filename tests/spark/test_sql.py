@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader
 
 import sbclient_spark
 from sbclient.errors import InvalidOperationError
@@ -125,6 +126,25 @@ def test_a_table_is_rejected_while_spark_preserves_char_and_varchar(
                 configured.sql(statement).collect()
     finally:
         configured.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
+
+
+@pytest.mark.skipif(not hasattr(DataSourceReader, "pushFilters"), reason="PySpark 4.0 pushes no filters down")
+def test_a_filter_decides_which_fragments_of_a_table_are_read(configured: SparkSession, pair: EmulatedPair) -> None:
+    parts = pair.create_queue("parts", enable_partitioning=True)
+    rows = configured.range(50).selectExpr("string(id) AS body", "string(id) AS message_id")
+    rows.write.format("servicebus").mode("append").option("queue", parts).save()
+    configured.sql(f"CREATE TABLE parts USING servicebus OPTIONS (queue '{parts}', bodyType 'string')")
+    number = configured.sql("SELECT sequence_number FROM parts").collect()[-1].sequence_number
+    statement = f"SELECT sequence_number FROM parts WHERE sequence_number = {number}"
+    assert configured.sql(statement).rdd.getNumPartitions() == 16
+    configured.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        sbclient_spark.register(configured)
+        found = configured.sql(statement)
+        assert found.rdd.getNumPartitions() == 1
+        assert [row.sequence_number for row in found.collect()] == [number]
+    finally:
+        configured.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_a_table_with_a_list_of_columns_has_no_options(configured: SparkSession, pair: EmulatedPair) -> None:
