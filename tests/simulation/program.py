@@ -17,7 +17,7 @@ from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.shared_access_signature import sign
 from sbclient.testing import MemoryPair
 from sbclient.transport.amqp.connection import Sink, Stream
-from sbclient.transport.amqp.credentials import SAS_TOKEN, Token, TokenSource
+from sbclient.transport.amqp.credentials import SAS_TOKEN, Token
 from sbclient.transport.amqp.transport import AmqpTransport
 from sbclient.transport.base import Transport
 from sbclient.transport.memory.transport import MemoryTransport
@@ -37,13 +37,13 @@ def skewed(skew_s: float) -> Iterator[None]:
     clock.SKEW_S.reset(token)
 
 
-class Signer(TokenSource):
+class Signer:
     """Signs tokens that expire as the plan says; with a wrong key while a fault of the network says so."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    async def token(self, audience: str) -> Token:
+    async def __call__(self, audience: str) -> Token:
         expires_at = int(clock.true_now() + self._network.line.token_s)
         key = "wrong" if self._network.is_struck("bad_tokens") else ROOT_KEY
         return Token(sign(audience, ROOT_KEY_NAME, key, expires_at), SAS_TOKEN, expires_at + clock.SKEW_S.get())

@@ -103,7 +103,7 @@ class Tokens:
 
     async def _put(self, path: str) -> None:
         audience = f"amqps://{self._host}/{path}"
-        token = await self._source.token(audience)
+        token = await self._source(audience)
         arguments = {
             servicebus.TYPE: token.kind,
             servicebus.NAME: audience,

@@ -32,7 +32,7 @@ from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceB
 from sbclient.tasks import OwnedTasks
 from sbclient.testing import MemoryNamespace
 from sbclient.transport.amqp.connection import Sink, Stream
-from sbclient.transport.amqp.credentials import SharedKey
+from sbclient.transport.amqp.credentials import shared_key
 from sbclient.transport.amqp.transport import AmqpTransport
 from sbclient.transport.memory.transport import MemoryTransport
 
@@ -242,7 +242,7 @@ class Story:
             "contoso",
             "contoso",
             self.connect,
-            SharedKey("root", "key"),
+            shared_key("root", "key"),
             random=Random(1),
             management=lambda: MemoryTransport(self.process.host),
         )

@@ -39,7 +39,7 @@ from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
 from sbclient.transport.amqp.connection import Sink
-from sbclient.transport.amqp.credentials import SharedKey
+from sbclient.transport.amqp.credentials import shared_key
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.payloads import payload_of
 
@@ -308,7 +308,7 @@ class Service:
             "contoso",
             "contoso",
             self.connect,
-            SharedKey("key", "c2VjcmV0"),
+            shared_key("key", "c2VjcmV0"),
             random=Random(1),
             management=no_management,
             **options,

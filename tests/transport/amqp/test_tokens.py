@@ -10,7 +10,7 @@ from sbclient import ServiceBusMessage, clock
 from sbclient.emulator.sas import Authorizer, root_rule
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.transport.amqp.credentials import IdentityCredential, SharedKey, Signature, Token, token_source
+from sbclient.transport.amqp.credentials import Token, identity, shared_key, signature, token_source
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.payloads import batch_of
 from tests.transport.amqp.service import Service
@@ -62,7 +62,7 @@ async def test_request_names_kind_and_audience(service: Service, transport: Amqp
 
 async def test_signed_token_proves_itself_to_the_emulator() -> None:
     rule = root_rule("c2VjcmV0a2V5")
-    token = await SharedKey(rule.key_name, "c2VjcmV0a2V5").token("amqps://contoso.example/orders/x")
+    token = await shared_key(rule.key_name, "c2VjcmV0a2V5")("amqps://contoso.example/orders/x")
     grant = Authorizer(rules=[rule]).authenticate(token.text, clock.now())
     assert grant.path == "orders/x"
     assert token.expires_at == pytest.approx(clock.now() + 3600, abs=1)
@@ -70,8 +70,8 @@ async def test_signed_token_proves_itself_to_the_emulator() -> None:
 
 async def test_signature_is_sent_as_it_is() -> None:
     text = "SharedAccessSignature sr=a&sig=SECRET&se=1700000100&skn=k"
-    assert await Signature(text).token("any") == Token(text, "servicebus.windows.net:sastoken", 1_700_000_100.0)
-    assert (await Signature(text.removeprefix("SharedAccessSignature ")).token("any")).text == text
+    assert await signature(text)("any") == Token(text, "servicebus.windows.net:sastoken", 1_700_000_100.0)
+    assert (await signature(text.removeprefix("SharedAccessSignature "))("any")).text == text
 
 
 class Credential:
@@ -88,32 +88,31 @@ class Credential:
 
 async def test_identity_credential_gives_web_tokens() -> None:
     credential = Credential()
-    assert await IdentityCredential(credential).token("any") == Token("SECRET.jwt", "jwt", 1_700_009_999.0)
+    assert await identity(credential)("any") == Token("SECRET.jwt", "jwt", 1_700_009_999.0)
     assert credential.scopes == ["https://servicebus.azure.net//.default"]
 
 
 async def test_failing_credential_is_an_authentication_error_without_secrets() -> None:
     credential = Credential(RuntimeError("Bearer SECRET was not accepted"))
     with pytest.raises(ServiceBusAuthenticationError) as caught:
-        await IdentityCredential(credential).token("any")
+        await identity(credential)("any")
     assert "SECRET" not in str(caught.value)
 
 
 async def test_kinds_of_credentials() -> None:
     connection = parse_connection_string("Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=SECRET")
-    assert isinstance(token_source(connection, None), SharedKey)
+    assert "&skn=n" in (await token_source(connection, None)("a")).text
     named = token_source(None, SimpleNamespace(named_key=("n", "SECRET")))
-    assert (await named.token("a")).text == (await SharedKey("n", "SECRET").token("a")).text
+    assert (await named("a")).text == (await shared_key("n", "SECRET")("a")).text
     signed = token_source(None, SimpleNamespace(signature="SharedAccessSignature se=5"))
-    assert (await signed.token("a")).expires_at == 5.0
-    assert isinstance(token_source(None, Credential()), IdentityCredential)
+    assert (await signed("a")).expires_at == 5.0
+    assert (await token_source(None, Credential())("a")).kind == "jwt"
     with pytest.raises(InvalidOperationError):
         token_source(None, object())
 
 
 async def test_no_repr_shows_a_secret(service: Service, transport: AmqpTransport) -> None:
-    key = SharedKey("name", "SECRET")
-    shown = [key, Signature("SECRET"), await Signature("SECRET").token("a"), IdentityCredential(Credential())]
+    shown = [shared_key("name", "SECRET"), signature("SECRET"), await signature("SECRET")("a"), identity(Credential())]
     assert not any("SECRET" in repr(each) for each in shown)
     sender, receiver = transport.open_sender("orders"), transport.open_receiver("orders")
     await sender.open(timeout_s=10)
