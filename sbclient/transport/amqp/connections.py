@@ -29,6 +29,14 @@ from sbclient.transport.credential_file import Rejections
 class Held:
     """One connection, and everything of it that its links share.
 
+    Args:
+        source: gives out tokens.
+        host: of the audiences.
+        rejections: of the credential.
+        is_cross_entity: whether transactions may include several entities.
+        tasks: owns the tasks that outlive a call.
+        deadlines: expires calls.
+
     Attributes:
         connection: the connection.
         tokens: its tokens.
@@ -100,33 +108,14 @@ class Connections:
     """All connections of a namespace.
 
     Args:
-        new_connection: makes a connection, not opened yet.
-        source: gives out tokens.
-        host: of the audiences.
-        rejections: of the credential.
-        is_cross_entity: whether transactions may include several entities.
+        new: makes a connection, not opened yet.
+        host: for errors.
         tasks: owns the tasks that outlive a call.
-        deadlines: expires calls.
     """
 
-    def __init__(
-        self,
-        new_connection: Callable[[], AmqpConnection],
-        source: TokenSource,
-        host: str,
-        *,
-        rejections: Rejections,
-        is_cross_entity: bool,
-        tasks: OwnedTasks,
-        deadlines: Deadlines,
-    ) -> None:
-        self._rejections = rejections
-        self._new_connection = new_connection
-        self._source = source
+    def __init__(self, new: Callable[[], Held], host: str, *, tasks: OwnedTasks) -> None:
+        self._new = new
         self._host = host
-        self._tasks = tasks
-        self._deadlines = deadlines
-        self._is_cross_entity = is_cross_entity
         self._held: list[Held] = []
         self._opening = SingleFlight(self._open, tasks=tasks, name=f"connect to {host}")
         self._is_closed = False
@@ -179,16 +168,7 @@ class Connections:
             await held.close()
 
     async def _open(self) -> Held:
-        connection = self._new_connection()
-        await connection.open()
-        held = Held(
-            connection,
-            self._source,
-            self._host,
-            rejections=self._rejections,
-            is_cross_entity=self._is_cross_entity,
-            tasks=self._tasks,
-            deadlines=self._deadlines,
-        )
+        held = self._new()
+        await held.connection.open()
         self._held.append(held)
         return held

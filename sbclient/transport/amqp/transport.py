@@ -183,15 +183,20 @@ class AmqpTransport(Transport):
         self._links: dict[AmqpSender | AmqpReceiver, None] = {}
         self.tasks = OwnedTasks(on_failure=_is_reported_elsewhere)
         self.deadlines = Deadlines()
-        self._connections = Connections(
-            self._new_connection,
-            source,
-            host,
-            rejections=Rejections(namespace),
-            is_cross_entity=is_cross_entity,
-            tasks=self.tasks,
-            deadlines=self.deadlines,
-        )
+        rejections = Rejections(namespace)
+
+        def held() -> Held:
+            return Held(
+                self._new_connection(),
+                source,
+                host,
+                rejections=rejections,
+                is_cross_entity=is_cross_entity,
+                tasks=self.tasks,
+                deadlines=self.deadlines,
+            )
+
+        self._connections = Connections(held, host, tasks=self.tasks)
 
     def __repr__(self) -> str:
         return f"AmqpTransport({self._namespace!r})"
