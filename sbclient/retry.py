@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from random import Random
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_result
 
@@ -24,7 +25,6 @@ from sbclient.options import SERVER_BUSY_PAUSE, RetryOptions
 from sbclient.rules.backoff import growing
 
 T = TypeVar("T")
-Attempt = Callable[[float], Awaitable[T]]
 MIN_ATTEMPT_S: Final = 20.0
 
 
@@ -75,14 +75,14 @@ class RetryPolicy:
 
     async def run(
         self,
-        attempt: Attempt[T],
-        *,
+        attempt: Callable[..., Awaitable[T]],
+        *args: Any,
         deadline: float | None = None,
         first: Awaitable[T] | None = None,
         interrupt: asyncio.Event | None = None,
         retries: int | None = None,
     ) -> T:
-        """Call `attempt(timeout_s)` until it succeeds, fails with a permanent error, or the deadline passes.
+        """Call `attempt(*args, timeout_s=...)` until it succeeds, fails with a permanent error, or the deadline passes.
 
         Args:
             deadline: in monotonic seconds; None = when the timeout of the options has passed.
@@ -97,21 +97,32 @@ class RetryPolicy:
             left_s = deadline - clock.monotonic()
             if left_s <= 0:
                 raise NotTriedError("the timeout passed before the operation began: allow more time")
-            first = attempt(self.attempt_s(left_s, total))
+            first = attempt(*args, timeout_s=self.attempt_s(left_s, total))
         try:
             return await first
         except ServiceBusError as error:
             del first  # tracebacks refer to this frame, so in the end it must not refer to their errors
             last = [error]
+        return await self._run_again(partial(attempt, *args), deadline, total, interrupt or asyncio.Event(), last)
+
+    async def _run_again(
+        self,
+        attempt: Callable[..., Awaitable[T]],
+        deadline: float,
+        total: int,
+        interrupted: asyncio.Event,
+        last: list[ServiceBusError],
+    ) -> T:
+        """Continue `run` after the first attempt. Variables that functions share cost time, so `run` has none."""
         left, longest_s = total, max(MIN_ATTEMPT_S, self.attempt_s(deadline - clock.monotonic(), total))
-        result, is_busy, is_in_doubt, interrupted = list[T](), False, False, interrupt or asyncio.Event()
+        result, is_busy, is_in_doubt = list[T](), False, False
 
         async def once(failures: int) -> bool:
             nonlocal left, is_busy, is_in_doubt
             left_s, error = deadline - clock.monotonic(), None if failures else last[0]
             try:
                 if failures and left_s > 0:
-                    result.append(await attempt(min(left_s, longest_s)))
+                    result.append(await attempt(timeout_s=min(left_s, longest_s)))
             except ServiceBusError as caught:
                 error = caught
             if isinstance(error, ServiceBusServerBusyError):

@@ -234,7 +234,7 @@ async def test_the_deadline_is_the_timeout_of_the_options_where_none_is_given() 
 async def test_errors_are_freed_without_garbage_collection() -> None:
     alive: list[ref[ServiceBusError]] = []
 
-    async def attempt(_: float) -> None:
+    async def attempt(*, timeout_s: float) -> None:
         error = ServiceBusConnectionError("gone") if len(alive) < 2 else InvalidOperationError("no")
         alive.append(ref(error))
         try:

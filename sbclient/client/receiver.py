@@ -210,7 +210,7 @@ class ServiceBusReceiver:
         wait_s = max_wait_time or self._max_wait_time or DEFAULT_WAIT_S
         end_at = began_at + wait_s
 
-        def receive(_: float = 0.0) -> Awaitable[list[ServiceBusReceivedMessage]]:
+        def receive(*, timeout_s: float = 0.0) -> Awaitable[list[ServiceBusReceivedMessage]]:
             left_s = max(end_at - clock.monotonic(), 0.0)
             return self._link.receive(max_message_count=count, max_wait_time_s=left_s)
 
@@ -361,12 +361,10 @@ class ServiceBusReceiver:
     ) -> None:
         self._check_settleable(message, settlement.mode)
         await self._open()
-        if transaction is not None:
-            settling: Awaitable[None] = self._settle_in(transaction, message, settlement)
+        if transaction is None:
+            settling = self._core.retry.run(self._link.settle, message, settlement)
         else:
-            settling = self._core.retry.run(
-                lambda timeout_s: self._link.settle(message, settlement, timeout_s=timeout_s)
-            )
+            settling = self._settle_in(transaction, message, settlement)
         await self._telemetry.settling(message, settlement.mode, settling)
         message.is_settled = True
 
@@ -400,6 +398,6 @@ class ServiceBusReceiver:
         """Call an operation of the link, and retry it until the timeout."""
         await self._open()
         deadline = None if timeout is None else clock.monotonic() + timeout
-        answer = await self._core.retry.run(lambda timeout_s: operation(timeout_s=timeout_s), deadline=deadline)
+        answer = await self._core.retry.run(operation, deadline=deadline)
         self._core.primary_answered()
         return answer

@@ -100,10 +100,7 @@ class DirectRoute:
             self._go_on(sending, self._repeat(first, batch, deadline), error)
 
     def _repeat(self, first: asyncio.Future[None], batch: EncodedBatch, deadline: float) -> Coroutine[Any, Any, None]:
-        return self._retry.run(partial(self._attempt, batch), first=first, deadline=deadline)
-
-    def _attempt(self, batch: EncodedBatch, timeout_s: float) -> asyncio.Future[None]:
-        return self.link.send(batch, timeout_s=timeout_s)
+        return self._retry.run(self.link.send, batch, first=first, deadline=deadline)
 
     def _go_on(
         self, sending: Sending, work: Coroutine[Any, Any, str | None], error: BaseException | None = None
@@ -140,13 +137,11 @@ class DirectRoute:
         """Schedule one transfer at the primary; return its sequence numbers."""
         self.check_schedulable()
         with self.observed(batch):
-            return await self._retry.run(
-                lambda timeout_s: self.link.schedule(batch, timeout_s=timeout_s), deadline=deadline
-            )
+            return await self._retry.run(self.link.schedule, batch, deadline=deadline)
 
     async def limits(self, deadline: float) -> SenderLimits:
         """Return the limits for batches."""
-        return await self._retry.run(lambda timeout_s: self.link.limits(timeout_s=timeout_s), deadline=deadline)
+        return await self._retry.run(self.link.limits, deadline=deadline)
 
     def trace_room(self, messages: list[EncodedMessage]) -> int:
         """Return the bytes that a trace context may add to each message."""
@@ -283,7 +278,8 @@ class PairedRoute(DirectRoute):
     async def _conclude(self, first: asyncio.Future[None], batch: EncodedBatch, times: _Times) -> str:
         """Make further attempts at the primary, and divert after the last one if that may help."""
         sending = self._retry.run(
-            partial(self._attempt, batch),
+            self.link.send,
+            batch,
             first=first,
             deadline=times.primary_deadline,
             interrupt=self._entity.failed_over,
@@ -350,11 +346,7 @@ class PairedRoute(DirectRoute):
         """Return the limits for batches. An outage does not prevent it: the limits of the backlog apply then."""
         if not self._entity.is_failed_over:
             try:
-                limits = await self._retry.run(
-                    lambda timeout_s: self.link.limits(timeout_s=timeout_s),
-                    deadline=deadline,
-                    interrupt=self._entity.failed_over,
-                )
+                limits = await self._retry.run(self.link.limits, deadline=deadline, interrupt=self._entity.failed_over)
                 self._pair.is_primary_reached = True
                 return self._pair.common_limits(limits)
             except BackOffInterrupted:

@@ -193,9 +193,7 @@ class ServiceBusSender:
         numbers = sequence_numbers_of(sequence_numbers)
         if numbers:
             self._route.check_schedulable()
-            await self._core.retry.run(
-                lambda timeout_s: self._link.cancel_scheduled(numbers, timeout_s=timeout_s), deadline=deadline
-            )
+            await self._core.retry.run(self._link.cancel_scheduled, numbers, deadline=deadline)
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """Create an empty batch, as large as the entity and, with pairing, the backlog accept.

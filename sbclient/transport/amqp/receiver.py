@@ -334,11 +334,11 @@ class AmqpReceiver(ReceiverLink):
         settled: list[ServiceBusReceivedMessage] = []
         for end, several in by_end.items():
             doing = self._doing[settlement.mode]
-            settling = Settling(list(several), outcome_of(settlement), began_at + timeout_s, doing)
+            confirmed: set[IncomingDelivery] = set()
+            settling = Settling(list(several), outcome_of(settlement), began_at + timeout_s, doing, confirmed)
             if end.is_open:
                 with suppress(ServiceBusError):  # the caller settles the others by themselves
                     await self._confirmed(end, settling, began_at)
-                confirmed = set(settling.confirmed)
                 settled += [message for delivery, message in several.items() if delivery in confirmed]
         return settled
 

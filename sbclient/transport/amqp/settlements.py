@@ -63,21 +63,28 @@ def outcome_of(settlement: Settlement) -> Outcome:
 class Settling(Waiter):
     """A settlement of one or several deliveries that waits for its confirmation.
 
+    Args:
+        confirmed: receives the deliveries whose settlement the service has confirmed.
+
     Attributes:
-        confirmed: the deliveries whose settlement the service has confirmed.
         has_left: whether its disposition was written.
     """
 
-    __slots__ = ("_error", "_left", "confirmed", "deliveries", "has_left", "state")
+    __slots__ = ("_confirmed", "_error", "_left", "deliveries", "has_left", "state")
 
     def __init__(
-        self, deliveries: Sequence[IncomingDelivery], state: DeliveryState, deadline: float, doing: str
+        self,
+        deliveries: Sequence[IncomingDelivery],
+        state: DeliveryState,
+        deadline: float,
+        doing: str,
+        confirmed: set[IncomingDelivery] | None = None,
     ) -> None:
         super().__init__(deadline, doing)
         self.deliveries = deliveries
         self.state = state
         self.has_left = False
-        self.confirmed: list[IncomingDelivery] = []
+        self._confirmed = confirmed
         self._left = len(deliveries)
         self._error: ServiceBusError | None = None
 
@@ -87,10 +94,10 @@ class Settling(Waiter):
 
     def answered(self, delivery: IncomingDelivery, refusal: ServiceBusError | None) -> None:
         """The service has confirmed or refused the settlement of a delivery."""
-        if refusal is None:
-            self.confirmed.append(delivery)
-        else:
+        if refusal is not None:
             self._error = self._error or refusal
+        elif self._confirmed is not None:
+            self._confirmed.add(delivery)
         self._left -= 1
         if self._left:
             return

@@ -847,7 +847,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a later refusal hides that an earlier try was in doubt",
         Change(
-            "retry:RetryPolicy.run.once",
+            "retry:RetryPolicy._run_again.once",
             "is_in_doubt = last[0].is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)",
             "",
         ),
