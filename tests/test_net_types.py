@@ -51,7 +51,7 @@ def test_property_goes_back_equal(net: NetType) -> None:
         through_json(message),
     ]
     for copy in copies:
-        assert encode_message(copy).sections.raw(APPLICATION_PROPERTIES) == raw
+        assert encode_message(copy).raw(APPLICATION_PROPERTIES) == raw
     home = unseal(received(seal(EncodedMessage.of(raw), "q").payload), now=NOW.timestamp(), time_to_live_mode="restart")
     assert home.message.payload == raw
 

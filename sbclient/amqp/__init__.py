@@ -16,7 +16,7 @@ A server runs one `Connection` for each socket. Without error handling and timer
                     delivery.settle(ACCEPTED)
                 case CreditGranted(link, credit, drain):
                     for entry in take(min(credit, link.credit)):
-                        link.send(encode_delivery(entry.sections, annotations_of(entry)), tag=entry.token.bytes_le)
+                        link.send(encode_delivery(entry, annotations_of(entry)), tag=entry.token.bytes_le)
                 case DispositionReceived(delivery, state, settled):
                     delivery.settle(state if settle(delivery.tag, state) else Rejected(AmqpError(...)))
                 case DispositionsReceived(link, deliveries, state, settled):      # the same for several deliveries

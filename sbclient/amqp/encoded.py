@@ -106,7 +106,7 @@ _BODY_TYPES: Final = {
 }
 
 
-class EncodedMessage:
+class EncodedMessage(Sections):
     """One message, encoded. It is immutable; two may share one object.
 
     Args:
@@ -121,7 +121,6 @@ class EncodedMessage:
         time_to_live: a timedelta or None.
         annotations: the message annotations by name. Do not change them.
         application_properties: by name, with integers of Python's own class. Do not change them.
-        sections: the positions of the sections.
         body_type: how the body is encoded.
 
     Raises:
@@ -129,9 +128,8 @@ class EncodedMessage:
         InvalidOperationError: reading it, if an id has more than 128 characters.
     """
 
-    __slots__ = (*ATTRIBUTES, "annotations", "application_properties", "body_type", "payload", "sections", "size_bytes")
+    __slots__ = (*ATTRIBUTES, "annotations", "application_properties", "body_type", "size_bytes")
 
-    payload: bytes
     message_id: str | None
     session_id: str | None
     partition_key: str | None
@@ -146,7 +144,6 @@ class EncodedMessage:
     annotations: dict[Any, Any]
     application_properties: Mapping[str, PropertyValue]
     body_type: AmqpMessageBodyType
-    sections: Sections
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
@@ -160,7 +157,8 @@ class EncodedMessage:
             WireError, InvalidOperationError: see the class.
         """
         message = cls(payload)
-        _read_sections(message)
+        message._find()
+        _read_body_type(message)
         _read_properties(message)
         _read_annotations(message)
         return message
@@ -181,7 +179,7 @@ class EncodedMessage:
 
     def __bytes__(self) -> bytes:
         """Return the content of the data sections."""
-        return b"".join(self.sections.data())
+        return b"".join(self.data())
 
     @property
     def key(self) -> str | None:
@@ -191,18 +189,16 @@ class EncodedMessage:
     @property
     def header_bytes(self) -> int:
         """The size without the content of data sections; of a message with another body the size of all but it."""
-        sections = self.sections
-        body = sum(sections.data_sizes()) if sections.body_code == DATA else len(sections.raw_body)
+        body = sum(self.data_sizes()) if self.body_code == DATA else len(self.raw_body)
         return len(self.payload) - body
 
     @property
     def body(self) -> Any:
         """The decoded body: bytes or a tuple of them, a list of sequences, or a value."""
-        sections = self.sections
-        if sections.body_code == DATA:
-            pieces = sections.data()
+        if self.body_code == DATA:
+            pieces = self.data()
             return pieces[0] if len(pieces) == 1 else tuple(pieces) or b""
-        return sections.sequences() if sections.body_code == SEQUENCE else sections.value(typed=True)
+        return self.sequences() if self.body_code == SEQUENCE else self.value(typed=True)
 
     def decoded(self) -> ServiceBusMessage:
         """Return a message that can be changed and sent; body and application properties are decoded when read."""
@@ -213,17 +209,16 @@ class EncodedMessage:
     def annotated(self, received: ServiceBusReceivedMessage | None = None) -> AmqpAnnotatedMessage:
         """Return all sections of the message, decoded; see `message.Content`."""
         noted = {name: getattr(received, each, None) for name, each in servicebus.ATTRIBUTES_BY_ANNOTATION.items()}
-        sections = self.sections
-        raw = sections.raw_value(HEADER)
+        raw = self.raw_value(HEADER)
         is_set = [field != _NULL for field in list_fields(raw)] if raw else []
-        fields: list[tuple[str, Any]] = list(sections.header._asdict().items())
+        fields: list[tuple[str, Any]] = list(self.header._asdict().items())
         known = dict(field for field, is_known in zip(fields, is_set, strict=False) if is_known)
         return AmqpAnnotatedMessage(
-            properties=AmqpMessageProperties(**sections.properties._asdict()),
+            properties=AmqpMessageProperties(**self.properties._asdict()),
             header=AmqpMessageHeader(time_to_live=known.pop("ttl", None), **known),
-            footer=ByName(sections.footer),
+            footer=ByName(self.footer),
             annotations=ByName(self.annotations, **{name: value for name, value in noted.items() if value is not None}),
-            delivery_annotations=ByName(sections.delivery_annotations),
+            delivery_annotations=ByName(self.delivery_annotations),
             application_properties=ByName(self.typed_properties),
             content=self.body,
             body_type=self.body_type,
@@ -232,7 +227,7 @@ class EncodedMessage:
     @property
     def typed_properties(self) -> dict[str, PropertyValue]:
         """The application properties, whose values keep their AMQP types."""
-        found = self.sections.application_properties
+        found = super().application_properties
         return {name: value if type(value) is str else _typed_property(value) for name, value in found.items()}
 
     def rewritten(
@@ -253,16 +248,15 @@ class EncodedMessage:
             via_partition_key: selects the partition of the entity through which the message passes in a transaction.
             changes: attributes by name, see `ATTRIBUTES`.
         """
-        sections = self.sections
-        header, delivery_annotations, annotations, *_, footer = sections.places
         changed = changes and {
             name: value for name, value in changes.items() if value is not None or getattr(self, name) is not None
         }
+        header, delivery_annotations, annotations, *_, footer = self._bounds[2::3]
         parts: list[bytes] = []
         if header or "time_to_live" in changed:
             parts.append(self._header_with(changed))
         if delivery_annotations:
-            entries = senders_entries(sections.raw_value(DELIVERY_ANNOTATIONS))
+            entries = senders_entries(self.raw_value(DELIVERY_ANNOTATIONS))
             parts.append(_described_map(b"\x00\x53\x71", entries))
         if (
             annotations
@@ -274,14 +268,14 @@ class EncodedMessage:
         if changed and not changed.keys() <= _ANNOTATIONS.keys():
             parts.append(self._properties_with(changed, created_at_ms))
         else:
-            parts.append(sections.raw(PROPERTIES))
+            parts.append(self.raw(PROPERTIES))
         if application_properties is None:
-            parts.append(sections.raw(APPLICATION_PROPERTIES))
+            parts.append(self.raw(APPLICATION_PROPERTIES))
         elif application_properties:
             parts += b"\x00\x53\x74", application_properties
-        parts.append(sections.raw_body)
+        parts.append(self.raw_body)
         if footer:
-            parts.append(sections.raw(FOOTER))
+            parts.append(self.raw(FOOTER))
         rewritten = EncodedMessage(b"".join(parts))
         for name, value in changes.items():  # the others are rarely read
             setattr(rewritten, name, value)
@@ -289,7 +283,7 @@ class EncodedMessage:
 
     def _header_with(self, changes: Mapping[str, Any]) -> bytes:
         """Return the header section with a changed time to live, without what a broker counts."""
-        raw = self.sections.raw_value(HEADER)
+        raw = self.raw_value(HEADER)
         fields = list_fields(raw)[:4] if raw else []
         if "time_to_live" in changes:
             ttl = changes["time_to_live"]
@@ -305,12 +299,12 @@ class EncodedMessage:
             dropped = {annotation for name, annotation in _ANNOTATIONS.items() if name in changes}
             if via_partition_key is not None:
                 dropped.add(servicebus.VIA_PARTITION_KEY)
-            entries = senders_entries(self.sections.raw_value(MESSAGE_ANNOTATIONS), dropped) + entries
+            entries = senders_entries(self.raw_value(MESSAGE_ANNOTATIONS), dropped) + entries
         return _described_map(b"\x00\x53\x72", entries)
 
     def _properties_with(self, changes: Mapping[str, Any], created_at_ms: int) -> bytes:
         """Return the properties section with changed fields."""
-        raw = self.sections.raw_value(PROPERTIES)
+        raw = self.raw_value(PROPERTIES)
         fields = list_fields(raw) if raw else []
         if "time_to_live" in changes:
             lasting = _lasting(changes["time_to_live"], created_at_ms)
@@ -336,7 +330,7 @@ class EncodedMessage:
     def with_added(self, properties: Mapping[str, PropertyValue]) -> EncodedMessage:
         """Return a message with further application properties; they replace those of the same name."""
         added, count = encode_entries(properties)
-        raw = self.sections.raw_value(APPLICATION_PROPERTIES)
+        raw = self.raw_value(APPLICATION_PROPERTIES)
         return self.rewritten(application_properties=rewritten_map(raw, properties.__contains__, added, count))
 
     def encoded_properties(self, properties: Mapping[str, PropertyValue], own: Mapping[str, PropertyValue]) -> bytes:
@@ -346,7 +340,7 @@ class EncodedMessage:
             properties: the new ones.
             own: those of this message, as they were decoded.
         """
-        raw = self.sections.raw_value(APPLICATION_PROPERTIES)
+        raw = self.raw_value(APPLICATION_PROPERTIES)
         encodings = dict(map_entries(raw)) if raw else {}
         parts: list[bytes] = []
         for name, value in properties.items():
@@ -606,25 +600,24 @@ def encode_annotated(
     encoded = encode_message(message, now=now)
     if durable is priority is None and not (delivery_annotations or annotations or fields or footer):
         return encoded
-    sections = encoded.sections
-    raw = sections.raw_value(HEADER)
+    raw = encoded.raw_value(HEADER)
     header = list_fields(raw) if raw else []
     header += [_NULL] * (3 - len(header))
     header[:2] = encode_value(durable), _NULL if priority is None else bytes((0x50, priority))
-    raw = sections.raw_value(PROPERTIES)
+    raw = encoded.raw_value(PROPERTIES)
     properties = list_fields(raw) if raw else []
     for place, field in (fields or {}).items():
         properties += [_NULL] * (place + 1 - len(properties))
         properties[place] = field
-    entries = senders_entries(sections.raw_value(MESSAGE_ANNOTATIONS)) + _entries(annotations)
+    entries = senders_entries(encoded.raw_value(MESSAGE_ANNOTATIONS)) + _entries(annotations)
     end = b"\x00\x53\x78" + encode_map(footer) if footer else b""
     parts = (
         _described_list(b"\x00\x53\x70", header),
         _described_map(b"\x00\x53\x71", _entries(delivery_annotations)),
         _described_map(b"\x00\x53\x72", entries),
         _described_list(b"\x00\x53\x73", properties),
-        sections.raw(APPLICATION_PROPERTIES),
-        sections.raw_body,
+        encoded.raw(APPLICATION_PROPERTIES),
+        encoded.raw_body,
         end,
     )
     twin = EncodedMessage(b"".join(parts))
@@ -642,13 +635,12 @@ def _entries(annotations: Mapping[Any, Any] | None) -> list[bytes]:
 # -- decode ------------------------------------------------------------------------------------------------------------
 
 
-def _read_sections(message: EncodedMessage) -> None:
-    message.sections = sections = Sections(message.payload)
-    message.body_type = _BODY_TYPES[sections.body_code]
+def _read_body_type(message: EncodedMessage) -> None:
+    message.body_type = _BODY_TYPES[message.body_code]
 
 
 def _read_application_properties(message: EncodedMessage) -> None:
-    found = message.sections.application_properties
+    found = super(EncodedMessage, message).application_properties
     message.application_properties = {
         name: value if type(value) is str else _plain_property(value) for name, value in found.items()
     }
@@ -656,7 +648,6 @@ def _read_application_properties(message: EncodedMessage) -> None:
 
 def _read_properties(message: EncodedMessage) -> None:
     """Read the properties, and the time to live, which the header and two of the properties have."""
-    sections = message.sections
     (
         message_id,
         _,
@@ -671,7 +662,7 @@ def _read_properties(message: EncodedMessage) -> None:
         session_id,
         _,
         reply_to_session_id,
-    ) = sections.properties
+    ) = message.properties
     message.to = None if to is None else _text(to)
     message.reply_to = None if reply_to is None else _text(reply_to)
     message.correlation_id = None if correlation_id is None else _text(correlation_id)
@@ -682,7 +673,7 @@ def _read_properties(message: EncodedMessage) -> None:
     message.reply_to_session_id = (
         None if reply_to_session_id is None else _short("reply_to_session_id", reply_to_session_id)
     )
-    ttl_ms = sections.header.ttl
+    ttl_ms = message.header.ttl
     if ttl_ms is None:
         message.time_to_live = None
         return
@@ -703,7 +694,7 @@ def _exceeds_header(ttl_ms: int, lasting: timedelta, expires: datetime) -> bool:
 
 
 def _read_annotations(message: EncodedMessage) -> None:
-    annotations = message.annotations = message.sections.message_annotations
+    annotations = message.annotations = message.message_annotations
     message.partition_key = message.scheduled_enqueue_time_utc = None
     if not annotations:
         return
@@ -725,7 +716,8 @@ def _read_annotations(message: EncodedMessage) -> None:
 _READERS: Final[dict[str, Callable[[EncodedMessage], None]]] = {
     **dict.fromkeys((*_FIELDS, "time_to_live"), _read_properties),
     "application_properties": _read_application_properties,
-    **dict.fromkeys(("body_type", "sections"), _read_sections),
+    **dict.fromkeys(Sections.__slots__, Sections._find),
+    "body_type": _read_body_type,
     **dict.fromkeys(("annotations", "partition_key", "scheduled_enqueue_time_utc"), _read_annotations),
 }
 """The function that decodes each attribute, with others of its section."""

@@ -128,7 +128,8 @@ _NAMES: Final = (
 
 _unpack_size: Final = struct.Struct(">I").unpack_from
 
-_NO_PLACES: Final = (None, None, None)
+_LAST: Final = 3 * 9
+_Place = tuple[int, int, int]
 
 
 class Sections:
@@ -136,21 +137,35 @@ class Sections:
 
     Attributes:
         payload: the encoded message; never changed.
-        places: where each section begins, its value begins and it ends, by its code less 0x70; None if it is missing.
         body_code: DATA, SEQUENCE or VALUE; DATA for a message without a body.
 
     Raises:
         WireError: the bytes are not a sequence of sections, a section is repeated, or bodies of two types are mixed.
     """
 
-    __slots__ = ("_body", "body_code", "payload", "places", "remembered")
+    __slots__ = ("_bounds", "_further", "body_code", "payload", "remembered")
+
+    _bounds: tuple[int, ...]
+    """Where each section begins, its value begins and it ends, in the order of their codes; 0, 0, 0 if it is missing.
+
+    One tuple of numbers, because the garbage collector counts each object of a message.
+    """
+    _further: Sequence[_Place]
+    """The same of each body section after the first."""
+    body_code: int
+    remembered: Any
+    """A cache for the encoder of this message."""
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
-        self.remembered: Any = None
-        """A cache for the encoder of this message."""
-        bounds: list[tuple[int, int, int] | None] = [None] * 9
-        body: list[tuple[int, int, int]] = []
+        self._find()
+
+    def _find(self) -> None:
+        """Find the sections."""
+        payload = self.payload
+        bounds = [0] * _LAST
+        further: list[_Place] = []
+        has_body = False
         position = 0
         stop = len(payload)
         try:
@@ -170,55 +185,70 @@ class Sections:
                     end = at + 5 + _unpack_size(payload, at + 1)[0]
                 else:
                     end = skip_value(payload, at)
-                place = (position, at, end)
-                if 5 <= index < 8:
-                    body.append(place)
-                    if len(body) > 1 and (bounds[index] is None or index == 7):
-                        raise WireError(DECODE_ERROR, "the message has bodies of two types, or two values")
-                elif bounds[index] is not None:
+                place = 3 * index
+                is_body = 5 <= index < 8
+                if bounds[place + 2] == 0 and not (is_body and has_body):
+                    bounds[place] = position
+                    bounds[place + 1] = at
+                    bounds[place + 2] = end
+                    has_body = has_body or is_body
+                elif not is_body:
                     raise WireError(DECODE_ERROR, f"the section {_NAMES[index]} is repeated")
-                bounds[index] = place
+                elif bounds[place + 2] == 0 or index == 7:
+                    raise WireError(DECODE_ERROR, "the message has bodies of two types, or two values")
+                else:
+                    further.append((position, at, end))
                 position = end
         except (IndexError, struct.error) as error:
             raise malformed(error, position) from error
         if position != stop:
             raise WireError(DECODE_ERROR, f"the last section of a message needs {position - stop} bytes more")
-        if len(body) > MAX_COUNT:
-            raise WireError(DECODE_ERROR, f"a message has {len(body)} body sections, {MAX_COUNT} are allowed")
-        # Tuples of numbers: the garbage collector stops tracking them, and a broker keeps many messages.
-        self.places = tuple(bounds)
-        self._body = tuple(body)
-        self.body_code = SEQUENCE if bounds[6] else VALUE if bounds[7] else DATA
+        if len(further) >= MAX_COUNT:
+            raise WireError(DECODE_ERROR, f"a message has {len(further) + 1} body sections, {MAX_COUNT} are allowed")
+        self._bounds = tuple(bounds)
+        self._further = tuple(further)
+        self.body_code = SEQUENCE if bounds[20] else VALUE if bounds[23] else DATA
+        self.remembered = None
 
     def raw(self, code: int) -> bytes:
         """The bytes of a single section with its descriptor; empty if there is none."""
-        place = self.places[code - 0x70]
-        return b"" if place is None else self.payload[place[0] : place[2]]
+        at = 3 * (code - HEADER)
+        return self.payload[self._bounds[at] : self._bounds[at + 2]]
 
     def raw_value(self, code: int) -> bytes:
         """The same without the descriptor."""
-        place = self.places[code - 0x70]
-        return b"" if place is None else self.payload[place[1] : place[2]]
+        at = 3 * (code - HEADER)
+        return self.payload[self._bounds[at + 1] : self._bounds[at + 2]]
 
     @property
     def raw_body(self) -> bytes:
         """The bytes of all body sections with their descriptors."""
-        body = self._body
-        if len(body) == 1:
-            return self.payload[body[0][0] : body[0][2]]
-        return b"".join([self.payload[start:end] for start, _, end in body])
+        if not self._further:
+            at = 3 * (self.body_code - HEADER)
+            return self.payload[self._bounds[at] : self._bounds[at + 2]]
+        return b"".join([self.payload[start:end] for start, _, end in self._body_places()])
 
     @property
     def bare(self) -> slice | None:
         """The position of properties, application properties, body and footer, if no other section is between them."""
-        if self.places[:3] == _NO_PLACES:
+        if not any(self._bounds[:9]):
             return slice(0, len(self.payload))
-        bounds = [place for place in (self.places[3], self.places[4], *self._body, self.places[8]) if place is not None]
-        if not bounds:
+        codes = PROPERTIES, APPLICATION_PROPERTIES, FOOTER
+        places = [place for place in (*map(self._place, codes), *self._body_places()) if place[2]]
+        if not places:
             return slice(0, 0)
-        start = min(place[0] for place in bounds)
-        end = max(place[2] for place in bounds)
-        return slice(start, end) if sum(place[2] - place[0] for place in bounds) == end - start else None
+        start = min(place[0] for place in places)
+        end = max(place[2] for place in places)
+        return slice(start, end) if sum(place[2] - place[0] for place in places) == end - start else None
+
+    def _place(self, code: int) -> _Place:
+        at = 3 * (code - HEADER)
+        start, value, end = self._bounds[at : at + 3]
+        return start, value, end
+
+    def _body_places(self) -> list[_Place]:
+        first = self._place(self.body_code)
+        return [first, *self._further] if first[2] else []
 
     @property
     def header(self) -> Header:
@@ -227,13 +257,13 @@ class Sections:
         Raises:
             WireError: it is malformed; also for all accessors below.
         """
-        place = self.places[0]
-        if place is None:
+        _, at, end = self._bounds[:3]
+        if not end:
             return _NO_HEADER
-        raw = self.payload[place[1] : place[2]]
+        raw = self.payload[at:end]
         header = _headers.get(raw)
         if header is None:
-            header = Header._make(self._fields(place))
+            header = Header._make(self._fields(HEADER))
             if len(raw) <= _MAX_HEADER_BYTES and len(_headers) < _MAX_HEADERS:
                 _headers[raw] = header
         return header
@@ -241,11 +271,11 @@ class Sections:
     @property
     def properties(self) -> Properties:
         """The properties, all None if there are none."""
-        place = self.places[3]
-        if place is None:
+        _, at, end = self._bounds[9:12]
+        if not end:
             return _NO_PROPERTIES
-        usual: list[Any] | None = read_properties(self.payload, place[1], place[2])
-        return Properties._make(self._fields(place)) if usual is None else tuple.__new__(Properties, usual)
+        usual: list[Any] | None = read_properties(self.payload, at, end)
+        return Properties._make(self._fields(PROPERTIES)) if usual is None else tuple.__new__(Properties, usual)
 
     @property
     def delivery_annotations(self) -> dict[Any, Any]:
@@ -255,18 +285,18 @@ class Sections:
     @property
     def message_annotations(self) -> dict[Any, Any]:
         """The message annotations by name."""
-        place = self.places[2]
-        usual = {} if place is None else read_annotations(self.payload, place[1], place[2])
+        _, at, end = self._bounds[6:9]
+        usual = read_annotations(self.payload, at, end) if end else {}
         return self._map(MESSAGE_ANNOTATIONS) if usual is None else usual
 
     @property
-    def application_properties(self) -> dict[str, Any]:
+    def application_properties(self) -> Mapping[str, Any]:
         """The application properties; values keep their AMQP types, see `amqp.types`. Of equal names the last counts.
 
         A message with equal names is invalid, but it has been stored, and its receiver must be able to settle it.
         """
-        place = self.places[4]
-        usual = {} if place is None else read_texts(self.payload, place[1], place[2])
+        _, at, end = self._bounds[12:15]
+        usual = read_texts(self.payload, at, end) if end else {}
         if usual is not None:
             return usual
         try:
@@ -289,18 +319,20 @@ class Sections:
         payload = self.payload
         if self.body_code != DATA:
             return []
-        return [payload[at + (2 if payload[at] == 0xA0 else 5) : end] for _, at, end in self._body]
+        return [payload[at + (2 if payload[at] == 0xA0 else 5) : end] for _, at, end in self._body_places()]
 
     def data_sizes(self) -> list[int]:
         """The length of each data section."""
         payload = self.payload
         if self.body_code != DATA:
             return []
-        return [end - at - (2 if payload[at] == 0xA0 else 5) for _, at, end in self._body]
+        return [end - at - (2 if payload[at] == 0xA0 else 5) for _, at, end in self._body_places()]
 
     def sequences(self) -> list[list[Any]]:
         """The sequence sections, with typed values."""
-        return [self._decoded(place, typed=True) for place in self._body] if self.body_code == SEQUENCE else []
+        if self.body_code != SEQUENCE:
+            return []
+        return [self._decoded(place, typed=True) for place in self._body_places()]
 
     def value(self, *, typed: bool = False) -> Any:
         """The value of a body of type VALUE, None if it is of another type.
@@ -308,7 +340,7 @@ class Sections:
         Args:
             typed: whether values keep their AMQP types.
         """
-        return self._decoded(self._body[0], typed=typed) if self.body_code == VALUE else None
+        return self._decoded(self._place(VALUE), typed=typed) if self.body_code == VALUE else None
 
     def composite(self) -> Any:
         """The value of the body as one of the composites of this package, such as `Declare`.
@@ -318,17 +350,17 @@ class Sections:
         """
         if self.body_code != VALUE:
             raise WireError(INVALID_FIELD, "the body of the message is not a value")
-        return decode_composite(self.payload, self._body[0][1])[0]
+        return decode_composite(self.payload, self._place(VALUE)[1])[0]
 
-    def _fields(self, place: tuple[int, int, int]) -> list[Any]:
-        layout, at = layout_at(self.payload, place[0])
+    def _fields(self, code: int) -> list[Any]:
+        layout, at = layout_at(self.payload, self._place(code)[0])
         return decode_fields(layout, self.payload, at)[0]
 
     def _map(self, code: int, *, typed: bool = False) -> dict[Any, Any]:
-        place = self.places[code - 0x70]
-        return {} if place is None else self._decoded(place, typed=typed)
+        place = self._place(code)
+        return self._decoded(place, typed=typed) if place[2] else {}
 
-    def _decoded(self, place: tuple[int, int, int], *, typed: bool) -> Any:
+    def _decoded(self, place: _Place, *, typed: bool) -> Any:
         value, end = decode_at(self.payload, place[1], typed=typed)
         if end != place[2]:
             raise WireError(DECODE_ERROR, f"a section ends at byte {end}, its size says {place[2]}")

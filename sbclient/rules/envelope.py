@@ -222,7 +222,7 @@ def path_of(message: ServiceBusReceivedMessage) -> str | None:
 
 def _entries(message: EncodedMessage) -> Iterable[tuple[str, bytes]]:
     """Return the encoded application properties by name."""
-    raw = message.sections.raw_value(APPLICATION_PROPERTIES)
+    raw = message.raw_value(APPLICATION_PROPERTIES)
     return map_entries(raw) if raw else ()
 
 

@@ -89,7 +89,7 @@ class DeadLetters:
 
         async def send(message: ServiceBusReceivedMessage) -> None:
             content = encoded_content(message)
-            properties = rewritten_map(content.sections.raw_value(APPLICATION_PROPERTIES), _OWN.__contains__)
+            properties = rewritten_map(content.raw_value(APPLICATION_PROPERTIES), _OWN.__contains__)
             changes: dict[str, Any] = {"message_id": _other_id(message)} if detects_duplicates else {}
             copy = content.rewritten(application_properties=properties, **changes)
             await sender.send(EncodedBatch([copy]), timeout_s=TIMEOUT_S)

@@ -397,7 +397,7 @@ def test_messages_of_the_sdk_are_read_and_their_bare_bytes_kept() -> None:
     assert read.scheduled_enqueue_time_utc == MOMENT
     assert read.application_properties == {**sent, "none": None}
     assert bytes(read) == b"body"
-    sections = read.sections
+    sections = read
     delivered = Sections(encode_delivery(sections, BrokerAnnotations(1, 2)))
     assert delivered.raw(0x73) == sections.raw(0x73)
     assert delivered.raw_body == sections.raw_body

@@ -88,7 +88,7 @@ def test_copy_of_a_received_message_keeps_amqp_types() -> None:
     assert type(copy) is ServiceBusMessage
     assert copy.application_properties == {"float": 1.5, "sym": "s"}
     again = EncodedMessage.of(payload_of(copy))
-    assert again.sections.raw(APPLICATION_PROPERTIES) == Sections(raw).raw(APPLICATION_PROPERTIES)
+    assert again.raw(APPLICATION_PROPERTIES) == Sections(raw).raw(APPLICATION_PROPERTIES)
     assert (again.message_id, bytes(again)) == ("new", b"b")
 
 
@@ -99,8 +99,8 @@ def test_integers_that_filters_read_are_plain_and_pass_through_with_their_width(
     assert {type(value) for value in message.decoded().application_properties.values()} == {Long, Byte}
     assert encode_message(message.decoded()).payload == raw
     added = message.with_added({"new": 1})
-    assert added.sections.application_properties == {"long": 5, "byte": 1, "new": 1}
-    assert {type(value) for value in added.sections.application_properties.values()} == {Long, Byte, int}
+    assert added.typed_properties == {"long": 5, "byte": 1, "new": 1}
+    assert {type(value) for value in added.typed_properties.values()} == {Long, Byte, int}
 
 
 def test_rewriting_keeps_what_has_no_attribute() -> None:
@@ -115,14 +115,14 @@ def test_rewriting_keeps_what_has_no_attribute() -> None:
     )
     message = EncodedMessage.of(raw)
     twin = message.rewritten(subject="new", time_to_live=None, partition_key=None, session_id="s")
-    sections = twin.sections
+    sections = twin
     assert sections.header == Header(durable=True, priority=9)
     assert sections.delivery_annotations == {"own": 1}
     assert sections.message_annotations == {"x-opt-mine": "kept"}
     assert sections.properties == Properties(
         message_id=TOKEN, user_id=b"u", subject="new", content_encoding="gzip", group_sequence=4, group_id="s"
     )
-    assert sections.raw(APPLICATION_PROPERTIES) == message.sections.raw(APPLICATION_PROPERTIES)
+    assert sections.raw(APPLICATION_PROPERTIES) == message.raw(APPLICATION_PROPERTIES)
     assert (sections.sequences(), sections.footer) == ([[1, "a"], []], {"f": 1})
     again = EncodedMessage.of(twin.payload)
     assert [getattr(twin, name) for name in ATTRIBUTES] == [getattr(again, name) for name in ATTRIBUTES]
@@ -134,7 +134,7 @@ def test_rewriting_sets_every_attribute(one: ServiceBusMessage, other: ServiceBu
     twin = EncodedMessage.of(encode_message(one).rewritten(**wanted).payload)
     expected = EncodedMessage.of(payload_of(other))
     assert [getattr(twin, name) for name in ATTRIBUTES] == [getattr(expected, name) for name in ATTRIBUTES]
-    assert twin.sections.raw_body == encode_message(one).sections.raw_body
+    assert twin.raw_body == encode_message(one).raw_body
 
 
 def test_received_message_is_made_of_a_wire_message() -> None:
@@ -305,7 +305,7 @@ def test_malformed_sections_are_a_decode_error(raw: bytes) -> None:
 def test_any_bytes_give_sections_or_a_wire_error(raw: bytes) -> None:
     try:
         message = EncodedMessage.of(b"\x00\x53\x77" + raw)
-        encode_delivery(message.sections, BrokerAnnotations(1, 2))
+        encode_delivery(message, BrokerAnnotations(1, 2))
         assert message.body is None or message.body is not ...
     except (WireError, InvalidOperationError):
         pass

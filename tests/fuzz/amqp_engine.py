@@ -407,7 +407,7 @@ def read(payload: bytes, message_format: int) -> None:
         for piece in split_batch(payload) if message_format == BATCH_FORMAT else [payload]:
             message = EncodedMessage.of(piece)
             _ = message.application_properties, message.body
-            encode_delivery(message.sections, BrokerAnnotations(1, 2, added_properties={"DeadLetterReason": "r"}))
+            encode_delivery(message, BrokerAnnotations(1, 2, added_properties={"DeadLetterReason": "r"}))
     except (WireError, InvalidOperationError):
         pass
 

@@ -63,7 +63,7 @@ def encode_entry(
         entry.added_properties,
         is_ttl_cut,
     )
-    return EncodedDelivery(encode_delivery(entry.content.sections, annotations, without_body=without_body), token)
+    return EncodedDelivery(encode_delivery(entry.content, annotations, without_body=without_body), token)
 
 
 def _milliseconds(at: float) -> int:
@@ -74,9 +74,9 @@ def _milliseconds(at: float) -> int:
 def _time_to_live_ms(entry: Entry) -> tuple[int | None, bool]:
     """The time to live for the header, as sent unless the entity limits it; and whether it does."""
     if entry.expires_at == math.inf:
-        return entry.content.sections.header.ttl, False
+        return entry.content.header.ttl, False
     left_ms = round((entry.expires_at - entry.enqueued_at) * 1000)
     requested = entry.content.time_to_live
     if requested is not None and requested // _MILLISECOND <= left_ms:
-        return entry.content.sections.header.ttl, False
+        return entry.content.header.ttl, False
     return left_ms, True

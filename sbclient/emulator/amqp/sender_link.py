@@ -201,7 +201,7 @@ def _via_key(first: EncodedMessage) -> str | None:
     Raises:
         WireError: the key is not a string.
     """
-    key = first.sections.message_annotations.get(servicebus.VIA_PARTITION_KEY)
+    key = first.message_annotations.get(servicebus.VIA_PARTITION_KEY)
     if isinstance(key, bytes):
         key = key.decode(errors="replace")
     if key is not None and not isinstance(key, str):

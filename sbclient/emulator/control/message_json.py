@@ -130,14 +130,14 @@ def _preview(content: EncodedMessage) -> str | None:
     if content.body_type is not AmqpMessageBodyType.DATA:
         text = _value_text(content)
     else:
-        raw = next(iter(content.sections.data()), b"")
+        raw = next(iter(content.data()), b"")
         text = _decoded(raw[: 4 * MAX_PREVIEW], is_cut=len(raw) > 4 * MAX_PREVIEW)
     return None if text is None else " ".join(text.split())[:MAX_PREVIEW]
 
 
 def _value_text(content: EncodedMessage) -> str | None:
     """A body that is an AMQP value or sequence; None if it is too large to be decoded here, or malformed."""
-    if len(content.sections.raw_body) > MAX_DECODED_BYTES:
+    if len(content.raw_body) > MAX_DECODED_BYTES:
         return None
     try:
         return _text(content.body)

@@ -79,7 +79,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message.enqueued_time_utc = enqueued_at
         ttl = content.time_to_live
         message.expires_at_utc = None if ttl is None else expiry(enqueued_at, ttl)
-        message.delivery_count = content.sections.header.delivery_count
+        message.delivery_count = content.header.delivery_count
         state = annotations.get(servicebus.MESSAGE_STATE)
         active = ServiceBusMessageState.ACTIVE
         message.state = _STATES.get(state, active) if isinstance(state, int) else active

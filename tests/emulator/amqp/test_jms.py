@@ -219,4 +219,4 @@ async def test_a_rollback_returns_what_was_settled_for_good(context: NamespaceCo
         first.settle(TransactionalState(declared.txn_id, ACCEPTED), settled=True)
         assert await client.discharge(coordinator, declared.txn_id, fail=True) == ACCEPTED
         again = (await client.event(DeliveryReceived, link)).delivery
-        assert EncodedMessage.of(again.payload).sections.header.delivery_count == 1
+        assert EncodedMessage.of(again.payload).header.delivery_count == 1

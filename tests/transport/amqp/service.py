@@ -6,7 +6,7 @@ It answers as Service Bus does unless a test switches something off.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -68,7 +68,7 @@ class ServiceEnd:
         self.attached: list[str] = []
         self.transfers: list[IncomingDelivery] = []
         self.dispositions: list[DispositionReceived] = []
-        self.requests: list[tuple[str, dict[str, Any], Any]] = []
+        self.requests: list[tuple[str, Mapping[str, Any], Any]] = []
         self.grants: list[tuple[int, bool]] = []
         self.written = bytearray()
         self.writes = 0

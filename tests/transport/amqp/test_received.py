@@ -81,7 +81,7 @@ def entries(payload: bytes) -> dict[str, Any]:
 
 def delivered(payload: bytes) -> bytes:
     """The message as the service delivers it."""
-    return encode_delivery(EncodedMessage.of(payload).sections, BrokerAnnotations(1, 1_700_000_000_000))
+    return encode_delivery(EncodedMessage.of(payload), BrokerAnnotations(1, 1_700_000_000_000))
 
 
 def received(payload: bytes) -> AmqpReceivedMessage:
