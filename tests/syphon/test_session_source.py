@@ -439,8 +439,11 @@ async def test_more_sessions_than_are_remembered_are_drained_when_their_destinat
     async with pair.client(ORDERED) as client:
         await divert(client, *(f"{session}0" for session in "abcdefghij"))
         fault = pair.primary.inject(Fault(FaultKind.DOWN))
-        run = asyncio.ensure_future(client.run_syphon())
+        syphon = Syphon(client.pair)
+        run = asyncio.ensure_future(syphon.run())
         await clock.sleep(300.0)
+        [ordered] = [one for one in syphon._sources if one.is_ordered]
+        assert [len(parked) for parked in syphon._destinations.parked_in(ordered)] == [3]
         before = pair.secondary.namespace.operation_count
         await clock.sleep(300.0)
         assert pair.secondary.namespace.operation_count - before < 300 * 4 * 4
@@ -448,6 +451,21 @@ async def test_more_sessions_than_are_remembered_are_drained_when_their_destinat
         await clock.sleep(90.0)
         await cancel(run)
     assert sorted(texts(await taken(pair))) == [f"{session}0" for session in "abcdefghij"]
+
+
+async def test_sessions_of_a_destination_that_recovers_are_drained_concurrently(pair: MemoryPair) -> None:
+    async with pair.client(ORDERED) as client:
+        await divert(client, *(f"{session}0" for session in "abcdefgh"))
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(100.0)
+        pair.primary.heal()
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=10.0))
+        while not [one for one in client.pair.events() if one.name == "syphon.destination_recovered"]:
+            await clock.sleep(0.1)
+        await clock.sleep(25.0)
+        assert len(await taken(pair)) == 8
+        await cancel(run)
 
 
 async def test_resting_sessions_that_another_syphon_has_drained_are_forgotten(pair: MemoryPair) -> None:
