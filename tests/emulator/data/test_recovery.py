@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -311,3 +313,28 @@ TestHistory = History.TestCase
 History.TestCase.settings = settings(
     max_examples=6, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+@pytest.fixture
+def history() -> Iterator[History]:
+    history = History()
+    yield history
+    history.teardown()
+
+
+def test_restart_finds_nothing_of_what_was_removed(history: History) -> None:
+    history.accept("a")
+    for state in (b"one", None):
+        history.set_state(state, releases=False)
+        history.die_now()
+    for creates in (True, False):
+        history.change_rule("r", creates)
+        history.die_now()
+
+
+def test_ids_whose_window_has_ended_are_removed(history: History) -> None:
+    for number in range(5):
+        history.send("remembering", None, f"m{number}", None, None)
+        history.wait(1000.0)
+    ((count,),) = history.database.execute("SELECT count(*) FROM seen")
+    assert count == 1
