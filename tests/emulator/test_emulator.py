@@ -407,6 +407,16 @@ class TestSwitches:
         assert asyncio.get_running_loop().time() - began_at > 0.15
         writer.close()
 
+    async def test_closing_ends_connections_in_a_black_hole(self, certificates: Path) -> None:
+        async with Emulator("contoso", certificate_directory=certificates) as emulator:
+            reader, writer = await opened(emulator.ports["contoso"])
+            writer.write(AMQP_HEADER)
+            assert await reader.readexactly(8) == AMQP_HEADER
+            emulator.inject(WireFault(WireFaultKind.BLACK_HOLE))
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
     async def test_events_come_as_a_stream(self, emulator: Emulator, port: int) -> None:
         reader, writer = await opened(port)
         writer.write(http("GET", "/$control/events"))
