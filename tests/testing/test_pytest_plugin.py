@@ -18,10 +18,7 @@ import trustme  # noqa: F401
 from sbclient.pytest_plugin import FIXTURES
 from sbclient.testing import VirtualLoop
 
-pytestmark = [
-    pytest.mark.slow,  # each test runs pytest
-    pytest.mark.filterwarnings("ignore:The configuration option .asyncio_default_fixture_loop_scope"),
-]
+pytestmark = pytest.mark.slow  # each test runs pytest
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -37,11 +34,15 @@ def stranger(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 
 IS_INSTALLED: Final = any(point.name == "sbclient" for point in entry_points(group="pytest11"))
 PLUGIN: Final = () if IS_INSTALLED else ("-p", "sbclient.pytest_plugin")
+WARNINGS: Final = (
+    *("-W", "default"),  # our own tests turn warnings to errors
+    *("-W", 'ignore:The configuration option "asyncio_default_fixture_loop_scope" is unset'),
+)
 
 
 def results(stranger: pytest.Pytester, source: str, *arguments: str) -> tuple[dict[str, int], str]:
     stranger.makepyfile(source)
-    run = stranger.runpytest_inprocess("-W", "default", *arguments, *PLUGIN)  # our own tests turn warnings to errors
+    run = stranger.runpytest_inprocess(*WARNINGS, *arguments, *PLUGIN)
     return run.parseoutcomes(), run.stdout.str()
 
 
@@ -411,7 +412,7 @@ def test_an_unknown_time_is_refused(stranger: pytest.Pytester, monkeypatch: pyte
     run = stranger.runpytest_subprocess(*PLUGIN, "-o", "servicebus_time=fast")
     assert "servicebus_time is 'fast': give one of virtual, virtual-datetime, real" in run.stderr.str()
     monkeypatch.setattr("sbclient.pytest_plugin.find_spec", lambda name: None)
-    run = stranger.runpytest_inprocess(*PLUGIN, "-o", "servicebus_time=virtual-datetime")
+    run = stranger.runpytest_inprocess(*WARNINGS, *PLUGIN, "-o", "servicebus_time=virtual-datetime")
     assert "requires time-machine: python -m pip install time-machine" in run.stderr.str()
     monkeypatch.setitem(sys.modules, "time_machine", None)
     with pytest.raises(ImportError, match="patch_datetime requires the package time-machine"):
