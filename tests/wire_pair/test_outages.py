@@ -85,8 +85,11 @@ async def until_recovered(client: ServiceBusClient) -> None:
 
 
 @pytest.mark.parametrize("how", ["reset", "frozen", "black_hole", "drop_acknowledgement", "server_busy"])
-async def test_an_outage_costs_no_message(primary: NamespaceProcess, secondary: NamespaceProcess, how: str) -> None:
+async def test_an_outage_costs_no_message(
+    primary: NamespaceProcess, secondary: NamespaceProcess, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each message arrives once also after a lost acknowledgement, for its id is the same on both ways."""
+    monkeypatch.setattr("sbclient.pairing.pinger.PING_TIMEOUT_S", 2.0)  # a ping loses its acknowledgement, too
     sends = Sends()
     async with paired(primary, secondary, OPTIONS) as client:
         await client.administration.create_queue(QUEUE, requires_duplicate_detection=True)
