@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sbclient.amqp import EncodedBatch, EncodedMessage, encode_message
-from sbclient.amqp.batch import size_in_batch
+from sbclient.amqp.batch import encode_section
 from sbclient.message import ServiceBusMessage
 
 
@@ -34,4 +34,5 @@ def size_of(message: ServiceBusMessage) -> int:
 def batch_size_of(messages: Sequence[ServiceBusMessage]) -> int:
     """Return the encoded size of messages in a batch, also of one."""
     encoded = [encode_message(message) for message in messages]
-    return sum(size_in_batch(message, is_first=not place) for place, message in enumerate(encoded))
+    filler = encode_message(ServiceBusMessage(None))  # a single message would not be sent as a batch
+    return len(EncodedBatch([*encoded, filler]).payload) - len(encode_section(filler.payload))
