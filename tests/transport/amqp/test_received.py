@@ -195,6 +195,9 @@ def test_attribute_that_was_set_is_not_decoded_any_more() -> None:
         ("dead_letter_source", "x-opt-deadletter-source", 5, None),
         ("sequence_number", "x-opt-sequence-number", Long(5), 5),
         ("sequence_number", "x-opt-sequence-number", "5", 0),
+        ("enqueued_sequence_number", "x-opt-enqueue-sequence-number", Long(5), 5),
+        ("enqueued_sequence_number", "x-opt-enqueue-sequence-number", "5", None),
+        ("locked_until_utc", "x-opt-locked-until", MOMENT, None),  # it is not locked
     ],
 )
 def test_annotations_of_the_broker_have_their_type_or_are_unknown(
@@ -203,6 +206,16 @@ def test_annotations_of_the_broker_have_their_type_or_are_unknown(
     payload = encode_sections(message_annotations={annotation: value}, data=[b""])
     message = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False)
     assert getattr(message, name) == shown
+
+
+def test_message_of_a_session_has_a_token_and_no_lock_of_its_own() -> None:
+    payload = encode_sections(message_annotations={"x-opt-locked-until": MOMENT}, data=[b""])
+    token = UUID(int=7).bytes_le
+    locked, in_session = (
+        AmqpReceivedMessage.read(payload, lock_token=token, has_session=has_session) for has_session in (False, True)
+    )
+    assert (locked.lock_token, locked.locked_until_utc) == (UUID(int=7), MOMENT)
+    assert (in_session.lock_token, in_session.locked_until_utc) == (UUID(int=7), None)
 
 
 def test_unknown_attribute_is_an_attribute_error() -> None:
