@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from random import Random
 from typing import Final, Protocol, TypeAlias
 from uuid import UUID
@@ -223,17 +224,15 @@ class Queue:
                 return self.placement.reached(call, fragment.index).accept_session(session_id, call.now)
         return None
 
-    def session_ids(self, call: Call, *, state_set_after: float | None) -> list[str]:
-        """As `Fragment.session_ids`, of all fragments: a list without some sessions would look complete.
+    def session_ids(self, call: Call, *, state_set_after: float | None, most: int | None = None) -> list[str]:
+        """As `Sessions.ids`, of all fragments: a list without some sessions would look complete.
 
         Raises:
             ServiceBusError, NoAnswer: a fragment is unreachable.
         """
-        return sorted(
-            session_id
-            for index in range(len(self.fragments))
-            for session_id in self.placement.reached(call, index).session_ids(call.now, state_set_after=state_set_after)
-        )
+        reached = (self.placement.reached(call, index) for index in range(len(self.fragments)))
+        found = (each.session_ids(call.now, state_set_after=state_set_after, most=most) for each in reached)
+        return sorted(chain.from_iterable(found))[:most]
 
     def check_receiver(self, *, with_session: bool) -> None:
         """Check that a receiver uses sessions if, and only if, the entity requires them.

@@ -109,10 +109,10 @@ class Fragment(Storage):
         self.advance(now)
         return self._sessions.all()
 
-    def session_ids(self, now: float, *, state_set_after: float | None) -> list[str]:
-        """Return ids in order: of sessions with messages or state, or of those whose state was set after a time."""
+    def session_ids(self, now: float, *, state_set_after: float | None, most: int | None = None) -> list[str]:
+        """As `Sessions.ids`."""
         self.advance(now)
-        return self._sessions.ids(state_set_after=state_set_after)
+        return self._sessions.ids(state_set_after=state_set_after, most=most)
 
     def browse(self, now: float, from_number: int, session_id: str | None = None) -> Iterator[Entry]:
         """The messages from a sequence number on, in order, without taking them."""

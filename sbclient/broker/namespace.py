@@ -554,12 +554,18 @@ class Namespace:
         scope = Scope((entity.topic or entity).path, fragment.index)
         transaction.add_session_state(scope, fragment, lock, state, call.now)
 
-    def list_sessions(self, call: Call, path: str, *, state_updated_after: datetime | None = None) -> list[str]:
-        """Return ids in order: of sessions with messages or state, or of those whose state was set after a time."""
+    def list_sessions(
+        self, call: Call, path: str, *, state_updated_after: datetime | None = None, most: int | None = None
+    ) -> list[str]:
+        """Return ids in order: of sessions with messages or state, or of those whose state was set after a time.
+
+        Args:
+            most: return at most so many of the first ones.
+        """
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=True)
         after = None if state_updated_after is None else state_updated_after.timestamp()
-        return queue.session_ids(call, state_set_after=after)
+        return queue.session_ids(call, state_set_after=after, most=most)
 
     def _session_fragment(self, call: Call, path: str, lock: SessionLock) -> Fragment:
         return self._entered_queue(call, path).placement.session_holder(call, lock)

@@ -17,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 
+from sortedcontainers import SortedSet
+
 from sbclient.broker.deadlines import DeadlineHeap
 from sbclient.broker.entry import Entry
 
@@ -85,6 +87,7 @@ class Sessions:
         self._entries = entries
         self._sessions: dict[str, Session] = {}
         self._available: OrderedDict[str, None] = OrderedDict()
+        self._listed: SortedSet[str] = SortedSet()  # those with messages or state
         self.lock_ends: DeadlineHeap[str] = DeadlineHeap()
 
     def __len__(self) -> int:
@@ -106,6 +109,8 @@ class Sessions:
         session = self._made(session_id)
         insort(session.numbers, number)  # usually at the end
         session.message_count += 1
+        if session.message_count == 1:
+            self._listed.add(session_id)
 
     def remove(self, session_id: str) -> None:
         """Note that a message was removed from the entries."""
@@ -178,6 +183,8 @@ class Sessions:
         """Set or, with None, delete the state of a session."""
         session = self._made(session_id)
         session.state, session.state_set_at = state, set_at
+        if state is not None:
+            self._listed.add(session_id)
         self._forget_if_empty(session_id, session)
 
     def next_available(self) -> str | None:
@@ -194,11 +201,17 @@ class Sessions:
             if entry is not None:
                 yield entry
 
-    def ids(self, *, state_set_after: float | None) -> list[str]:
-        """Return ids in order: of sessions with messages or state, or of those whose state was set after a time."""
+    def ids(self, *, state_set_after: float | None, most: int | None = None) -> list[str]:
+        """Return ids in order: of sessions with messages or state, or of those whose state was set after a time.
+
+        Args:
+            most: return at most so many of the first ones.
+        """
         if state_set_after is None:
-            return sorted(name for name, session in self._sessions.items() if not session.is_empty)
-        return sorted(name for name, session in self._sessions.items() if session.state_set_at > state_set_after)
+            listed: list[str] = self._listed[:most]
+            return listed
+        found = (name for name, session in self._sessions.items() if session.state_set_at > state_set_after)
+        return sorted(found)[:most]
 
     def _made(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
@@ -207,5 +220,7 @@ class Sessions:
         return session
 
     def _forget_if_empty(self, session_id: str, session: Session) -> None:
-        if session.is_empty and not session.token:
-            del self._sessions[session_id]
+        if session.is_empty:
+            self._listed.discard(session_id)
+            if not session.token:
+                del self._sessions[session_id]

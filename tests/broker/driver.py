@@ -272,7 +272,8 @@ class Driver:
     def renew_session(self, path: str, lock: SessionLock) -> float:
         return self.namespace.renew_session(self.call(Operation.RENEW), path, lock)
 
-    def sessions(self, path: str = "q", after: float | None = None) -> list[str]:
+    def sessions(self, path: str = "q", after: float | None = None, most: int | None = None) -> list[str]:
+        updated_after = None if after is None else at(after)
         return self.namespace.list_sessions(
-            self.call(Operation.SESSION), path, state_updated_after=None if after is None else at(after)
+            self.call(Operation.SESSION), path, state_updated_after=updated_after, most=most
         )

@@ -144,6 +144,7 @@ def test_enumerate_sessions(sessions: Pair) -> None:
     for name in reversed(names):
         sessions.broker.send(sessions.sent_to, message(session_id=name))
     assert sessions.broker.sessions(sessions.path) == names
+    assert sessions.broker.sessions(sessions.path, most=7) == names[:7]
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.BUSY])

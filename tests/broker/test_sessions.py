@@ -311,6 +311,7 @@ def test_sessions_with_messages_or_a_state_or_with_a_later_state(queue: Driver) 
     assert queue.sessions() == ["a", "b", "c"]
     assert queue.sessions(after=START + 5) == ["b"]
     assert queue.sessions(after=START + 10) == []
+    assert queue.sessions(after=START - 1, most=1) == ["b"]
     queue.set_state("q", lock, None)
     assert queue.sessions() == ["a", "c"]
 

@@ -316,9 +316,9 @@ class ManagementNode:
         after = request.arguments.timestamp(servicebus.LAST_UPDATED_TIME)
         if after is not None and after.year == MAXYEAR:  # the largest value means all sessions
             after = None
-        found = self._namespace.list_sessions(request.call, self._path, state_updated_after=after)
         skip = request.arguments.count(servicebus.SKIP, 0)
-        page = found[skip : skip + min(request.arguments.count(servicebus.TOP, 100), MAX_LISTED)]
+        most = skip + min(request.arguments.count(servicebus.TOP, 100), MAX_LISTED)
+        page = self._namespace.list_sessions(request.call, self._path, state_updated_after=after, most=most)[skip:]
         return {servicebus.SKIP: Int(skip), servicebus.SESSION_IDS: Array(page, 0xB1)} if page else None
 
     # ------------------------------------------------------------------ rules

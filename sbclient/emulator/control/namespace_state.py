@@ -70,7 +70,7 @@ def _fragment_state(fragment: Fragment, now: float) -> dict[str, Any]:
     messages = list(islice(fragment.browse(now, 0), MAX_READ))
     held = [entry for entry in messages if entry.token]
     states = [entry.state for entry in messages]
-    sessions = fragment.session_ids(now, state_set_after=None) if fragment.has_sessions else []
+    sessions = fragment.session_ids(now, state_set_after=None, most=MAX_LISTED) if fragment.has_sessions else []
     return {
         "index": fragment.index,
         "message_count": len(fragment),
@@ -80,7 +80,7 @@ def _fragment_state(fragment: Fragment, now: float) -> dict[str, Any]:
         "size_bytes": fragment.size_bytes,
         "duplicate_window_count": len(fragment.seen),
         "session_count": fragment.session_count,
-        "sessions": sessions[:MAX_LISTED],
+        "sessions": sessions,
         "locks": [
             {
                 "sequence_number": entry.number,
