@@ -317,9 +317,11 @@ class Sections:
     def data(self) -> list[bytes]:
         """The data sections; empty if the body is of another type, or none."""
         payload = self.payload
-        if self.body_code != DATA:
-            return []
-        return [payload[at + (2 if payload[at] == 0xA0 else 5) : end] for _, at, end in self._body_places()]
+        if self._further:
+            places = self._body_places() if self.body_code == DATA else []
+            return [payload[at + (2 if payload[at] == 0xA0 else 5) : end] for _, at, end in places]
+        _, at, end = self._bounds[15:18]
+        return [payload[at + (2 if payload[at] == 0xA0 else 5) : end]] if end else []
 
     def data_sizes(self) -> list[int]:
         """The length of each data section."""
