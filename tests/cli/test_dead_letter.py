@@ -10,25 +10,27 @@ from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.delivery import ServiceBusSubQueue
 from sbclient.entities import EntityStatus
 from sbclient.message import ServiceBusReceivedMessage
-from tests.cli.calling import PRIMARY, call, lines, on, paired
+from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired
 from tests.cli.test_backlog import BACKLOG_0, dead_letters, left_behind, shown
 
 
-def filled(*, requires_session: bool = False, **properties: Any) -> None:
+def filled(
+    queue: str = "orders", namespace: str = PRIMARY, *, requires_session: bool = False, **properties: Any
+) -> None:
     """A queue with three dead letters: prices 1 to 3, reasons `odd`, `even`, `odd`, sessions `s1` to `s3`."""
 
     async def work(client: ServiceBusClient) -> None:
-        await client.administration.create_queue("orders", requires_session=requires_session, **properties)
-        async with client.get_queue_sender("orders") as sender:
+        await client.administration.create_queue(queue, requires_session=requires_session, **properties)
+        async with client.get_queue_sender(queue) as sender:
             for price in (1, 2, 3):
                 message = ServiceBusMessage(str(price), message_id=f"m{price}", application_properties={"price": price})
                 message.session_id = f"s{price}" if requires_session else None
                 await sender.send_messages(message)
-                async with client.get_queue_receiver("orders", session_id=message.session_id) as receiver:
+                async with client.get_queue_receiver(queue, session_id=message.session_id) as receiver:
                     (received,) = await receiver.receive_messages(1)
                     await receiver.dead_letter_message(received, reason="odd" if price % 2 else "even")
 
-    on(PRIMARY, work)
+    on(namespace, work)
 
 
 def found_in(sub_queue: ServiceBusSubQueue | None, queue: str = "orders") -> list[ServiceBusReceivedMessage]:
@@ -162,6 +164,14 @@ def test_dead_letters_of_the_backlog_go_back_into_it() -> None:
         assert out == "resubmitted 1\n"
     assert shown()["destinations"]["parcels"]["waiting"] == 1
     assert shown()["dead_letters"] == {"DestinationMissing": 1}
+
+
+def test_resubmit_leaves_out_the_backlog_queues_for_sessions() -> None:
+    queue = "cli-test/x-servicebus-transfer-sessions/0"
+    with dead_letters():
+        filled(queue, SECONDARY, requires_session=True)
+    assert {row["queue"] for row in lines(paired("dead-letter", "list", "--backlog", "--json"))} == {queue}
+    assert paired("dead-letter", "resubmit", "--backlog", "--dry-run").stdout == "found 0 dead letters\n"
 
 
 def test_purge_of_the_backlog_deletes_only_dead_letters() -> None:
