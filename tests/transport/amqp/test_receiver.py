@@ -14,7 +14,16 @@ from sbclient import (
     ServiceBusReceiveMode,
     clock,
 )
-from sbclient.amqp import ACCEPTED, RELEASED, AmqpError, DispositionReceived, Modified, Rejected, encode_message
+from sbclient.amqp import (
+    ACCEPTED,
+    RELEASED,
+    AmqpError,
+    DispositionReceived,
+    Modified,
+    Rejected,
+    encode_message,
+    encode_sections,
+)
 from sbclient.amqp.types import timestamps
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import (
@@ -75,7 +84,7 @@ async def test_message_has_the_facts_of_the_service(service: Service, transport:
 
 
 async def test_binary_property_is_read_and_sent_as_it_came(service: Service, transport: AmqpTransport) -> None:
-    from sbclient.amqp import EncodedMessage, Sections, encode_sections
+    from sbclient.amqp import EncodedMessage, Sections
 
     service.stored.append(EncodedMessage.of(encode_sections(application_properties={"b": b"\xff\x00"}, data=[b"x"])))
     (message,) = await receive(transport.open_receiver("orders"), 1)
@@ -879,6 +888,16 @@ async def test_unreadable_message_is_left_out(service: Service, transport: AmqpT
     put(service, "a")
     assert [str(each) for each in await waiting] == ["a"]
     assert service.end.dispositions == []
+
+
+async def test_lock_token_is_an_annotation_if_the_tag_is_none(service: Service, transport: AmqpTransport) -> None:
+    receiver = transport.open_receiver("orders")
+    waiting = asyncio.create_task(receive(receiver, 1, 5))
+    await clock.sleep(1)
+    payload = encode_sections(delivery_annotations={"x-opt-lock-token": UUID(int=7)}, data=[b"a"])
+    service.end.link("orders").send(payload, tag=b"1")
+    service.end.flush()
+    assert [message.lock_token for message in await waiting] == [UUID(int=7)]
 
 
 async def test_receive_ends_when_the_namespace_cannot_be_reached(service: Service, transport: AmqpTransport) -> None:
