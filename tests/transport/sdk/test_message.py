@@ -307,6 +307,17 @@ def test_only_the_content_of_a_received_message_is_sent() -> None:
     assert raw.header.delivery_count is None
 
 
+def test_annotations_of_a_broker_are_not_sent() -> None:
+    own = {"mine": "a"}
+    message = AmqpAnnotatedMessage(
+        data_body=b"",
+        annotations=own | {"x-opt-sequence-number": 5},
+        delivery_annotations=own | {"x-opt-lock-token": ORDER_ID},
+    )
+    sent = from_sdk(message).annotated()
+    assert (sent.annotations, sent.delivery_annotations) == (own, own)
+
+
 def test_messages_of_the_sdk_are_recognised_by_class() -> None:
     class Own(sdk.ServiceBusMessage):
         """A class of the application."""
