@@ -214,6 +214,8 @@ async def test_a_rolled_back_transaction_sends_nothing(owner: OwnerDouble, sende
     transaction = SdkTransaction()
     await sender.send(batch_of([message("a")]), timeout_s=5.0, transaction=transaction)
     await transaction.rollback(timeout_s=5.0)
+    with pytest.raises(InvalidOperationError):
+        await transaction.commit(timeout_s=5.0)
     assert owner.senders[0].log == []
 
 
