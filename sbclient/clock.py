@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -49,6 +50,14 @@ def timeout(delay_s: float | None) -> asyncio.Timeout:
     None is no timeout.
     """
     return asyncio.timeout(delay_s)
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Wait until an event is set, at most that many seconds. Returns whether it is set."""
+    with suppress(TimeoutError):
+        async with timeout(timeout_s):
+            await event.wait()
+    return event.is_set()
 
 
 async def wait(tasks: Iterable[asyncio.Task[Any]], timeout_s: float) -> set[asyncio.Task[Any]]:

@@ -39,6 +39,15 @@ async def test_timeout_of_none_never_ends() -> None:
     assert clock.monotonic() == 86400.0
 
 
+async def test_wait_for_ends_with_the_event_or_with_the_time() -> None:
+    event = asyncio.Event()
+    assert not await clock.wait_for(event, 2.0)
+    clock.call_later(3.0, event.set)
+    assert await clock.wait_for(event, None)
+    assert clock.monotonic() == 5.0
+    assert await clock.wait_for(event, 0.0)
+
+
 async def test_call_later_calls_once_unless_cancelled() -> None:
     called: list[float] = []
     clock.call_later(5.0, lambda: called.append(clock.monotonic()))

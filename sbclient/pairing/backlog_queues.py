@@ -91,10 +91,8 @@ class BacklogQueues:
             self._is_in_background = False
             self._task = tasks.start(self._provision(), name="provision backlog queues")
         try:
-            async with clock.timeout(min(OPENING_S, timeout_s)):
-                await self._attempt_ended.wait()
-        except TimeoutError:
-            self._failed(OperationTimeoutError(f"{self._secondary.namespace} has not answered yet"))
+            if not await clock.wait_for(self._attempt_ended, min(OPENING_S, timeout_s)):
+                self._failed(OperationTimeoutError(f"{self._secondary.namespace} has not answered yet"))
         except asyncio.CancelledError:
             await self._give_up(tasks)
             raise
@@ -158,11 +156,7 @@ class BacklogQueues:
         return self.provisioned.is_set()
 
     async def _pause(self, seconds: float) -> None:
-        try:
-            async with clock.timeout(seconds):
-                await self._attempt_now.wait()
-        except TimeoutError:
-            pass
+        await clock.wait_for(self._attempt_now, seconds)
 
     async def _attempt(self) -> None:
         administration = self._secondary.administration

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from typing import Final
@@ -47,9 +46,7 @@ class Pinger:
                 if deadline is not None:
                     heappush(deadlines, (deadline, next(order), entity))
             wait_s = max(0.0, deadlines[0][0] - now) if deadlines else None
-            with suppress(TimeoutError):
-                async with clock.timeout(wait_s):
-                    await pair.changed.wait()
+            await clock.wait_for(pair.changed, wait_s)
 
     def _advance(self, entity: PairedEntity, now: float) -> float | None:
         """Apply an expired deadline of an entity, or start a due ping; return its next deadline."""

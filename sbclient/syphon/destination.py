@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from sbclient import clock
@@ -211,9 +210,7 @@ class Destination:
         """Wait for a message, at most until the destination is forgotten."""
         self._waits_since_at = None
         self._arrived.clear()
-        with suppress(TimeoutError):
-            async with clock.timeout(FORGET_AFTER_S):
-                await self._arrived.wait()
+        await clock.wait_for(self._arrived, FORGET_AFTER_S)
 
     async def _send_next(self) -> bool:
         """Start to send the first messages in line whose keys are not being sent; return False if there are none.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
@@ -200,9 +199,7 @@ class QueueSource(Source):
 
     async def _changed_within(self, longest_s: float) -> None:
         self.changed.clear()
-        with suppress(TimeoutError):
-            async with clock.timeout(max(longest_s, 0.1)):
-                await self.changed.wait()
+        await clock.wait_for(self.changed, max(longest_s, 0.1))
 
     async def _is_finished(self) -> bool:
         """Return whether only messages are left that their destinations keep refusing; wait a little if not."""
@@ -308,9 +305,7 @@ class QueueSource(Source):
                 )
                 wait_s = 0.0
             await clock.sleep(SCAN_PAUSE_S)
-            with suppress(TimeoutError):
-                async with clock.timeout(wait_s):
-                    await self.scan_needed.wait()
+            await clock.wait_for(self.scan_needed, wait_s)
 
     # -- locks ---------------------------------------------------------------------------------------------------
 

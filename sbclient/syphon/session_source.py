@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import ClassVar, Final, Literal
 
 from sbclient import clock
@@ -110,9 +109,7 @@ class SessionSource(Source):
                         return session_id
                 elif self._list_at > clock.monotonic():
                     self._wake.clear()
-                    with suppress(TimeoutError):
-                        async with clock.timeout(self._list_at - clock.monotonic()):
-                            await self._wake.wait()
+                    await clock.wait_for(self._wake, self._list_at - clock.monotonic())
                 else:
                     try:
                         if not await self._list() and self._is_refused_for_good:
@@ -164,10 +161,8 @@ class SessionSource(Source):
         self._to_visit.appendleft(session_id)
         self._wake.set()
         try:
-            async with clock.timeout(TRY_S):
-                await offered.wait()
-        except TimeoutError:
-            raise OperationTimeoutError(f"session {session_id!r} of {self.queue!r} was not accepted in time") from None
+            if not await clock.wait_for(offered, TRY_S):
+                raise OperationTimeoutError(f"session {session_id!r} of {self.queue!r} was not accepted in time")
         finally:
             del self._asked_for[session_id]
         return []
@@ -283,11 +278,7 @@ class SessionSource(Source):
         """
         assert one.ended is not None
         try:
-            while not one.ended.is_set():
-                with suppress(TimeoutError):
-                    async with clock.timeout(self._check_in_s(one.link)):
-                        await one.ended.wait()
-                        break
+            while not await clock.wait_for(one.ended, self._check_in_s(one.link)):
                 await self._renew_lock(one.link)
         except ServiceBusError as error:
             self.lose(one, error)

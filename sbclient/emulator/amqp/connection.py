@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -208,9 +207,7 @@ class _Connection:
             if idle_s is not None:
                 self._detach_idle_links(idle_s)
                 wait_s = min(wait_s, idle_s / 2)
-            with suppress(TimeoutError):
-                async with clock.timeout(max(0.0, wait_s)):
-                    await peer.has_new_deadline.wait()
+            await clock.wait_for(peer.has_new_deadline, max(0.0, wait_s))
             peer.has_new_deadline.clear()
             engine.pass_time(now=clock.monotonic())
             if clock.monotonic() >= token_due_at and not peer.grants.has_begun:

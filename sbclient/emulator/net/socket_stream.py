@@ -170,11 +170,8 @@ class SocketStream(asyncio.BufferedProtocol):
                 self._transport.close()
         if self._hole is not None:
             return  # the client learns of the end when the black hole is healed
-        with suppress(TimeoutError):
-            async with clock.timeout(CLOSING_S):
-                await self._is_gone.wait()
-                return
-        self._transport.abort()
+        if not await clock.wait_for(self._is_gone, CLOSING_S):
+            self._transport.abort()
 
     # ------------------------------------------------------------------ faults
 

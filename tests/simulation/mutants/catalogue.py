@@ -867,7 +867,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "syphon.session_source:SessionSource._until_ended",
             """
-                while not one.ended.is_set():
+                while not await clock.wait_for(one.ended, self._check_in_s(one.link)):
                     ...
             """,
             "await one.ended.wait()",
