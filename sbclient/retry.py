@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
+from operator import not_
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_result
 
@@ -25,7 +25,9 @@ from sbclient.options import SERVER_BUSY_PAUSE, RetryOptions
 from sbclient.rules.backoff import growing
 
 T = TypeVar("T")
+Attempt: TypeAlias = Callable[..., Awaitable[T]]
 MIN_ATTEMPT_S: Final = 20.0
+BUSY_PAUSE_S: Final = SERVER_BUSY_PAUSE.total_seconds()
 
 
 class NotTriedError(OperationTimeoutError):
@@ -42,23 +44,14 @@ async def repeat(
     attempt: Callable[[int], Awaitable[bool]],
     pause_s: Callable[[int], float],
     sleep: Callable[[float], Awaitable[None]],
-    stop: Callable[[float], bool] = lambda _: False,
 ) -> None:
-    """Call `attempt(failures)` until it returns True. `stop(seconds)` ends it before a pause of `pause_s(failures)`."""
-
-    async def next_attempt() -> bool:
-        failures: int = retrying.statistics["attempt_number"] - 1
-        return failures > 0 and await attempt(failures)  # the first one has failed already
-
-    if not await attempt(0) and not stop(0.0):  # tenacity costs 25 us even without a retry
-        retrying = AsyncRetrying(
-            sleep=sleep,
-            wait=lambda state: pause_s(state.attempt_number),
-            stop=lambda state: stop(state.upcoming_sleep),
-            retry=retry_if_result(lambda is_done: not is_done),
-            retry_error_callback=lambda _: None,
-        )
-        await retrying(next_attempt)
+    """Call `attempt(failures)` until it returns True, with `sleep(pause_s(failures))` after each failure."""
+    if await attempt(0):  # tenacity costs 25 us even without a retry
+        return
+    await sleep(pause_s(1))
+    again = retry_if_result(not_)
+    async for each in AsyncRetrying(sleep=sleep, wait=lambda state: pause_s(state.attempt_number + 1), retry=again):
+        each.retry_state.set_result(await attempt(each.retry_state.attempt_number))
 
 
 class RetryPolicy:
@@ -68,91 +61,69 @@ class RetryPolicy:
         self.options = options
         self._pause_s = growing(options.retry_backoff_factor, options.retry_backoff_max, random)
 
-    def attempt_s(self, left_s: float, retries: int | None = None) -> float:
+    def attempt_s(self, left_s: float) -> float:
         """Return the timeout of each attempt of an operation for which `left_s` seconds are left."""
-        total = self.options.retry_total if retries is None else retries
-        return min(left_s, max(MIN_ATTEMPT_S, left_s / (1 + total)))
+        return min(left_s, max(MIN_ATTEMPT_S, left_s / (1 + self.options.retry_total)))
 
     async def run(
         self,
-        attempt: Callable[..., Awaitable[T]],
+        attempt: Attempt[T],
         *args: Any,
-        deadline: float | None = None,
+        deadline: float,
         first: Awaitable[T] | None = None,
         interrupt: asyncio.Event | None = None,
-        retries: int | None = None,
     ) -> T:
         """Call `attempt(*args, timeout_s=...)` until it succeeds, fails with a permanent error, or the deadline passes.
 
         Args:
-            deadline: in monotonic seconds; None = when the timeout of the options has passed.
+            deadline: in monotonic seconds.
             first: a first attempt that has begun.
             interrupt: ends a pause with `BackOffInterrupted` when it is set.
-            retries: instead of `retry_total`.
         """
-        total = self.options.retry_total if retries is None else retries
-        if deadline is None:
-            deadline = clock.monotonic() + self.options.timeout
         if first is None:
             left_s = deadline - clock.monotonic()
             if left_s <= 0:
                 raise NotTriedError("the timeout passed before the operation began: allow more time")
-            first = attempt(*args, timeout_s=self.attempt_s(left_s, total))
+            first = attempt(*args, timeout_s=self.attempt_s(left_s))
         try:
             return await first
         except ServiceBusError as error:
             del first  # tracebacks refer to this frame, so in the end it must not refer to their errors
             last = [error]
-        return await self._run_again(partial(attempt, *args), deadline, total, interrupt or asyncio.Event(), last)
+        return await self._again(partial(attempt, *args), last, deadline, interrupt or asyncio.Event())
 
-    async def _run_again(
-        self,
-        attempt: Callable[..., Awaitable[T]],
-        deadline: float,
-        total: int,
-        interrupted: asyncio.Event,
-        last: list[ServiceBusError],
+    async def _again(
+        self, attempt: Attempt[T], last: list[ServiceBusError], deadline: float, interrupt: asyncio.Event
     ) -> T:
         """Continue `run` after the first attempt. Variables that functions share cost time, so `run` has none."""
-        left, longest_s = total, max(MIN_ATTEMPT_S, self.attempt_s(deadline - clock.monotonic(), total))
-        result, is_busy, is_in_doubt = list[T](), False, False
+        is_busy = isinstance(last[0], ServiceBusServerBusyError)
+        result, failures = list[T](), int(not is_busy)
+        longest_s = max(MIN_ATTEMPT_S, self.attempt_s(deadline - clock.monotonic()))
 
-        async def once(failures: int) -> bool:
-            nonlocal left, is_busy, is_in_doubt
-            left_s, error = deadline - clock.monotonic(), None if failures else last[0]
-            try:
-                if failures and left_s > 0:
+        async def once(number: int) -> bool:
+            nonlocal is_busy, failures
+            left_s = deadline - clock.monotonic()
+            if number and left_s > 0:  # the first attempt has failed already
+                try:
                     result.append(await attempt(timeout_s=min(left_s, longest_s)))
-            except ServiceBusError as caught:
-                error = caught
-            if isinstance(error, ServiceBusServerBusyError):
-                last[0], is_busy = error, True
-            elif error is not None:
-                left -= 1
-                if not (is_busy and left_s < longest_s and isinstance(error, OperationTimeoutError)):
-                    last[0], is_busy = error, False  # else the attempt was too short for an answer, so it is busy still
-            # A later rejection does not settle what an earlier attempt left in doubt.
-            is_in_doubt = last[0].is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)
-            error = None
+                except ServiceBusError as error:
+                    # A later rejection does not settle what an earlier attempt left in doubt.
+                    error.is_in_doubt = last[0].is_in_doubt = error.is_in_doubt or last[0].is_in_doubt
+                    is_refused = isinstance(error, ServiceBusServerBusyError)
+                    failures += not is_refused
+                    if not (is_busy and left_s < longest_s and isinstance(error, OperationTimeoutError)):
+                        last[0], is_busy = error, is_refused  # else it was too short for an answer, so it is busy still
             return bool(result)
 
-        def pause_s(_: int) -> float:
-            return SERVER_BUSY_PAUSE.total_seconds() if is_busy else self._pause_s(total - left)
-
-        def stop(seconds: float) -> bool:
-            is_out_of_retries = left < 0 and not is_busy
-            return is_out_of_retries or not last[0].is_transient or clock.monotonic() + seconds >= deadline
-
-        async def sleep(seconds: float) -> None:
-            with suppress(TimeoutError):
-                async with clock.timeout(seconds):
-                    await interrupted.wait()
+        async def pause(seconds: float) -> None:
+            is_last = not last[0].is_transient or (failures > self.options.retry_total and not is_busy)
+            if is_last or clock.monotonic() + seconds >= deadline:
+                raise last[0]
+            if await clock.wait_for(interrupt, seconds):
                 raise BackOffInterrupted from last[0]
 
         try:
-            await repeat(once, pause_s, sleep, stop)
-            if not result:
-                raise last[0]
+            await repeat(once, lambda _: BUSY_PAUSE_S if is_busy else self._pause_s(failures), pause)
             return result[0]
         finally:
             last.clear()

@@ -362,7 +362,8 @@ class ServiceBusReceiver:
         self._check_settleable(message, settlement.mode)
         await self._open()
         if transaction is None:
-            settling = self._core.retry.run(self._link.settle, message, settlement)
+            deadline = clock.monotonic() + self._core.retry.options.timeout
+            settling = self._core.retry.run(self._link.settle, message, settlement, deadline=deadline)
         else:
             settling = self._settle_in(transaction, message, settlement)
         await self._telemetry.settling(message, settlement.mode, settling)
@@ -397,7 +398,7 @@ class ServiceBusReceiver:
     async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
         """Call an operation of the link, and retry it until the timeout."""
         await self._open()
-        deadline = None if timeout is None else clock.monotonic() + timeout
+        deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
         answer = await self._core.retry.run(operation, deadline=deadline)
         self._core.primary_answered()
         return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from sbclient.errors import (
 from sbclient.pairing.diversion import Attempt, Diversion, reserve_s
 from sbclient.pairing.session_order import SessionOrder
 from sbclient.pairing.state import PairState
-from sbclient.retry import BackOffInterrupted, NotTriedError
+from sbclient.retry import BackOffInterrupted, NotTriedError, RetryPolicy
 from sbclient.rules.failover import PingKeys
 from sbclient.tasks import OwnedTasks, when_done
 from sbclient.telemetry.operations import BACKLOG, PRIMARY
@@ -200,7 +201,10 @@ class PairedRoute(DirectRoute):
         self._order = SessionOrder(pair, self._entity)
         self._diversion = Diversion(pair, self._entity)
         self._is_ordered = pair.options.ordering == "session"
-        self._retries = None if pair.options.failover_interval else 0  # without an interval the first error diverts
+        options = core.retry.options
+        if not pair.options.failover_interval:  # the first error diverts
+            options = replace(options, retry_total=0)
+        self._sends = RetryPolicy(options, core.random)
 
     @property
     def is_failed_over(self) -> bool:
@@ -247,8 +251,8 @@ class PairedRoute(DirectRoute):
         if left_s <= 0:
             sending.set_exception(not_sent(self._path, "the timeout has passed"))
             return sending
-        timeout_s = self._retry.attempt_s(left_s, self._retries)
-        may_reopen = self._retries == 0 and self.link.is_open
+        timeout_s = self._sends.attempt_s(left_s)
+        may_reopen = not self._pair.options.failover_interval and self.link.is_open
         sending.attempt = first = self.link.send(batch, timeout_s=timeout_s)
         generation = self._entity.failover.generation
         times = _Times(deadline, now + left_s, now + timeout_s if may_reopen else now, generation)
@@ -277,14 +281,8 @@ class PairedRoute(DirectRoute):
 
     async def _conclude(self, first: asyncio.Future[None], batch: EncodedBatch, times: _Times) -> str:
         """Make further attempts at the primary, and divert after the last one if that may help."""
-        sending = self._retry.run(
-            self.link.send,
-            batch,
-            first=first,
-            deadline=times.primary_deadline,
-            interrupt=self._entity.failed_over,
-            retries=self._retries,
-        )
+        deadline, interrupt = times.primary_deadline, self._entity.failed_over
+        sending = self._sends.run(self.link.send, batch, first=first, deadline=deadline, interrupt=interrupt)
         del first  # the traceback of its error refers to this frame
         is_in_doubt = False
         try:

@@ -847,8 +847,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "a later refusal hides that an earlier try was in doubt",
         Change(
-            "retry:RetryPolicy._run_again.once",
-            "is_in_doubt = last[0].is_in_doubt = is_in_doubt or (error is not None and error.is_in_doubt)",
+            "retry:RetryPolicy._again.once",
+            "error.is_in_doubt = last[0].is_in_doubt = error.is_in_doubt or last[0].is_in_doubt",
             "",
         ),
     ),
