@@ -14,17 +14,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sbclient import clock
-from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, BacklogQueueView
+from sbclient.backlog import UNKNOWN_DESTINATION, Backlog
 from sbclient.entities import EntityAddress, EntityKind
-from sbclient.errors import (
-    InvalidOperationError,
-    MessagingEntityNotFoundError,
-    ServiceBusError,
-    ServiceBusServerBusyError,
-)
+from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
-from sbclient.rules.backlog import primary_name_of, session_backlog_queue_names
 from sbclient.settings.table import RATE, duration, setting, whole
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient_spark.clients import open_client, worker_clients
@@ -133,9 +127,8 @@ class SurveyReader(DataSourceReader):
             return [(NO_QUEUE, 0, 0, 0, "", f"{type(error).__name__}: {error}")]
 
     async def _survey(self) -> list[tuple[Any, ...]]:
-        async with open_client(_without_sessions(self._options.connection), paired=True) as client:
+        async with open_client(self._options.connection, paired=True) as client:
             views = await Backlog(client.pair).survey(limit=SURVEY_MESSAGES)
-            views += await _session_queues(self._options.connection, client.pair)
             names = dict.fromkeys(name for view in views for name in view.destinations if name != UNKNOWN_DESTINATION)
             unreachable = [name for name in names if not await _answers(client.pair, name)]
         return [
@@ -150,31 +143,6 @@ class SurveyReader(DataSourceReader):
             for view in views
             if view.is_present
         ]
-
-
-def _without_sessions(options: ConnectionOptions) -> ConnectionOptions:
-    """Return the pair without the queues for sessions, which cannot be peeked without a session lock."""
-    return replace(options, pairing=tuple(pair for pair in options.pairing if pair[0] != "ordering"))
-
-
-async def _session_queues(options: ConnectionOptions, pair: Pair) -> list[BacklogQueueView]:
-    """Return the message counts of the queues for sessions; without the right to read them, the number of sessions."""
-    name = dict(options.pairing).get("primary_name") or primary_name_of(pair.state.primary.namespace)
-    views: list[BacklogQueueView] = []
-    for queue in session_backlog_queue_names(name, options.pairing_options().backlog_queue_count):
-        try:
-            counts = await pair.state.secondary.administration.runtime(EntityAddress(EntityKind.QUEUE, (queue,)))
-            waiting = counts.active_message_count
-        except MessagingEntityNotFoundError:
-            continue
-        except ServiceBusError:
-            try:
-                found = await pair.state.secondary.list_sessions(queue, state_updated_after=None, timeout_s=PROBE_S)
-            except MessagingEntityNotFoundError:
-                continue
-            waiting = len(found)
-        views.append(BacklogQueueView(queue, waiting=waiting))
-    return views
 
 
 async def _answers(pair: Pair, path: str) -> bool:

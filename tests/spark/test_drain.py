@@ -123,6 +123,7 @@ def test_only_the_queues_that_are_named_are_drained(namespaces: Namespaces) -> N
 
 def test_sessions_are_drained_to_the_primary(namespaces: Namespaces) -> None:
     namespaces.divert(10, "sessions", session_id="s")
+    assert [row[1:5] for row in namespaces.survey().values() if row[1]] == [(10, 0, 0, "sessions")]
     rows = namespaces.drain(queues=",".join(SESSION_QUEUES))
     assert sum(row[1] for row in rows) == 10
     assert namespaces.count("sessions") == 10
