@@ -6,7 +6,6 @@ import asyncio
 import json
 import math
 from collections import deque
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from sbclient import clock
@@ -88,16 +87,9 @@ class Subscription:
             self._dropped = 0
         return events
 
-    async def next(self) -> Event:
-        """Wait for the next event."""
-        await self._has_some.wait()
-        if self._dropped:
-            dropped, self._dropped = self._dropped, 0
-            return {"event": "events.dropped", "count": dropped}
-        event = self._queue.popleft()
-        if not self._queue:
-            self._has_some.clear()
-        return event
+    async def wait(self, timeout_s: float) -> None:
+        """Wait until an event is queued, at most that many seconds."""
+        await clock.wait_for(self._has_some, timeout_s)
 
     def close(self) -> None:
         """Unsubscribe. Safe to call twice."""
@@ -115,26 +107,18 @@ class EventStream:
     def __init__(self, subscription: Subscription, ends_at: float = math.inf) -> None:
         self._subscription = subscription
         self._ends_at = ends_at
-        self._pending: asyncio.Task[Event] | None = None
 
     def __aiter__(self) -> EventStream:
         return self
 
     async def __anext__(self) -> bytes:
-        if self._pending is None:
-            self._pending = asyncio.create_task(self._subscription.next())
         left_s = self._ends_at - clock.now()
         if left_s <= 0:
             raise StopAsyncIteration
-        if await clock.wait([self._pending], min(left_s, HEARTBEAT_S)):
-            return b":\n\n"
-        event, self._pending = self._pending.result(), None
-        return f"event: {event['event']}\ndata: {json.dumps(event)}\n\n".encode()
+        await self._subscription.wait(min(left_s, HEARTBEAT_S))
+        lines = [f"event: {event['event']}\ndata: {json.dumps(event)}\n\n" for event in self._subscription.take_all()]
+        return "".join(lines or ":\n\n").encode()
 
     async def aclose(self) -> None:
         """Unsubscribe."""
         self._subscription.close()
-        if self._pending is not None:
-            self._pending.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._pending

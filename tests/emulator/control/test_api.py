@@ -186,8 +186,8 @@ class TestEvents:
         await control.ask("POST", "faults", {"kind": "busy"})
         await control.ask("DELETE", "faults")
         await control.ask("POST", "purge")
-        events = [(await anext(answer.events)).split(b"\n")[0] for _ in range(3)]
-        assert events == [b"event: fault.thrown", b"event: fault.all_healed", b"event: namespace.purged"]
+        lines = (await anext(answer.events)).split(b"\n")
+        assert lines[:-1:3] == [b"event: fault.thrown", b"event: fault.all_healed", b"event: namespace.purged"]
         await answer.events.aclose()
         assert context.events.has_room
 

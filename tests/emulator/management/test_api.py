@@ -695,7 +695,7 @@ async def test_changes_are_published_as_events(api: ManagementApi, context: Name
     await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION), ("/t/subscriptions/s/rules/r", TRUE_RULE))
     await api.answer(request("PUT", "/t", TOPIC, if_match="*"))
     await api.answer(request("DELETE", "/t"))
-    events = [await watcher.next() for _ in range(5)]
+    events = watcher.take_all()
     assert [(event["event"], event["kind"], event["path"]) for event in events] == [
         ("entity.created", "topic", "t"),
         ("entity.created", "subscription", "t/Subscriptions/s"),
@@ -711,8 +711,7 @@ async def test_elements_out_of_order_are_reported(
     watcher = context.events.subscribe()
     texts = ["<ForwardTo>t</ForwardTo>", "<UserMetadata>m</UserMetadata>", "<EnableExpress>false</EnableExpress>"]
     await made(api, ("/t", TOPIC), ("/r", described("Queue", *texts)), ("/q", described("Queue", texts[2], *texts[:2])))
-    events = [await watcher.next() for _ in range(4)]
-    reported = [event for event in events if event["event"] == "entity.elements_ignored"]
+    reported = [event for event in watcher.take_all() if event["event"] == "entity.elements_ignored"]
     assert [(event["path"], event["elements"]) for event in reported] == [("q", ["ForwardTo", "UserMetadata"])]
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "Service Bus would not apply ForwardTo, UserMetadata of queue q: these elements follow later ones of the schema"
