@@ -212,29 +212,7 @@ NAMESPACE_REACHABLE: Final = Instrument(
     (SIDE, SERVER, PORT),
 )
 
-INSTRUMENTS: Final = (
-    OPERATION_DURATION,
-    SENT,
-    CONSUMED,
-    FAILOVER_STATE,
-    FAILOVER_AGE,
-    TRANSITIONS,
-    DIVERTED,
-    PING_DURATION,
-    DRAINED,
-    DEAD_LETTERED,
-    PARKED,
-    UNAVAILABLE_DESTINATIONS,
-    BACKLOG_DEPTH,
-    BACKLOG_AGE,
-    UNPROVISIONED,
-    QUARANTINES,
-    QUARANTINED,
-    CREDENTIAL_REJECTIONS,
-    WORKER_READY,
-    WORKER_PAUSED,
-    NAMESPACE_REACHABLE,
-)
+INSTRUMENTS: Final = tuple(each for each in list(globals().values()) if isinstance(each, Instrument))
 
 BUCKETS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0)
 """The boundaries that OpenTelemetry recommends for messaging, up to the 60 s that a send may take in an outage."""
