@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from sbclient import clock
@@ -30,7 +30,6 @@ from sbclient.amqp import Attach, IncomingDelivery, Source, TransactionalState, 
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
-from sbclient.deadlines import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
@@ -42,13 +41,12 @@ from sbclient.errors import (
     SessionLockLostError,
 )
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
-from sbclient.transport.amqp.links import Wire
+from sbclient.transport.amqp.owner import Owner
 from sbclient.transport.amqp.received import AmqpReceivedMessage
 from sbclient.transport.amqp.renewals import Renewals
-from sbclient.transport.amqp.requests import Reply, Requests, items_of
+from sbclient.transport.amqp.requests import Reply, items_of
 from sbclient.transport.amqp.settlements import Settling, outcome_of
 from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.amqp.transactions import transaction_of
@@ -66,28 +64,6 @@ CLOSE_S: Final = 2.0
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class ReceiverOwner(Protocol):
-    """The part of a transport that its receivers need."""
-
-    tasks: OwnedTasks
-    deadlines: Deadlines
-
-    async def connection_for(self, path: str, receiver: AmqpReceiver | None = None) -> AmqpConnection:
-        """An open connection with a token for an entity."""
-
-    def ready_connection(self, path: str) -> AmqpConnection | None:
-        """A connection on which a link to an entity may attach at once."""
-
-    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
-        """The management node of an entity, over one connection if that matters."""
-
-    def session_of(self, connection: AmqpConnection) -> tuple[Any, bool]:
-        """An AMQP session for a link, and whether it is the link's own."""
-
-    def forget(self, link: Any) -> None:
-        """The link was closed."""
-
-
 class AmqpReceiver(ReceiverLink):
     """Receives from one entity, sub-queue or session.
 
@@ -97,7 +73,7 @@ class AmqpReceiver(ReceiverLink):
 
     def __init__(
         self,
-        owner: ReceiverOwner,
+        owner: Owner,
         path: str,
         session: SessionChoice,
         mode: ServiceBusReceiveMode,

@@ -9,44 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, Source, Target, servicebus
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
-from sbclient.deadlines import Deadlines
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import InvalidOperationError, ServiceBusCommunicationError, ServiceBusError
-from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.links import Wire
-from sbclient.transport.amqp.requests import Requests, items_of
+from sbclient.transport.amqp.owner import Owner
+from sbclient.transport.amqp.requests import items_of
 from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import Check, SenderLink, TransactionLink
 
 MAX_BATCH_BYTES: Final = 1_048_576
 """The largest batch where only a larger message size is stated. Source: Service Bus Premium."""
-
-
-class SenderOwner(Protocol):
-    """The part of a transport that its senders need."""
-
-    tasks: OwnedTasks
-    deadlines: Deadlines
-
-    async def connection_for(self, path: str) -> AmqpConnection:
-        """An open connection with a token for an entity."""
-
-    def session_of(self, connection: AmqpConnection) -> tuple[Any, bool]:
-        """An AMQP session for a link, and whether it is the link's own."""
-
-    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
-        """The management node of an entity, over one connection if that matters."""
-
-    def forget(self, link: Any) -> None:
-        """The link was closed."""
 
 
 class AmqpSender(SenderLink):
@@ -56,7 +35,7 @@ class AmqpSender(SenderLink):
         path: of the entity.
     """
 
-    def __init__(self, owner: SenderOwner, path: str, check: Check | None) -> None:
+    def __init__(self, owner: Owner, path: str, check: Check | None) -> None:
         self.path = path
         self._owner = owner
         self._check = check

@@ -39,7 +39,7 @@ from sbclient.rules.entity_path import subscription_path
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.links import Wire
-from sbclient.transport.amqp.requests import Requests
+from sbclient.transport.amqp.owner import Owner
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import TransactionLink
 
@@ -125,7 +125,7 @@ class _Declaration(Transfer):
             super().answer(state)
 
 
-class TransactionOwner(Protocol):
+class TransactionOwner(Owner, Protocol):
     """The part of a transport that its transactions need."""
 
     def control_of(self, wire: Wire) -> Control:
@@ -133,12 +133,6 @@ class TransactionOwner(Protocol):
 
     def via_to(self, path: str) -> str | None:
         """The entity through which messages to a path pass; None if they go there directly."""
-
-    async def connection_for(self, path: str) -> AmqpConnection:
-        """An open connection with a token for an entity."""
-
-    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
-        """The management node of an entity."""
 
 
 class AmqpTransaction(TransactionLink):

@@ -48,7 +48,7 @@ from sbclient.transport.amqp.socket import (
     tls_context,
 )
 from sbclient.transport.amqp.transactions import AmqpTransaction, Control
-from sbclient.transport.base import Administration, Check, Transport, TransportType
+from sbclient.transport.base import Administration, Check, ReceiverLink, Transport, TransportType
 from sbclient.transport.credential_file import Rejections
 from sbclient.version import VERSION
 
@@ -273,7 +273,7 @@ class AmqpTransport(Transport):
 
     # -- what the links need -------------------------------------------------------------------------------------
 
-    async def connection_for(self, path: str, receiver: AmqpReceiver | None = None) -> AmqpConnection:
+    async def connection_for(self, path: str, receiver: ReceiverLink | None = None) -> AmqpConnection:
         """An open connection with a token for an entity, ready for a link to it."""
         while True:
             held = await self._connections.usable()
@@ -289,7 +289,7 @@ class AmqpTransport(Transport):
         held = None if self._is_cross_entity else self._connections.ready_for(path)
         return None if held is None else held.connection
 
-    async def _keep_order(self, held: Held, path: str, receiver: AmqpReceiver | None) -> None:
+    async def _keep_order(self, held: Held, path: str, receiver: ReceiverLink | None) -> None:
         """Attach the coordinator first, then a link of the entity by which transactions span others.
 
         After a loss this is the first receiver that can be attached again, so that its entity stays the same.
