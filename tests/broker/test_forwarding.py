@@ -114,6 +114,9 @@ def test_a_session_entity_cannot_forward(broker: Driver) -> None:
     broker.queue("end")
     with pytest.raises(InvalidOperationError, match="q requires sessions, which are not forwarded"):
         broker.queue(requires_session=True, forward_to="end")
+    broker.topic("t")
+    with pytest.raises(InvalidOperationError, match="s requires sessions, which are not forwarded"):
+        broker.subscription("t", "s", requires_session=True, forward_to="end")
     assert broker.queue(requires_session=True, forward_dead_lettered_messages_to="end").requires_session
 
 
