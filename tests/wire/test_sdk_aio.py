@@ -23,12 +23,8 @@ from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient, ServiceBusRe
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
-    ServiceBusAuthorizationError,
-    ServiceBusError,
-    SessionCannotBeLockedError,
 )
 
-from sbclient.entities import AccessRights, AuthorizationRule
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.programs import MODES
 from tests.wire.serving import ServedNamespace, ServingThread, seconds
@@ -233,24 +229,6 @@ async def check_large_messages_pass_in_premium(site: Site) -> None:
 
 
 @check
-async def check_dead_letter_with_reason(site: Site) -> None:
-    async with site.queue() as (path, sender, receiver):
-        await sender.send_messages([ServiceBusMessage("a", application_properties={"k": 1}), ServiceBusMessage("b")])
-        first, second = await several(receiver, 2)
-        await receiver.dead_letter_message(first, reason="why", error_description="how")
-        await receiver.dead_letter_message(second)
-        client = site.client()
-        async with client, client.get_queue_receiver(path, sub_queue=DEAD) as dead:
-            first, second = await several(dead, 2)
-            assert (first.dead_letter_reason, first.dead_letter_error_description) == ("why", "how")
-            assert first.application_properties[b"k"] == 1
-            assert (second.dead_letter_reason, second.dead_letter_error_description) == (None, None)
-            await dead.complete_message(first)
-            with pytest.raises(ServiceBusError):
-                await dead.dead_letter_message(second)
-
-
-@check
 async def check_the_sdks_own_renewer_keeps_the_lock(site: Site) -> None:
     async with site.queue(lock_duration=seconds(5)) as (path, sender, receiver), AutoLockRenewer() as renewer:
         await sender.send_messages(ServiceBusMessage("x"))
@@ -262,17 +240,6 @@ async def check_the_sdks_own_renewer_keeps_the_lock(site: Site) -> None:
 
 
 # Receiving ------------------------------------------------------------------------------------------------------------
-
-
-@check
-async def check_messages_that_come_after_the_wait_go_back(site: Site) -> None:
-    async with site.queue() as (path, sender, receiver):
-        assert await receiver.receive_messages(max_message_count=5, max_wait_time=1) == []
-        await sender.send_messages(ServiceBusMessage("x"))
-        message = await one(receiver)
-        assert message.delivery_count == 0
-        await receiver.complete_message(message)
-        assert site.namespace.count(path) == 0
 
 
 @check
@@ -311,14 +278,6 @@ async def check_a_waiting_receiver_gets_the_next_session_that_comes(site: Site) 
         assert await waiting == "late"
 
 
-@check
-async def check_a_held_session_cannot_be_locked(site: Site) -> None:
-    async with site.sessions() as (path, _, client), client.get_queue_receiver(path, session_id="a"):
-        with pytest.raises(SessionCannotBeLockedError):
-            async with client.get_queue_receiver(path, session_id="a"):
-                pass
-
-
 # Topics ---------------------------------------------------------------------------------------------------------------
 
 
@@ -331,35 +290,6 @@ async def check_a_subscription_has_its_dead_letter_queue(site: Site) -> None:
             await receiver.dead_letter_message(await one(receiver), reason="r")
         async with client.get_subscription_receiver(topic, "s", sub_queue=DEAD) as dead:
             assert (await one(dead)).dead_letter_reason == "r"
-
-
-# Rights ---------------------------------------------------------------------------------------------------------------
-
-
-@check
-async def check_wrong_keys_and_missing_entities_are_authentication_errors(site: Site) -> None:
-    path = site.namespace.queue(names.new())
-    wrong = site.namespace.connection_string_with("wrong")
-    for connection_string, entity in ((wrong, path), (site.namespace.connection_string, "missing")):
-        client = site.client_of(connection_string)
-        async with client:
-            with pytest.raises(site.namespace.unauthenticated):
-                async with client.get_queue_sender(entity) as sender:
-                    await sender.send_messages(ServiceBusMessage("x"))
-
-
-@check
-async def check_a_missing_right_is_an_authorization_error(site: Site) -> None:
-    rule = AuthorizationRule(key_name="send-only", rights=[AccessRights.SEND], primary_key="key")
-    path = site.namespace.queue(names.new(), authorization_rules=[rule])
-    connection_string = site.namespace.connection_string_with("key", "send-only")
-    client = site.client_of(connection_string)
-    async with client:
-        async with client.get_queue_sender(path) as sender:
-            await sender.send_messages(ServiceBusMessage("x"))
-        with pytest.raises(ServiceBusAuthorizationError):
-            async with client.get_queue_receiver(path) as receiver:
-                await receiver.receive_messages(max_wait_time=1)
 
 
 @pytest.mark.parametrize("name", check.names)

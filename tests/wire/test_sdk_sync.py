@@ -22,7 +22,6 @@ from azure.servicebus import (
     ServiceBusSubQueue,
 )
 from azure.servicebus.exceptions import (
-    MessageSizeExceededError,
     OperationTimeoutError,
     SessionCannotBeLockedError,
 )
@@ -159,15 +158,6 @@ def check_sessions_with_state_and_renewal(site: Site) -> None:
         with pytest.raises(OperationTimeoutError), waiting:
             pass
     assert site.namespace.count(path) == 0
-
-
-@check
-def check_too_large_a_message_is_refused_by_the_server(site: Site) -> None:
-    with site.queue() as (path, sender, _):
-        with pytest.raises(MessageSizeExceededError):
-            sender.send_messages(ServiceBusMessage(b"x" * 270_000))
-        sender.send_messages(ServiceBusMessage("small"))
-        assert site.namespace.count(path) == 1
 
 
 @check
