@@ -16,8 +16,6 @@ from typing import Any
 import h11
 import pytest
 import wsproto
-from azure.servicebus import ServiceBusMessage, TransportType
-from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from sbclient import clock
@@ -194,42 +192,6 @@ class TestOnePort:
         client = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
         asking = wsproto.events.Request(host="localhost", target="/$servicebus/websocket", subprotocols=["mqtt"])
         assert (await said(port, client.send(asking))).startswith(b"HTTP/1.1 400 ")
-
-
-class TestUnmodifiedClient:
-    """The SDK's messaging client in each way in which it can come."""
-
-    async def _sends_and_receives(self, emulator: Emulator, connection_string: str, **options: Any) -> None:
-        create(emulator.context().host, EntityKind.QUEUE, "orders")
-        client = ServiceBusClient.from_connection_string(connection_string, retry_total=0, **options)
-        async with client, client.get_queue_sender("orders") as sender:
-            await sender.send_messages(ServiceBusMessage(b"hello"))
-            async with client.get_queue_receiver("orders") as receiver:
-                (message,) = await receiver.receive_messages(max_message_count=1, max_wait_time=5)
-                assert b"".join(message.body) == b"hello"
-                await receiver.complete_message(message)
-
-    async def test_plain(self, emulator: Emulator) -> None:
-        await self._sends_and_receives(emulator, emulator.connection_string)
-
-    async def test_over_tls(self, emulator: Emulator, port: int, trusted: str) -> None:
-        text = emulator.connection_string.replace("UseDevelopmentEmulator=true;", "")
-        await self._sends_and_receives(
-            emulator,
-            text,
-            transport_type=TransportType.Amqp,
-            custom_endpoint_address=f"sb://localhost:{port}",
-            connection_verify=trusted,
-        )
-
-    @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # the SDK's own
-    async def test_over_a_websocket(self, emulator: Emulator, port: int) -> None:
-        await self._sends_and_receives(
-            emulator,
-            emulator.connection_string,
-            transport_type=TransportType.AmqpOverWebsocket,
-            custom_endpoint_address=f"sb://localhost:{port}",
-        )
 
 
 class TestNamespaces:

@@ -97,13 +97,6 @@ async def test_messages_of_one_queue_are_drained_in_order(pair: MemoryPair) -> N
     assert texts(await taken(pair)) == expected(*range(250))
 
 
-async def test_syphon_sends_to_the_primary_even_during_a_failover(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await divert(client, 1)
-    assert client.pair.status().entities[QUEUE].is_forced
-    await client.run_syphon(until="empty")
-    assert texts(await taken(pair)) == expected(1)
-
-
 async def test_enable_syphon_drains_in_the_background(pair: MemoryPair) -> None:
     async with pair.client(options(enable_syphon=True)) as client:
         await divert(client, 1, 2, 3)
@@ -625,14 +618,6 @@ async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(pair:
         await clock.sleep(120.0)
         assert texts(await dead_letters(pair, BACKLOG[:1])) == expected(3, queue="gone")
         await cancel(run)
-
-
-async def test_messages_of_one_key_keep_their_order_through_busy_answers(pair: MemoryPair) -> None:
-    async with pair.client(ONE) as client:
-        await divert(client, *range(8))
-        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=3))
-        assert (await client.run_syphon(until="empty")).drained == 8
-    assert texts(await taken(pair)) == expected(*range(8))
 
 
 async def test_a_small_message_does_not_overtake_a_large_one_of_its_key(
