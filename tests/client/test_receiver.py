@@ -182,7 +182,9 @@ async def test_received_pings_are_completed_and_skipped(
     async with client.get_queue_receiver(QUEUE, receive_mode=mode) as receiver:
         assert texts(await receiver.receive_messages()) == ["a"]
         assert await receiver.receive_messages(max_wait_time=10) == []
+        left = texts(await receiver.peek_messages(10))
     assert clock.monotonic() == pytest.approx(10.0)
+    assert left == (["ping", "a"] if mode is ServiceBusReceiveMode.PEEK_LOCK else [])
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------

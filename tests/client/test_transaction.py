@@ -127,7 +127,7 @@ async def test_a_partitioned_entity_requires_one_key_in_a_transaction(
     pair: MemoryPair, client: ServiceBusClient, partitioned: bool | None
 ) -> None:
     await make_queue(pair, "wide", enable_partitioning=True)
-    async with client.get_queue_sender("wide", partitioned=partitioned) as sender, client.transaction() as transaction:
+    async with client.get_queue_sender("Wide", partitioned=partitioned) as sender, client.transaction() as transaction:
         with pytest.raises(InvalidOperationError):
             await sender.send_messages(keyed("none"), transaction=transaction)
         await sender.send_messages(keyed("1", "k"), transaction=transaction)
