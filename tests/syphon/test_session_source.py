@@ -23,7 +23,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules import accepted
-from sbclient.syphon import destination, destination_table
+from sbclient.syphon import destination, destination_table, session_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.transport import MemoryTransport
@@ -465,6 +465,23 @@ async def test_sessions_of_a_destination_that_recovers_are_drained_concurrently(
             await clock.sleep(0.1)
         await clock.sleep(25.0)
         assert len(await taken(pair)) == 8
+        await cancel(run)
+
+
+async def test_a_session_is_found_among_many_whose_destination_refuses(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination, "PARKED_KNOWN", 1)
+    monkeypatch.setattr(session_source, "VISITED_PER_LIST", 2)
+    await make_queue(pair, GOOD)
+    async with pair.client(ORDERED) as client:
+        await divert(client, *(f"{session}0" for session in "abcdefghij"))
+        pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
+        run = asyncio.ensure_future(client.run_syphon())
+        await clock.sleep(100.0)
+        await divert(client, *(f"{session}0" for session in "klmno"), queue=GOOD)
+        await clock.sleep(900.0)
+        assert sorted(texts(await taken(pair, GOOD))) == [f"{session}0" for session in "klmno"]
         await cancel(run)
 
 
