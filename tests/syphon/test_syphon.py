@@ -488,6 +488,24 @@ async def test_parked_messages_that_take_the_room_during_a_scan_do_not_end_the_d
         await cancel(run)
 
 
+async def test_transfers_that_fail_one_after_another_count_as_one_failure(pair: MemoryPair) -> None:
+    async with pair.client() as client:
+        client.pair.force_failover(QUEUE)
+        run = asyncio.ensure_future(client.run_syphon())
+        pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
+        async with client.get_queue_sender(QUEUE) as sender:
+            for key in "abcd":
+                await sender.send_messages(ServiceBusMessage(key, partition_key=key))
+                await clock.sleep(1.0)
+        await clock.sleep(28.5)
+        pair.primary.heal()
+        await clock.sleep(10.0)
+        (recovered,) = [event for event in client.pair.events() if event.name == "syphon.destination_recovered"]
+        assert recovered.facts["failures"] == 1
+        assert sorted(texts(await taken(pair))) == list("abcd")
+        await cancel(run)
+
+
 async def test_while_the_whole_primary_is_down_the_backlog_is_left_where_it_is(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(900))
