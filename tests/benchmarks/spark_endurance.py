@@ -8,7 +8,8 @@ kept, and restored. In the middle of the batch jobs a Python worker of Spark is 
 stopped and started again from its checkpoint. All the time a `sbclient syphon` runs beside them. In the end all
 messages are received and compared with the rows: 1 if any is missing, is there twice or is out of order.
 
-Then a queue is read as a stream into files, in both modes: a worker is killed and the query started again.
+Then a queue is read as a stream into files, in both modes and with sessions: a worker is killed and the query started
+again.
 """
 
 from __future__ import annotations
@@ -195,6 +196,7 @@ def main() -> None:
             if arguments.only != "sink":
                 report(source(spark, pair, folder, arguments.source_rows, mode="peek", enable_partitioning=True))
                 report(source(spark, pair, folder, arguments.source_rows, mode="receive"))
+                report(source(spark, pair, folder, arguments.source_rows, mode="receive", with_sessions=True))
     if arguments.json:
         print(json.dumps([asdict(account) | {"is_clean": account.is_clean} for account in accounts], indent=1))
     sys.exit(0 if all(account.is_clean for account in accounts) else 1)

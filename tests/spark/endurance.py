@@ -247,15 +247,27 @@ def stream(spark: SparkSession, pair: Pair, folder: Path, *, files: int, rows: i
     return account
 
 
-def source(spark: SparkSession, pair: Pair, folder: Path, rows: int, *, mode: str, **properties: Any) -> Account:
+def source(
+    spark: SparkSession,
+    pair: Pair,
+    folder: Path,
+    rows: int,
+    *,
+    mode: str,
+    with_sessions: bool = False,
+    **properties: Any,
+) -> Account:
     """A queue that is read as a stream into files: a worker is killed in the middle, the query is stopped and started
-    again."""
-    account = Account(job=f"a source, {mode}", rows=rows)
-    queue = pair.create_queue(mode, **properties)
-    body = spark.range(0, rows, 1, 8).selectExpr("cast(id as string) as body", "cast(id as string) as message_id")
+    again. With sessions, each has 20 messages."""
+    name = f"{mode}, sessions" if with_sessions else mode
+    account = Account(job=f"a source, {name}", rows=rows)
+    queue = pair.create_queue(mode, requires_session=with_sessions, **properties)
+    columns = ["cast(id as string) as body", "cast(id as string) as message_id"]
+    columns += ["cast(id div 20 as string) as session_id"] * with_sessions
+    body = spark.range(0, rows, 1, 8).selectExpr(*columns)
     options = pair.options(queue=queue, requireDuplicateDetection="off")
     body.write.format("servicebus").mode("append").options(**options).save()
-    place = folder / f"source-{mode}"
+    place = folder / queue
     given = pair.reading(queue=queue, mode=mode, maxMessagesPerTrigger=max(rows // 20, 1), bodyType="string")
     if mode == "receive":
         given["orphans"] = "take"
