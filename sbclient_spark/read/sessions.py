@@ -30,10 +30,10 @@ from sbclient.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from sbclient.message import ServiceBusReceivedMessage
+from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.rules.entity_path import split_subscription
 from sbclient_spark.log import log_event
-from sbclient_spark.read.browsing import browse, fragment_of, open_receiver
+from sbclient_spark.read.browsing import browse, first_number_of, fragment_of, open_receiver
 from sbclient_spark.read.limits import Budget
 
 T = TypeVar("T")
@@ -50,6 +50,9 @@ WAIT_S: Final = 1.0
 
 MORE_S: Final = 0.3
 """How long it waits for a further session."""
+
+TRIES: Final = 3
+"""How often sessions that the trigger AvailableNow should empty are received in one micro-batch."""
 
 RENEWAL_S: Final = 10 * 365 * 86_400.0
 """Locks are renewed until they are released."""
@@ -119,17 +122,17 @@ class _Round:
     """One search for messages.
 
     Attributes:
-        choices: ids of sessions; None = any session that is available.
         processed: messages that are only to be completed.
         target: by fragment, the number of the first message that is too late; None = all are in time.
+        choices: ids of sessions; None = any session that is available.
         found: the session of each message by its number.
         longer: sessions that may have more messages.
     """
 
-    choices: Iterator[str | None]
     budget: Budget
     processed: frozenset[int]
     target: Mapping[int, int] | None
+    choices: Iterator[str | None] = field(default_factory=lambda: repeat(None))
     found: dict[int, str] = field(default_factory=dict)
     longer: list[str] = field(default_factory=list)
     is_full: bool = False
@@ -179,24 +182,39 @@ class StreamSessions:
             ServiceBusError: there are no messages because of this error.
         """
         await _each(list(self._held), self._release)
+        current = _Round(budget, frozenset(processed), target)
+        try:
+            for _ in range(TRIES):
+                await self._receive(current)
+                if self._targets is None or current.is_full or len(self._held) >= self._most:
+                    break
+                # A call may return fewer messages than there are, and a lock may be lost: do not leave the rest.
+                self._targets = await self._not_received(current)
+                if not self._targets:
+                    break
+        except ServiceBusError:
+            if not current.found:
+                raise
+        self._sessions = current.found
+        return current.found
+
+    async def _receive(self, current: _Round) -> None:
+        """Lock sessions and receive their messages until the micro-batch is full or no session is left."""
         ids = await self._choices()
-        current = _Round(repeat(None) if ids is None else iter(ids), budget, frozenset(processed), target)
+        current.choices = repeat(None) if ids is None else iter(ids)
         try:
             if await self._accept(current, WAIT_S):
                 await asyncio.gather(*(self._accept_all(current) for _ in range(AT_ONCE)))
             while current.longer and not current.is_full:
                 sessions, current.longer = current.longer, []
                 await asyncio.gather(*(self._fill(current, self._held[session]) for session in sessions))
-        except ServiceBusError:
-            if not current.found:
-                raise
-        if ids is not None:
-            left = [choice for choice in current.choices if choice is not None]
-            self._last_choice = ids[-len(left) - 1] if len(left) < len(ids) else self._last_choice
-            if self._targets is not None:
-                self._targets = [*left, *self._targets, *current.longer]
-        self._sessions = current.found
-        return current.found
+        finally:
+            if ids is not None:
+                left = [choice for choice in current.choices if choice is not None]
+                self._last_choice = ids[-len(left) - 1] if len(left) < len(ids) else self._last_choice
+                if self._targets is not None:
+                    self._targets = [*left, *self._targets, *current.longer]
+                    current.longer = []
 
     async def hold(self, numbers: Collection[int]) -> None:
         """Lock the sessions of a micro-batch that is replayed."""
@@ -263,6 +281,20 @@ class StreamSessions:
         )
         return sorted([session async for session in found if matches(session, self._wanted)])
 
+    async def _not_received(self, current: _Round) -> list[str]:
+        """Return the sessions with messages before the target that are not in the micro-batch."""
+        found: set[str] = set()
+        known = current.found.keys() | current.processed
+        receiver = open_receiver(self._client, self._path)
+        try:
+            for fragment, end in (current.target or {}).items():
+                async for page in browse(receiver, first_number_of(fragment), end - 1):
+                    active = (one for one in page if one.state is ServiceBusMessageState.ACTIVE)
+                    found |= {one.session_id or "" for one in active if one.sequence_number not in known}
+        finally:
+            await receiver.close()
+        return sorted(session for session in found if matches(session, self._wanted))
+
     async def _choices(self) -> list[str] | None:
         """Return the ids of the sessions to try, starting behind those of the last round; None = any session."""
         if self._targets is not None:
@@ -281,7 +313,8 @@ class StreamSessions:
     async def _accept(self, current: _Round, wait_s: float) -> bool:
         """Lock the next session and receive from it; return whether there may be a further one."""
         for choice in current.choices:
-            held = await self._lock(choice, wait_s)
+            held = None if choice is None else self._held.get(choice)
+            held = held or await self._lock(choice, wait_s)
             if held is not None:
                 await self._fill(current, held)
             elif choice is not None and self._targets is not None:

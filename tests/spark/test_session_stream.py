@@ -17,11 +17,12 @@ from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, SessionCannotBeLockedError, SessionLockLostError
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient_spark.clients import WorkerClients
 from sbclient_spark.read.browsing import open_receiver
 from sbclient_spark.read.held_sessions import HeldSessions
 from sbclient_spark.read.limits import Budget
-from sbclient_spark.read.sessions import StreamSessions, matches, shared_out
+from sbclient_spark.read.sessions import HeldSession, StreamSessions, matches, shared_out
 from tests.spark.test_stream_reader import HERE, Stream, clients, create, run, send, set_forward
 
 __all__ = ["clients", "set_forward"]
@@ -348,6 +349,27 @@ def test_available_now_receives_what_was_there_and_from_no_later_session(clients
     found += stream.all()
     assert by_session(found) == in_order(30, 3)
     assert left(clients) == 60
+
+
+def test_available_now_leaves_no_session_whose_messages_come_late_or_in_parts(
+    clients: WorkerClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, is_late = HeldSession.receive, True
+
+    async def receive_a_part(held: HeldSession, most: int) -> list[ServiceBusReceivedMessage]:
+        nonlocal is_late
+        if held.session_id == "s1" and is_late:
+            is_late = False
+            return []
+        return await receive(held, min(most, 4))
+
+    monkeypatch.setattr(HeldSession, "receive", receive_a_part)
+    create(clients, requires_session=True)
+    fill(clients, 5, 30)
+    stream = Stream(clients, mode="receive")
+    stream.reader.prepareForTriggerAvailableNow()
+    assert by_session(stream.all()) == in_order(5, 30)
+    assert left(clients) == 0
 
 
 def test_a_long_session_leaves_room_for_the_others(clients: WorkerClients, monkeypatch: pytest.MonkeyPatch) -> None:
