@@ -14,15 +14,10 @@ from sbclient.client.sender import ServiceBusSender
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
-    MessageLockLostError,
-    MessageSizeExceededError,
-    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ScheduleUnavailableError,
-    ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
-    ServiceBusCommunicationError,
     ServiceBusConnectionError,
     ServiceBusError,
     ServiceBusInternalError,
@@ -106,19 +101,6 @@ async def test_send_to_a_failed_over_entity_does_not_wait(pair: MemoryPair, clie
     assert clock.monotonic() == 0.0
     assert len(await diverted(pair)) == 100
     assert client.pair.status().entities[QUEUE].diverted == 100
-
-
-async def test_an_entity_fails_over_without_another_send(pair: MemoryPair, client: ServiceBusClient) -> None:
-    pair.primary.inject(Fault(FaultKind.DOWN))
-    async with client.get_queue_sender(QUEUE) as sender:
-        await fail(sender)
-    armed_at = clock.monotonic()
-    await clock.sleep(59.5)
-    assert state(client) is SUSPECT
-    await clock.sleep(1.0)
-    assert state(client) is FAILED_OVER
-    (engaged,) = [event for event in client.pair.events() if event.name == "failover.engaged"]
-    assert engaged.at_utc.timestamp() - 1_700_000_000.0 == pytest.approx(armed_at + 60.0)
 
 
 async def test_a_later_failure_does_not_move_the_deadline(pair: MemoryPair, client: ServiceBusClient) -> None:
@@ -266,7 +248,7 @@ async def test_a_send_whose_last_attempt_ends_after_the_failover_is_diverted(
 
 
 @pytest.mark.parametrize("interval_s", [60, 3600])
-async def test_the_failover_interval_is_configurable(pair: MemoryPair, interval_s: int) -> None:
+async def test_an_entity_fails_over_after_the_interval_without_another_send(pair: MemoryPair, interval_s: int) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with pair.client(options(failover_interval=interval_s)) as client:
         async with client.get_queue_sender(QUEUE) as sender:
@@ -300,9 +282,6 @@ async def test_divert_while_suspect_diverts_failed_sends(pair: MemoryPair) -> No
     [
         OperationTimeoutError,
         ServiceBusConnectionError,
-        ServiceBusCommunicationError,
-        ServiceBusInternalError,
-        MessagingEntityDisabledError,
         ServiceBusQuotaExceededError,
         ServiceBusServerBusyError,
     ],
@@ -317,17 +296,7 @@ async def test_outage_errors_start_the_failover_deadline(
     assert client.pair.events()[0].facts["error"] == error.__name__
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ServiceBusAuthorizationError,
-        ServiceBusAuthenticationError,
-        MessageSizeExceededError,
-        InvalidOperationError,
-        MessageLockLostError,
-        MessagingEntityNotFoundError,
-    ],
-)
+@pytest.mark.parametrize("error", [InvalidOperationError, MessagingEntityNotFoundError])
 async def test_other_errors_do_not_start_the_failover_deadline(pair: MemoryPair, error: type[ServiceBusError]) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=error))
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
