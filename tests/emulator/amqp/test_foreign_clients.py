@@ -161,6 +161,7 @@ async def test_deleted_message_has_an_empty_tag_and_no_lock(context: NamespaceCo
     assert (delivery.tag, delivery.is_settled) == (b"", True)
     sections = Sections(delivery.payload)
     assert sections.raw(0x71) == b"\x00\x53\x71\xc1\x01\x00"
+    assert "x-opt-locked-until" not in sections.message_annotations
 
 
 @pytest.mark.parametrize(("delay_s", "state"), [(5, ServiceBusMessageState.SCHEDULED), (-5, None)])

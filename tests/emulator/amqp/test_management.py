@@ -106,16 +106,6 @@ async def test_send_and_receive(context: NamespaceContext, path: str) -> None:
         assert await client.settle(delivery, ACCEPTED) == ACCEPTED
 
 
-async def test_batch_send_and_batch_receive(context: NamespaceContext, path: str) -> None:
-    async with connected(context, "") as client:
-        link = await client.sender(target_of(path))
-        messages = [ServiceBusMessage(str(number), partition_key="k") for number in range(5)]
-        assert await client.send(link, *messages) == ACCEPTED
-        receiver = await client.receiver(path, credit=5)
-        got = [(await client.event(DeliveryReceived, receiver)).delivery for _ in range(5)]
-        assert [bytes(EncodedMessage.of(each.payload)).decode() for each in got] == list("01234")
-
-
 async def test_receive_by_sequence_number(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         await put(client, path, ServiceBusMessage("x"))
@@ -149,24 +139,6 @@ async def test_an_unknown_deferred_message_is_not_found(context: NamespaceContex
     async with connected(context, "") as client:
         answer = await client.ask(path, "receive-by-sequence-number", {"sequence-numbers": longs([7])})
         assert answer == (404, "com.microsoft:message-not-found")
-
-
-async def test_repeated_peeks_return_all_messages(context: NamespaceContext, path: str) -> None:
-    async with connected(context, "") as client:
-        assert await client.ask(path, "peek-message", {"from-sequence-number": Long(0)}) == (204, None)
-        await put(client, path, *(ServiceBusMessage(str(number)) for number in range(16)))
-        found, number = [], 0
-        while True:
-            status, body = await client.ask(
-                path, "peek-message", {"from-sequence-number": Long(number), "message-count": Int(16)}
-            )
-            if status == 204:
-                break
-            found += texts(body)
-            last = Sections(body["messages"][-1]["message"])
-            assert "x-opt-locked-until" not in last.message_annotations
-            number = last.message_annotations["x-opt-sequence-number"] + 1
-        assert sorted(found, key=int) == [str(number) for number in range(16)]
 
 
 async def test_peek_shows_a_held_message_without_its_lock(context: NamespaceContext, path: str) -> None:
@@ -210,38 +182,6 @@ async def test_tokens_of_several_fragments_are_refused(context: NamespaceContext
         assert answer == (400, "amqp:not-allowed")
 
 
-def scheduled(client: Client, body: str, in_s: float = 60) -> dict[str, Any]:
-    at = datetime.fromtimestamp(clock.now() + in_s, UTC)
-    message = ServiceBusMessage(body, scheduled_enqueue_time_utc=at, message_id=body)
-    return {"message-id": body, "message": payload_of(message)}
-
-
-async def test_schedule_message(context: NamespaceContext, path: str) -> None:
-    async with connected(context, "") as client:
-        status, body = await client.ask(
-            target_of(path), "schedule-message", {"messages": [scheduled(client, "x", 120)]}
-        )
-        assert status == 200
-        assert len(body["sequence-numbers"]) == 1
-        link = await client.receiver(path, credit=1)
-        began_at = clock.monotonic()
-        delivery = (await client.event(DeliveryReceived, link, within_s=200)).delivery
-        assert clock.monotonic() - began_at == pytest.approx(120, abs=1)
-        assert Sections(delivery.payload).message_annotations["x-opt-scheduled-enqueue-time"]
-
-
-async def test_cancel_scheduled_message(context: NamespaceContext, path: str) -> None:
-    async with connected(context, "") as client:
-        queue = target_of(path)
-        _, body = await client.ask(queue, "schedule-message", {"messages": [scheduled(client, "x")]})
-        request = {"sequence-numbers": longs(body["sequence-numbers"])}
-        assert (await client.ask(queue, "cancel-scheduled-message", request))[0] == 200
-        again = await client.ask(queue, "cancel-scheduled-message", request)
-        assert again == (404, "com.microsoft:message-not-found")
-        with pytest.raises(TimeoutError):
-            await client.event(DeliveryReceived, await client.receiver(path, credit=1), within_s=200)
-
-
 async def test_a_message_without_a_time_cannot_be_scheduled(context: NamespaceContext, path: str) -> None:
     async with connected(context, "") as client:
         messages = [{"message": payload_of(ServiceBusMessage("x"))}]
@@ -251,27 +191,6 @@ async def test_a_message_without_a_time_cannot_be_scheduled(context: NamespaceCo
 
 async def session(client: Client, path: str, session_id: str | None = "a") -> Any:
     return await client.receiver(path, filters={SESSION_FILTER: session_id}, credit=1)
-
-
-async def test_renew_session_lock(context: NamespaceContext, sessions: str) -> None:
-    async with connected(context, "") as client:
-        await session(client, sessions)
-        await asyncio.sleep(50)
-        status, body = await client.ask(sessions, "renew-session-lock", {"session-id": "a"})
-        assert status == 200
-        assert abs(body["expiration"].timestamp() - clock.now() - 60) < 1
-
-
-async def test_set_and_get_session_state(context: NamespaceContext, sessions: str) -> None:
-    async with connected(context, "") as client:
-        await session(client, sessions)
-        assert await client.ask(sessions, "get-session-state", {"session-id": "a"}) == (200, {"session-state": None})
-        request = {"session-id": "a", "session-state": b"\x00state"}
-        assert (await client.ask(sessions, "set-session-state", request))[0] == 200
-        answer = await client.ask(sessions, "get-session-state", {"session-id": "a"})
-        assert answer == (200, {"session-state": b"\x00state"})
-        await client.ask(sessions, "set-session-state", {"session-id": "a", "session-state": None})
-        assert await client.ask(sessions, "get-session-state", {"session-id": "a"}) == (200, {"session-state": None})
 
 
 @pytest.mark.parametrize("operation", ["renew-session-lock", "get-session-state", "set-session-state"])

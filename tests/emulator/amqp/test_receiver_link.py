@@ -111,14 +111,6 @@ async def test_no_more_is_sent_than_there_is_credit(context: NamespaceContext, q
         assert [text(await received(client, link)) for _ in range(3)] == ["2", "3", "4"]
 
 
-async def test_waiting_receiver_gets_later_messages(context: NamespaceContext, queue: str) -> None:
-    async with connected(context, queue) as client:
-        link = await client.receiver(queue, credit=1)
-        await asyncio.sleep(200)
-        await put(context, queue, ServiceBusMessage("late"))
-        assert text(await received(client, link)) == "late"
-
-
 async def test_withdrawn_credit_leaves_the_message_to_others(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         first, second = await client.receiver(queue, credit=1), await client.receiver(queue)
@@ -180,14 +172,6 @@ async def test_a_drain_without_credit_stops_a_waiting_receiver(context: Namespac
         await nothing(client, link)
 
 
-async def test_several_receivers_of_one_queue_each_get_their_own(context: NamespaceContext, queue: str) -> None:
-    async with connected(context, queue) as client:
-        links = [await client.receiver(queue, credit=1) for _ in range(10)]
-        await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(10)))
-        texts = [text(await received(client, link)) for link in links]
-        assert sorted(texts) == [str(number) for number in range(10)]
-
-
 async def test_a_client_that_does_not_read_is_not_sent_everything(context: NamespaceContext, queue: str) -> None:
     body = b"x" * 200_000
     await put(context, queue, *(ServiceBusMessage(body) for _ in range(100)))
@@ -247,25 +231,7 @@ async def test_body_and_application_properties_pass_through_byte_for_byte(
     assert sections.raw_body == body
 
 
-async def test_receive_and_delete_sends_settled_messages(context: NamespaceContext, queue: str) -> None:
-    await put(context, queue, ServiceBusMessage("x"))
-    async with connected(context, queue) as client:
-        link = await client.receiver(queue, credit=1, settle_mode=SETTLED)
-        delivery = await received(client, link)
-        assert delivery.is_settled
-        assert "x-opt-locked-until" not in Sections(delivery.payload).message_annotations
-    assert len(context.host.namespace.queue(queue)) == 0
-
-
 # Settling ------------------------------------------------------------------------------------------------------------
-
-
-async def test_accepted_completes_and_is_confirmed(context: NamespaceContext, queue: str) -> None:
-    await put(context, queue, ServiceBusMessage("x"))
-    async with connected(context, queue) as client:
-        delivery = await received(client, await client.receiver(queue, credit=1))
-        assert await client.settle(delivery, ACCEPTED) == ACCEPTED
-        assert len(context.host.namespace.queue(queue)) == 0
 
 
 async def test_modified_abandons_and_is_confirmed(context: NamespaceContext, queue: str) -> None:
@@ -353,26 +319,6 @@ async def test_a_lost_lock_is_confirmed_as_rejected_with_its_condition(
         assert isinstance(answer, Rejected)
         assert answer.error is not None
         assert answer.error.condition == "com.microsoft:message-lock-lost"
-
-
-async def test_an_expired_lock_counts_as_a_failed_delivery(context: NamespaceContext, queue: str) -> None:
-    await put(context, queue, ServiceBusMessage("x"))
-    async with connected(context, queue) as client:
-        link = await client.receiver(queue, credit=2)
-        first = await received(client, link)
-        again = await received(client, link, within_s=61)
-        assert Sections(again.payload).header.delivery_count == 1
-        assert again.tag != first.tag
-
-
-async def test_a_message_that_is_abandoned_too_often_is_dead_lettered(context: NamespaceContext, queue: str) -> None:
-    await put(context, queue, ServiceBusMessage("x"))
-    async with connected(context, queue) as client:
-        link = await client.receiver(queue, credit=9)
-        for _ in range(3):
-            await client.settle(await received(client, link), ABANDON)
-        dead = await received(client, await client.receiver(f"{queue}/$deadletterqueue", credit=1))
-        assert Sections(dead.payload).application_properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
 
 
 async def test_a_message_in_the_dead_letter_queue_is_not_dead_lettered_again(
