@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     RELEASED,
@@ -34,7 +32,6 @@ from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import Client, condition_of, connected, create
-from tests.payloads import payload_of
 
 
 @pytest.fixture
@@ -84,14 +81,6 @@ async def test_a_connection_is_read_on_after_many_bytes_in_transactions(
                 await client.send(link, ServiceBusMessage(b"x" * 3_000), state=TransactionalState(txn))
             assert await client.discharge(coordinator, txn) == ACCEPTED
     assert stored(context) == 20
-
-
-async def test_a_rollback_stores_nothing(context: NamespaceContext, queue: str) -> None:
-    async with connected(context, queue) as client:
-        coordinator, txn = await begun(client)
-        await client.send(await client.sender(queue), ServiceBusMessage("a"), state=TransactionalState(txn))
-        assert await client.discharge(coordinator, txn, fail=True) == ACCEPTED
-        assert stored(context) == 0
 
 
 async def test_commit_applies_settlements(context: NamespaceContext, queue: str) -> None:
@@ -180,18 +169,6 @@ async def test_pipelined_transfers_belong_to_the_commit_that_follows(context: Na
         assert stored(context) == 50
 
 
-async def test_the_hundred_and_first_operation_is_refused(context: NamespaceContext, queue: str) -> None:
-    async with connected(context, queue) as client:
-        coordinator, txn = await begun(client)
-        link = await client.sender(queue)
-        for _ in range(100):
-            await client.send(link, ServiceBusMessage("x"), state=TransactionalState(txn))
-        refused = await client.send(link, ServiceBusMessage("x"), state=TransactionalState(txn))
-        assert condition_of(refused) == "amqp:not-allowed"
-        assert await client.discharge(coordinator, txn) == ACCEPTED
-        assert stored(context) == 100
-
-
 async def test_after_two_minutes_nothing_is_committed(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         coordinator, txn = await begun(client)
@@ -199,35 +176,6 @@ async def test_after_two_minutes_nothing_is_committed(context: NamespaceContext,
         await asyncio.sleep(121)
         assert condition_of(await client.discharge(coordinator, txn)) == "amqp:transaction:rollback"
         assert stored(context) == 0
-
-
-@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("a", None)])
-async def test_keys_of_a_transaction_on_a_partitioned_queue(
-    context: NamespaceContext, first: str, second: str | None
-) -> None:
-    create(context.host, EntityKind.QUEUE, "p", enable_partitioning=True)
-    async with connected(context, "p") as client:
-        coordinator, txn = await begun(client)
-        link = await client.sender("p")
-        state = TransactionalState(txn)
-        assert await client.send(link, ServiceBusMessage("x", partition_key=first), state=state) == state._replace(
-            outcome=ACCEPTED
-        )
-        refused = await client.send(link, ServiceBusMessage("x", partition_key=second), state=state)
-        assert condition_of(refused) == "amqp:not-allowed"
-        assert await client.discharge(coordinator, txn) == ACCEPTED
-        assert stored(context, "p") == 1
-
-
-async def test_two_entities_in_one_transaction_are_refused(context: NamespaceContext, queue: str) -> None:
-    create(context.host, EntityKind.QUEUE, "other")
-    async with connected(context, queue, "other") as client:
-        link = await client.sender(queue)
-        _, txn = await begun(client)
-        state = TransactionalState(txn)
-        await client.send(link, ServiceBusMessage("x"), state=state)
-        refused = await client.send(await client.sender("other"), ServiceBusMessage("x"), state=state)
-        assert condition_of(refused) == "amqp:not-allowed"
 
 
 async def test_send_by_way_of_another_queue_in_one_transaction(context: NamespaceContext, queue: str) -> None:
@@ -336,36 +284,6 @@ async def test_the_via_key_of_a_partitioned_entity_is_read_from_the_annotation(c
         assert await client.discharge(coordinator, txn) == ACCEPTED
         client.begin()
         assert await received(client, "out")
-
-
-async def test_scheduling_waits_for_the_commit(context: NamespaceContext, queue: str) -> None:
-    async with connected(context, queue) as client:
-        coordinator, txn = await begun(client)
-        at = datetime.fromtimestamp(clock.now() + 60, UTC)
-        payload = payload_of(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
-        request = {"messages": [{"message": payload}]}
-        status, body = await client.ask(queue, "schedule-message", request, state=TransactionalState(txn))
-        assert status == 200
-        assert len(body["sequence-numbers"]) == 1
-        assert stored(context) == 0
-        await client.discharge(coordinator, txn)
-        assert stored(context) == 1
-
-
-@pytest.mark.parametrize(("is_partitioned", "status"), [(False, 200), (True, 400)])
-async def test_rules_change_in_a_transaction_on_plain_topics_only(
-    context: NamespaceContext, is_partitioned: bool, status: int
-) -> None:
-    create(context.host, EntityKind.TOPIC, "t", enable_partitioning=is_partitioned)
-    create(context.host, EntityKind.SUBSCRIPTION, "t", "s")
-    path = "t/Subscriptions/s"
-    async with connected(context, "") as client:
-        coordinator, txn = await begun(client)
-        request = {"rule-name": "r", "rule-description": {"sql-filter": {"expression": "1=1"}}}
-        assert (await client.ask(path, "add-rule", request, state=TransactionalState(txn)))[0] == status
-        await client.discharge(coordinator, txn)
-        _, body = await client.ask(path, "enumerate-rules", {})
-        assert len(body["rules"]) == (2 if status == 200 else 1)
 
 
 async def test_other_requests_are_refused_in_a_transaction(context: NamespaceContext, queue: str) -> None:
