@@ -164,14 +164,6 @@ async def test_a_cancelled_receive_loses_no_message(pair: MemoryPair, client: Se
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_unused_prefetched_messages_are_released(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await send(client, *"abc")
-    async with client.get_queue_receiver(QUEUE, prefetch_count=10) as receiver:
-        (message,) = await receiver.receive_messages()
-        await receiver.complete_message(message)
-    assert texts(await taken(pair)) == ["b", "c"]
-
-
 @pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
 async def test_received_pings_are_completed_and_skipped(
     pair: MemoryPair, client: ServiceBusClient, mode: ServiceBusReceiveMode, monkeypatch: pytest.MonkeyPatch

@@ -83,13 +83,6 @@ async def test_operation_after_expiry_is_rejected_without_effect(world: World, o
 
 
 class TestExpiry:
-    async def test_detaches_a_sender(self, world: World) -> None:
-        async with connected(world.context) as client:
-            await put(client, QUEUE)
-            link = await sender(client, QUEUE)
-            await asyncio.sleep(LIFE_S + 0.1)
-            assert await ended(client, link) == ENDED
-
     async def test_detaches_a_waiting_receiver_without_further_messages(self, world: World) -> None:
         async with connected(world.context) as client, connected(world.context) as other:
             await put(client, "other")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -26,8 +25,6 @@ from sbclient.emulator.amqp import management
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import (
-    AccessRights,
-    AuthorizationRule,
     CorrelationRuleFilter,
     EntityKind,
     FalseRuleFilter,
@@ -36,8 +33,7 @@ from sbclient.entities import (
 )
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.shared_access_signature import sign
-from tests.emulator.amqp.client import HOST, Client, connected, create
+from tests.emulator.amqp.client import Client, connected, create
 from tests.payloads import payload_of
 
 DEFER = Modified(True, True)
@@ -469,36 +465,6 @@ async def test_an_invalid_message_is_rejected_on_the_request_link(context: Names
         assert outcome.error is not None
         assert outcome.error.condition == "amqp:decode-error"
         assert (await client.ask("q", "peek-message", {}))[0] == 204
-
-
-def rights() -> Iterator[tuple[str, str, dict[str, Any], tuple[str, ...]]]:
-    yield "q", "peek-message", {}, ("Listen",)
-    yield "q", "batch-delete-messages", {"message-count": 1}, ("Listen",)
-    yield "q", "cancel-scheduled-message", {"sequence-numbers": longs([1])}, ("Send",)
-    yield SUBSCRIPTION, "remove-rule", {"rule-name": "x"}, ("Listen",)
-    yield SUBSCRIPTION, "enumerate-rules", {}, ("Listen",)
-
-
-@pytest.mark.parametrize(("path", "operation", "body", "allowed"), list(rights()))
-@pytest.mark.parametrize("right", ["Send", "Listen"])
-async def test_each_operation_needs_its_right(
-    context: NamespaceContext,
-    host: BrokerHost,
-    path: str,
-    operation: str,
-    body: dict[str, Any],
-    allowed: tuple[str, ...],
-    right: str,
-) -> None:
-    rule = AuthorizationRule(key_name="k", rights=[AccessRights(right)], primary_key="secret")
-    create(host, EntityKind.QUEUE, "q", authorization_rules=[rule])
-    create(host, EntityKind.TOPIC, "t", authorization_rules=[rule])
-    create(host, EntityKind.SUBSCRIPTION, "t", "s")
-    async with connected(context) as client:
-        token = sign(f"{HOST}/{target_of(path)}", "k", "secret", clock.now() + 60)
-        assert await client.put_token(target_of(path), token) == 202
-        _, answer = await client.ask(path, operation, body)
-        assert (answer == "amqp:unauthorized-access") is (right not in allowed)
 
 
 async def test_a_hanging_request_is_answered_within_the_timeout_of_the_client(

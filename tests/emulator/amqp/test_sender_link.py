@@ -25,7 +25,6 @@ from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import EntityKind, EntityStatus
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import HOST, Client, condition_of, connected, create
 from tests.payloads import batch_of, payload_of, size_of
 
@@ -203,49 +202,6 @@ async def test_a_link_to_a_target_that_accepts_no_messages_is_rejected(
         assert await client.refusal(link) == condition
 
 
-async def test_without_the_right_to_send_the_link_is_refused(context: NamespaceContext, host: BrokerHost) -> None:
-    create(host, EntityKind.QUEUE, "q")
-    create(host, EntityKind.QUEUE, "other")
-    async with connected(context, "other") as client:
-        assert await client.refusal(await client.sender("q")) == "amqp:unauthorized-access"
-
-
-async def test_the_link_is_detached_when_its_token_ends(context: NamespaceContext, host: BrokerHost) -> None:
-    create(host, EntityKind.QUEUE, "q")
-    create(host, EntityKind.QUEUE, "other")
-    async with connected(context, "other") as client:
-        assert await client.put_token("q", lives_s=30) == 202
-        link, other = await client.sender("q"), await client.sender("other")
-        began_at = clock.monotonic()
-        detached = await client.event(LinkDetached, link, within_s=60)
-        assert detached.error is not None
-        assert detached.error.condition == "amqp:link:detach-forced"
-        assert 29 <= clock.monotonic() - began_at <= 31
-        assert await client.send(other, ServiceBusMessage("still")) == ACCEPTED
-
-
-async def test_a_renewed_token_keeps_the_link(context: NamespaceContext, host: BrokerHost) -> None:
-    create(host, EntityKind.QUEUE, "q")
-    async with connected(context) as client:
-        await client.put_token("q", lives_s=30)
-        link = await client.sender("q")
-        await asyncio.sleep(20)
-        await client.put_token("q", lives_s=300)
-        await asyncio.sleep(60)
-        assert await client.send(link, ServiceBusMessage("x")) == ACCEPTED
-
-
-async def test_a_token_signed_with_a_key_of_another_entity_grants_nothing(
-    context: NamespaceContext, host: BrokerHost
-) -> None:
-    create(host, EntityKind.QUEUE, "q1")
-    create(host, EntityKind.QUEUE, "q10")
-    async with connected(context) as client:
-        token = sign(f"{HOST}/q1", "RootManageSharedAccessKey", "SAS_KEY_VALUE", clock.now() + 60)
-        assert await client.put_token("q10", token) == 401
-        assert await client.refusal(await client.sender("q10")) == "amqp:unauthorized-access"
-
-
 # Faults --------------------------------------------------------------------------------------------------------------
 
 
@@ -344,16 +300,6 @@ async def test_messages_sent_by_way_of_a_queue_arrive_at_their_destination(
     )
     assert bytes(entry.content).decode() == "x"
     assert stored(host, "via") == 0
-
-
-async def test_sending_by_way_of_a_queue_needs_the_right_at_the_destination_too(
-    context: NamespaceContext, host: BrokerHost
-) -> None:
-    create(host, EntityKind.QUEUE, "via")
-    create(host, EntityKind.QUEUE, "q")
-    async with connected(context, "via") as client:
-        link = await via(client, "via", "q")
-        assert await client.refusal(link) == "amqp:unauthorized-access"
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
