@@ -9,15 +9,43 @@ import { rowOf } from "./store.js";
 const head = (word, className = null) => h("th", { scope: "col", class: className }, word);
 
 /** The subscriptions; its `update(detail)` shows them. */
-export function subscriptionList(namespace, topic) {
+export const subscriptionList = (namespace, topic) =>
+  list({
+    className: "subscriptions",
+    caption: `Subscriptions of ${topic}`,
+    heads: [head("subscription"), head("active", "number"), head("dead-lettered", "number"), head("rules")],
+    create: ["New subscription…", () => openCreate(namespace, "subscription", [topic])],
+    none: "No subscriptions: the topic drops every message.",
+    partsOf: ({ subscriptions }) => subscriptions,
+    keyOf: (each) => each.path,
+    make: (each) => subscription(namespace, each),
+    show: (row, each) => showSubscription(row, rowOf(namespace, each.path), each.rules),
+  });
+
+/** The rules; its `update(detail)` shows them. */
+export function ruleList(namespace, path) {
+  const [topic, , name] = splitPath(path);
+  return list({
+    className: "rules",
+    caption: `Rules of ${path}`,
+    heads: [head("rule"), head("accepts"), head("then"), h("td")],
+    create: ["New rule…", () => openCreate(namespace, "rule", [topic, name])],
+    none: "No rules: the subscription accepts no message.",
+    note: "A message is accepted if a rule matches; each matching action adds a copy.",
+    partsOf: ({ rules }) => rules,
+    keyOf: (each) => JSON.stringify(each),
+    make: (each) => rule(namespace, path, each),
+  });
+}
+
+/** A table of the parts of an entity, with a button that creates one. */
+function list({ className, caption, heads, create: [word, onclick], none, note, partsOf, keyOf, make, show }) {
   const body = h("tbody");
-  const empty = h("p", { class: "empty" }, "No subscriptions: the topic drops every message.");
-  const create = () => openCreate(namespace, "subscription", [topic]);
-  const heads = [head("subscription"), head("active", "number"), head("dead-lettered", "number"), head("rules")];
+  const empty = h("p", { class: "empty" }, none);
   const table = h(
     "table",
-    { class: "subscriptions" },
-    h("caption", { class: "hearable" }, `Subscriptions of ${topic}`),
+    { class: className },
+    h("caption", { class: "hearable" }, caption),
     h("thead", {}, h("tr", {}, ...heads)),
     body,
   );
@@ -25,21 +53,16 @@ export function subscriptionList(namespace, topic) {
     element: h(
       "div",
       {},
-      h("div", { class: "toolbar" }, h("button", { type: "button", onclick: create }, "New subscription…")),
+      h("div", { class: "toolbar" }, h("button", { type: "button", onclick }, word)),
       h("div", { class: "scroll" }, table),
       empty,
+      note ? h("p", { class: "note" }, note) : null,
     ),
-    update({ subscriptions }) {
-      const listed = subscriptions ?? [];
-      table.hidden = !listed.length;
-      empty.hidden = listed.length > 0;
-      keyed(
-        body,
-        listed,
-        (each) => each.path,
-        (each) => subscription(namespace, each),
-        (row, each) => showSubscription(row, rowOf(namespace, each.path), each.rules),
-      );
+    update(detail) {
+      const parts = partsOf(detail) ?? [];
+      table.hidden = !parts.length;
+      empty.hidden = parts.length > 0;
+      keyed(body, parts, keyOf, make, show);
     },
   };
 }
@@ -66,42 +89,6 @@ function showSubscription(element, row, rules) {
 /** A filter and its action. */
 function filterOf({ filter, action }) {
   return [h("code", {}, visible(filter)), ...(action ? [", then ", h("code", {}, visible(action))] : [])];
-}
-
-/** The rules; its `update(detail)` shows them. */
-export function ruleList(namespace, path) {
-  const body = h("tbody");
-  const [topic, , name] = splitPath(path);
-  const create = () => openCreate(namespace, "rule", [topic, name]);
-  const empty = h("p", { class: "empty" }, "No rules: the subscription accepts no message.");
-  const table = h(
-    "table",
-    { class: "rules" },
-    h("caption", { class: "hearable" }, `Rules of ${path}`),
-    h("thead", {}, h("tr", {}, head("rule"), head("accepts"), head("then"), h("td"))),
-    body,
-  );
-  return {
-    element: h(
-      "div",
-      {},
-      h("div", { class: "toolbar" }, h("button", { type: "button", onclick: create }, "New rule…")),
-      h("div", { class: "scroll" }, table),
-      empty,
-      h("p", { class: "note" }, "A message is accepted if a rule matches; each matching action adds a copy."),
-    ),
-    update({ rules }) {
-      const listed = rules ?? [];
-      table.hidden = !listed.length;
-      empty.hidden = listed.length > 0;
-      keyed(
-        body,
-        listed,
-        (each) => JSON.stringify(each),
-        (each) => rule(namespace, path, each),
-      );
-    },
-  };
 }
 
 function rule(namespace, path, { name, filter, action }) {
