@@ -62,6 +62,34 @@ export function openWindow(title, className, ...content) {
   return element;
 }
 
+/** Open a dialog with a form, which closes when the async function `work` succeeds, and else shows its error. */
+export function openForm(title, className, parts, action, work) {
+  const refusal = h("p", { class: "refusal", role: "alert", hidden: true });
+  const button = h("button", { class: "primary" }, action);
+  const submit = async (event) => {
+    event.preventDefault();
+    refusal.hidden = button.disabled = true;
+    try {
+      await work();
+      element.close();
+    } catch (error) {
+      refusal.hidden = false;
+      write(refusal, error.message);
+      refusal.scrollIntoView({ block: "nearest" });
+    } finally {
+      button.disabled = false;
+    }
+  };
+  const cancel = h("button", { type: "button", onclick: () => element.close() }, "Cancel");
+  const buttons = h("div", { class: "buttons" }, cancel, button);
+  const element = openWindow(title, className, h("form", { onsubmit: submit }, ...parts, refusal, buttons));
+}
+
+/** An input of a form with its label. */
+export function field(label, input) {
+  return h("div", { class: "field" }, h("label", { for: input.id }, label), input);
+}
+
 /**
  * Confirm an action that cannot be undone; resolves to true if the user confirms.
  *
@@ -157,11 +185,4 @@ export function openHelp(shortcuts, isOn, turn) {
       "under /$control, see docs/page.md.",
     ),
   );
-}
-
-/** Show an error in a form. */
-export function refuseIn(place, error) {
-  place.hidden = !error;
-  write(place, error?.message ?? "");
-  if (error) place.scrollIntoView({ block: "nearest" });
 }

@@ -1,7 +1,7 @@
 /** Create, change and delete queues, topics, subscriptions and rules, with the settings of `sbclient admin --set`. */
 
 import { ask } from "./api.js";
-import { attempt, confirmed, notify, openWindow, refuseIn } from "./dialogs.js";
+import { attempt, confirmed, field, notify, openForm } from "./dialogs.js";
 import { h } from "./dom.js";
 
 const [QUEUE, TOPIC, SUBSCRIPTION] = ["queue", "topic", "subscription"];
@@ -37,14 +37,14 @@ const CORRELATION = [
   ["content_type", "Content type"],
 ];
 const PROPERTY = "property.";
+const FORM = "entity-form";
 
 /** Open the form of a new entity; `parents` are the names above it. `created(names)` is called after success. */
 export function openCreate(namespace, kind, parents, created) {
   const name = h("input", { id: "entity-name", required: true, autocomplete: "off", spellcheck: "false" });
   const fields = kind === "rule" ? ruleFields({ sql: "", action: "" }) : settingFields(kind, null);
-  const top = h("div", { class: "field" }, h("label", { for: "entity-name" }, "Name"), name);
   const above = parents.length ? ` of ${parents.at(-1)}` : "";
-  openForm(`New ${kind}${above}`, [top, ...fields.elements], "Create", async () => {
+  openForm(`New ${kind}${above}`, FORM, [field("Name", name), ...fields.elements], "Create", async () => {
     const names = [...parents, name.value.trim()];
     await ask("POST", "entities", { namespace }, { kind, names, settings: fields.read() });
     notify(`Created ${kind} ${names.at(-1)}.`);
@@ -60,7 +60,7 @@ export async function openChange(namespace, entity, rule = null) {
   if (!found) return;
   const { kind, settings: before } = found;
   const fields = kind === "rule" ? ruleFields(before) : settingFields(kind, found);
-  openForm(`Change ${kind} ${found.names.at(-1)}`, fields.elements, "Change", async () => {
+  openForm(`Change ${kind} ${found.names.at(-1)}`, FORM, fields.elements, "Change", async () => {
     const read = fields.read();
     const changed = Object.entries(read).filter(([name, text]) => text !== before[name]);
     const isSame = kind === "rule" ? JSON.stringify(read) === JSON.stringify(before) : !changed.length;
@@ -80,27 +80,6 @@ export async function deleteEntity(namespace, entity, explanation, rule = null) 
   return Boolean(done);
 }
 
-function openForm(title, parts, action, work) {
-  const refusal = h("p", { class: "refusal", role: "alert", hidden: true });
-  const button = h("button", { class: "primary" }, action);
-  const submit = async (event) => {
-    event.preventDefault();
-    refuseIn(refusal, null);
-    button.disabled = true;
-    try {
-      await work();
-      element.close();
-    } catch (error) {
-      refuseIn(refusal, error);
-    } finally {
-      button.disabled = false;
-    }
-  };
-  const cancel = h("button", { type: "button", onclick: () => element.close() }, "Cancel");
-  const buttons = h("div", { class: "buttons" }, cancel, button);
-  const element = openWindow(title, "entity-form", h("form", { onsubmit: submit }, ...parts, refusal, buttons));
-}
-
 /** The fields of the settings of a kind; `found` is an existing entity, null for a new one. */
 function settingFields(kind, found) {
   const fields = SETTINGS.filter((each) => each.kinds.includes(kind)).map((each) => ({ ...each, input: input(each) }));
@@ -117,8 +96,8 @@ function settingFields(kind, found) {
   }
   const checks = fields.filter((each) => each.isCheck);
   const others = fields.filter((each) => !each.isCheck);
-  const label = ({ input: field, label: text }) =>
-    h("label", { for: field.id }, text, field.disabled ? h("span", { class: "muted" }, " (fixed at creation)") : null);
+  const label = ({ input: { id, disabled }, label: text }) =>
+    h("label", { for: id }, text, disabled ? h("span", { class: "muted" }, " (fixed at creation)") : null);
   return {
     elements: [
       h("div", { class: "checks" }, ...checks.map((each) => h("p", { class: "check" }, each.input, label(each)))),
@@ -127,9 +106,9 @@ function settingFields(kind, found) {
     ],
     read() {
       const settings = {};
-      for (const { name, isCheck, input: field } of fields) {
-        if (field.disabled) continue;
-        const text = isCheck ? String(field.checked) : field.value.trim();
+      for (const { name, isCheck, input: element } of fields) {
+        if (element.disabled) continue;
+        const text = isCheck ? String(element.checked) : element.value.trim();
         if (found || text) settings[name] = text;
       }
       return settings;
@@ -157,18 +136,17 @@ function ruleFields(settings) {
     h("option", { value: "correlation" }, "equal properties (correlation)"),
   );
   kind.value = "sql" in settings ? "sql" : "correlation";
-  const labelled = (id, label, field) => h("div", { class: "field" }, h("label", { for: id }, label), field);
   const asSql = h(
     "div",
     {},
-    labelled("rule-sql", "SQL expression", sql),
+    field("SQL expression", sql),
     h("p", { class: "note" }, "For example price < 10 AND sys.Label = 'new'; 1=1 accepts every message."),
   );
   const asCorrelation = h(
     "div",
     {},
-    h("div", { class: "grid" }, ...fields.map((each) => labelled(each.input.id, each.label, each.input))),
-    labelled("rule-properties", "Application properties, one in a line: country=IE, or price:=5 for JSON", list),
+    h("div", { class: "grid" }, ...fields.map((each) => field(each.label, each.input))),
+    field("Application properties, one in a line: country=IE, or price:=5 for JSON", list),
   );
   show();
 
@@ -178,10 +156,10 @@ function ruleFields(settings) {
   }
   return {
     elements: [
-      labelled("rule-kind", "Accepts messages by", kind),
+      field("Accepts messages by", kind),
       asSql,
       asCorrelation,
-      labelled("rule-action", "Then changes them by (optional), such as SET class = 'cheap'", action),
+      field("Then changes them by (optional), such as SET class = 'cheap'", action),
     ],
     read() {
       const said = { action: action.value.trim() };

@@ -1,7 +1,7 @@
 /** Send a message as a client does: faults, full queues and wrong keys apply. */
 
 import { ask } from "./api.js";
-import { openWindow, refuseIn, notify } from "./dialogs.js";
+import { field, notify, openForm } from "./dialogs.js";
 import { h } from "./dom.js";
 import { now, plural } from "./format.js";
 import { rowOf } from "./store.js";
@@ -41,33 +41,21 @@ export function openSend(namespace, path, changed) {
   const delay = number("send-delay", 0, before.delay ?? "", "none");
   const timeToLive = number("send-life", 0, before.timeToLive ?? "", "that of the entity");
   const properties = h("div", { class: "property-rows" });
-  const refusal = h("p", { class: "refusal", role: "alert", hidden: true });
-  const button = h("button", { class: "primary" }, "Send");
   for (const [name, value] of Object.entries(before.application_properties ?? {}))
     properties.append(propertyRow(name, value));
 
-  const submit = async (event) => {
-    event.preventDefault();
-    refuseIn(refusal, null);
-    button.disabled = true;
-    try {
-      const said = read();
-      const done = await ask("POST", "messages", { namespace, entity: path }, said);
-      const times = { delay: delay.value, timeToLive: timeToLive.value };
-      remembered.set(`${namespace}/${path}`, { ...said, message_id: undefined, ...times });
-      element.close();
-      notify(`Sent ${plural(done.sent, "message")} to ${path}.`);
-      changed();
-    } catch (error) {
-      refuseIn(refusal, error);
-    } finally {
-      button.disabled = false;
-    }
+  const send = async () => {
+    const said = read();
+    const done = await ask("POST", "messages", { namespace, entity: path }, said);
+    const times = { delay: delay.value, timeToLive: timeToLive.value };
+    remembered.set(`${namespace}/${path}`, { ...said, message_id: undefined, ...times });
+    notify(`Sent ${plural(done.sent, "message")} to ${path}.`);
+    changed();
   };
 
   function read() {
     const said = { body: body.value, application_properties: propertiesIn(properties) };
-    for (const [name, field] of fields) if (field.value) said[name] = field.value;
+    for (const [name, input] of fields) if (input.value) said[name] = input.value;
     if (Number(copies.value) > 1) said.copies = Number(copies.value);
     if (delay.value) said.scheduled_enqueue_time_utc = new Date((now() + Number(delay.value)) * 1000).toISOString();
     if (timeToLive.value) said.time_to_live = `${timeToLive.value} s`;
@@ -75,54 +63,42 @@ export function openSend(namespace, path, changed) {
   }
 
   const keys = ["session_id", "partition_key"];
-  const labelled = ([name, word]) =>
-    h("div", { class: "field" }, h("label", { for: `send-${name}` }, word), fields.get(name));
-  const element = openWindow(
-    `Send to ${path}`,
-    "send",
+  const labelled = ([name, word]) => field(word, fields.get(name));
+  const parts = [
+    h("label", { for: "send-body" }, "Body"),
+    body,
     h(
-      "form",
-      { onsubmit: submit, novalidate: false },
-      h("label", { for: "send-body" }, "Body"),
-      body,
+      "div",
+      { class: "grid" },
+      ...TEXTS.filter(([name]) => keys.includes(name)).map(labelled),
+      field("How many", copies),
+      field("Delay in seconds", delay),
+    ),
+    h(
+      "details",
+      { open: properties.children.length > 0 },
+      h("summary", {}, "More properties"),
       h(
         "div",
         { class: "grid" },
-        ...TEXTS.filter(([name]) => keys.includes(name)).map(labelled),
-        field("send-copies", "How many", copies),
-        field("send-delay", "Delay in seconds", delay),
+        ...TEXTS.filter(([name]) => !keys.includes(name)).map(labelled),
+        field("Time to live in seconds", timeToLive),
       ),
+      h("h3", {}, "Application properties"),
+      properties,
       h(
-        "details",
-        { open: properties.children.length > 0 },
-        h("summary", {}, "More properties"),
-        h(
-          "div",
-          { class: "grid" },
-          ...TEXTS.filter(([name]) => !keys.includes(name)).map(labelled),
-          field("send-life", "Time to live in seconds", timeToLive),
-        ),
-        h("h3", {}, "Application properties"),
-        properties,
-        h(
-          "button",
-          { type: "button", class: "quiet", onclick: () => properties.append(propertyRow("", "")) },
-          "Add a property",
-        ),
+        "button",
+        { type: "button", class: "quiet", onclick: () => properties.append(propertyRow("", "")) },
+        "Add a property",
       ),
-      refusal,
-      h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => element.close() }, "Cancel"), button),
     ),
-  );
+  ];
+  openForm(`Send to ${path}`, "send", parts, "Send", send);
   body.focus();
 }
 
 function number(id, min, value, hint = null) {
   return h("input", { id, type: "number", min, step: "any", value: String(value), placeholder: hint });
-}
-
-function field(id, word, input) {
-  return h("div", { class: "field" }, h("label", { for: id }, word), input);
 }
 
 function propertyRow(name, value) {
