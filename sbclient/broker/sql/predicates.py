@@ -34,31 +34,15 @@ def predicate(node: Node, binding: Binding) -> Test:
     return _PREDICATES[type(node)](node, binding)
 
 
-def _or(node: Or, binding: Binding) -> Test:
-    terms = [predicate(term, binding) for term in node.terms]
+def _connected(node: Or | And, binding: Binding) -> Test:
+    terms, decisive = [predicate(term, binding) for term in node.terms], isinstance(node, Or)
 
     def test(scope: Scope) -> Truth:
-        result: Truth = False
+        result: Truth = not decisive
         for term in terms:
             truth = term(scope)
-            if truth:
-                return True
-            if truth is None:
-                result = None
-        return result
-
-    return test
-
-
-def _and(node: And, binding: Binding) -> Test:
-    terms = [predicate(term, binding) for term in node.terms]
-
-    def test(scope: Scope) -> Truth:
-        result: Truth = True
-        for term in terms:
-            truth = term(scope)
-            if truth is False:
-                return False
+            if truth is decisive:
+                return truth
             if truth is None:
                 result = None
         return result
@@ -180,8 +164,8 @@ def _exists(node: Exists, binding: Binding) -> Test:
 
 
 _PREDICATES: Final[dict[type[Node], Callable[[Any, Binding], Test]]] = {
-    Or: _or,
-    And: _and,
+    Or: _connected,
+    And: _connected,
     Not: _not,
     Comparison: _comparison,
     Like: _like,
