@@ -78,17 +78,7 @@ REPORT_SCHEMA: Final = ", ".join(
 """The columns of a `TaskReport` in a DataFrame, in the order of its fields."""
 
 _SUMS: Final = [
-    "rows",
-    "sent",
-    "bytes",
-    "batches",
-    "diverted",
-    "retried",
-    "throttled",
-    "row_errors",
-    "in_doubt",
-    "failovers",
-    "recoveries",
+    one.name for one in fields(TaskReport) if one.type == "int" and one.name not in ("partition", "attempt")
 ]
 
 

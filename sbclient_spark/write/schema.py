@@ -34,21 +34,14 @@ from pyspark.sql.types import (
 )
 
 from sbclient.errors import InvalidOperationError
+from sbclient.formats.message_json import TEXTS
 from sbclient_spark.options import Destination
 from sbclient_spark.read.columns import READ_ONLY
 from sbclient_spark.write.message_ids import MessageIdPlan, choose_plan
 from sbclient_spark.write.options import WriteOptions
 
 ATTRIBUTES: Final = {
-    "message_id": "message_id",
-    "session_id": "session_id",
-    "partition_key": "partition_key",
-    "correlation_id": "correlation_id",
-    "subject": "subject",
-    "content_type": "content_type",
-    "reply_to": "reply_to",
-    "reply_to_session_id": "reply_to_session_id",
-    "to": "to",
+    **{name: name for name in TEXTS},
     "time_to_live": "time_to_live",
     "scheduled_enqueue_time": "scheduled_enqueue_time_utc",
 }
