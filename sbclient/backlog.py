@@ -8,6 +8,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Iterable,
     Iterator,
     Sequence,
 )
@@ -101,6 +102,16 @@ class BacklogQueueView(DestinationView):
         place = UNKNOWN_DESTINATION if path is None else path
         self.add(seen)
         self.by_destination.setdefault(place, DestinationView()).add(seen)
+
+
+def together(views: Iterable[BacklogQueueView]) -> BacklogQueueView:
+    """Return the counts of several queues, in total and for each entity."""
+    total = BacklogQueueView("")
+    for view in views:
+        total.add(view)
+        for path, part in view.by_destination.items():
+            total.by_destination.setdefault(path, DestinationView()).add(part)
+    return total
 
 
 class Backlog:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from sbclient.backlog import BacklogQueueView, DestinationView
+from sbclient.backlog import BacklogQueueView, DestinationView, together
 from sbclient.cli.common import cell, make_console, print_json
 from sbclient.cli.table import table
 
@@ -39,11 +39,7 @@ class DrainEstimate:
             at: the monotonic time of the survey.
             now: the same time in seconds since 1970.
         """
-        total, destinations = DestinationView(), dict[str, DestinationView]()
-        for view in views:
-            total.add(view)
-            for path, part in view.by_destination.items():
-                destinations.setdefault(path, DestinationView()).add(part)
+        total = together(views)
         self._depths.append((at, total.depth))
         (began_at, before), (_, after) = self._depths[0], self._depths[-1]
         rate = (before - after) / (at - began_at) if at > began_at else None
@@ -53,7 +49,7 @@ class DrainEstimate:
             "drained_per_second": None if rate is None else round(rate, 1),
             "cause": None,
             "seconds_to_drain": 0 if not after else round(after / rate) if rate and rate > 0 else None,
-            "destinations": {path: _numbers(part, now) for path, part in sorted(destinations.items())},
+            "destinations": {path: _numbers(part, now) for path, part in sorted(total.by_destination.items())},
             "queues": [
                 {"queue": view.queue, "is_present": view.is_present, "is_complete": view.is_complete}
                 | _numbers(view, now)

@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, build_opener
 
 from sbclient import clock
-from sbclient.backlog import Backlog, BacklogQueueView, DestinationView
+from sbclient.backlog import Backlog, BacklogQueueView, DestinationView, together
 from sbclient.client.client import ServiceBusClient
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import (
@@ -174,11 +174,11 @@ class Doctor:
         backlog = Backlog(self._pair)
         try:
             views = await backlog.survey(limit=LOOKED_AT)
-            before, has_moved = _total(views), None
+            before, has_moved = together(views), None
             if before.depth and sample_s:
                 await clock.sleep(sample_s)
                 views = await backlog.survey(limit=LOOKED_AT)
-                has_moved = _total(views).depth < before.depth
+                has_moved = together(views).depth < before.depth
         except ServiceBusError:  # the checks of the secondary find the same error
             views, has_moved = [], None
         return await self.explain(views, has_moved=has_moved)
@@ -190,8 +190,8 @@ class Doctor:
             views: of a survey; empty if the backlog cannot be read.
             has_moved: whether messages left the backlog lately; None = unknown.
         """
-        total = _total(views)
-        paths = list(dict.fromkeys(path for view in views for path in view.destinations))
+        total = together(views)
+        paths = list(total.destinations)
         primary, secondary, worker, skew = await asyncio.gather(
             self._primary(paths), self._secondary(), self._ask_worker(), self._skew()
         )
@@ -414,10 +414,7 @@ class Doctor:
 
     async def _destinations(self, views: Sequence[BacklogQueueView], worker: _Worker | None) -> list[Finding]:
         """Return which destinations reject messages, and why."""
-        destinations: dict[str, DestinationView] = {}
-        for view in views:
-            for path, part in view.by_destination.items():
-                destinations.setdefault(path, DestinationView()).add(part)
+        destinations = together(views).by_destination
         waiting = {path: part for path, part in destinations.items() if part.depth}
         answers = await destination_answers(self._pair, list(waiting)[:PROBED])
         refusing = worker.refusing if worker is not None else {}
@@ -551,13 +548,6 @@ def _short(error: ServiceBusError) -> str:
     if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
         return "the key lacks the right Manage"
     return f"{type(error).__name__}: {error.message}"
-
-
-def _total(views: Sequence[BacklogQueueView]) -> DestinationView:
-    total = DestinationView()
-    for view in views:
-        total.add(view)
-    return total
 
 
 def _queues_found(views: Sequence[BacklogQueueView], namespace: str) -> list[Finding]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sbclient.backlog import Backlog, BacklogQueueView
+from sbclient.backlog import Backlog, BacklogQueueView, together
 from sbclient.client.client import ServiceBusClient
 from sbclient.worker.inspection import ACCEPTS, PROBED, check_primary, check_queues, destination_answers
 
@@ -33,20 +32,18 @@ class DryRun:
     @property
     def would_move(self) -> int:
         """Number of messages that would be forwarded now."""
-        return sum(number for path, number in self._counted().items() if self.answers.get(path, ACCEPTS) == ACCEPTS)
+        counts = together(self.queues).destinations
+        return sum(number for path, number in counts.items() if self.answers.get(path, ACCEPTS) == ACCEPTS)
 
     @property
     def would_stay(self) -> int:
         """Number of messages that would stay: their destination refuses, or is not known."""
-        return self._counted().total() - self.would_move
+        return together(self.queues).destinations.total() - self.would_move
 
     @property
     def is_complete(self) -> bool:
         """Whether every message would be forwarded and every queue exists."""
         return not self.would_stay and all(view.is_present for view in self.queues)
-
-    def _counted(self) -> Counter[str]:
-        return sum((Counter(view.destinations) for view in self.queues), Counter[str]())
 
     def content(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -80,7 +77,7 @@ class DryRun:
             more = "" if view.is_complete else " or more"
             dead = f", {view.dead_letters.total():,} dead-lettered" if view.dead_letters else ""
             lines.append(f"{view.queue}  {view.waiting:,} waiting, {view.parked:,} parked{dead}{more}")
-            lines += [f"    {number:,} for {path}" for path, number in Counter(view.destinations).most_common()]
+            lines += [f"    {number:,} for {path}" for path, number in view.destinations.most_common()]
         lines += [f"{path}  {answer}" for path, answer in self.answers.items()]
         lines.append(f"would move {self.would_move:,}, would leave {self.would_stay:,}; nothing was moved")
         return lines
