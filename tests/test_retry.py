@@ -103,9 +103,10 @@ async def test_the_callers_own_mistakes_are_never_tried_again() -> None:
 
 async def test_a_mistake_found_by_a_retry_is_not_tried_again() -> None:
     service = Service([ServiceBusConnectionError("gone"), InvalidOperationError("no")])
-    with pytest.raises(InvalidOperationError):
+    with pytest.raises(InvalidOperationError) as caught:
         await policy().run(service, deadline=60.0)
     assert len(service.asked_at) == 2
+    assert caught.value.is_in_doubt, "the first try may have succeeded"
 
 
 async def test_no_retries_where_the_options_say_none() -> None:
@@ -153,8 +154,9 @@ async def test_lasting_busy_is_raised_as_such_inside_the_timeout() -> None:
 
 async def test_a_last_try_too_short_for_an_answer_leaves_busy_the_verdict() -> None:
     service = Service([ServiceBusServerBusyError("busy"), 1000.0])
-    with pytest.raises(ServiceBusServerBusyError):
+    with pytest.raises(ServiceBusServerBusyError) as caught:
         await policy().run(service, deadline=15.0)
+    assert caught.value.is_in_doubt
 
 
 async def test_a_full_try_without_an_answer_is_a_timeout_though_it_was_busy_before() -> None:
