@@ -115,3 +115,11 @@ def test_causes_are_a_copy_and_may_be_absent() -> None:
     causes.clear()
     assert list(error.causes) == ["q"]
     assert BacklogUnavailableError("no").causes == {}
+
+
+def test_an_error_does_not_keep_the_one_that_is_being_handled() -> None:
+    try:
+        raise ValueError("a body")
+    except ValueError:
+        error = ServiceBusError("damaged")
+    assert "a body" not in repr(vars(error))
