@@ -22,10 +22,6 @@ MAX_BYTES_PER_BYTE: Final = 100
 MAX_NS_PER_BYTE: Final = 1_000
 
 
-EMPTY_ARRAYS: Final = b"\xf0" + struct.pack(">IIB", 755, 250, 0xE0) + b"\x02\x10\x40" * 250
-"""An array of 250 arrays of 16 nulls."""
-
-
 def repeated(element: bytes, size: int) -> bytes:
     """Lists of as many elements as are allowed, in a list."""
     of_list = min(MAX_COUNT, max(1, size // len(element)))

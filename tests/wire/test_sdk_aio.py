@@ -32,7 +32,6 @@ from tests.wire.serving import ServedNamespace, ServingThread, seconds
 check = Checks()
 names = Names("aio")
 
-DELETE = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 
 

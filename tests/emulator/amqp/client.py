@@ -395,3 +395,7 @@ async def connected(
         server.cancel()
         driver.cancel()
         await asyncio.gather(server, driver, return_exceptions=True)
+
+
+async def received(client: Client, link: IncomingLink, *, within_s: float = 30) -> IncomingDelivery:
+    return (await client.event(DeliveryReceived, link, within_s=within_s)).delivery

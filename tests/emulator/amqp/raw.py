@@ -157,6 +157,13 @@ def flow(handle: int | None = None, *, credit: int | None = None, drain: bool = 
     return Flow(0, 5_000, 0, 5_000, handle, count, credit, drain=drain, echo=echo)
 
 
+async def taken(raw: Raw) -> tuple[int, Sections]:
+    """The next message with its delivery id."""
+    transfer = await raw.next(Transfer)
+    assert transfer.delivery_id is not None
+    return transfer.delivery_id, Sections(raw.payloads[transfer.delivery_id])
+
+
 async def detached(raw: Raw, *, within_s: float = 30.0) -> str:
     """The condition of the next detach."""
     error = (await raw.next(Detach, within_s=within_s)).error

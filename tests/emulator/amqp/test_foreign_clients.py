@@ -13,11 +13,8 @@ from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     AmqpError,
-    DeliveryReceived,
     EncodedMessage,
     Header,
-    IncomingDelivery,
-    IncomingLink,
     LinkDetached,
     Modified,
     Properties,
@@ -33,7 +30,7 @@ from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 from sbclient.rules.shared_access_signature import sign
-from tests.emulator.amqp.client import SETTLED, Client, connected, create
+from tests.emulator.amqp.client import SETTLED, Client, connected, create, received
 from tests.payloads import payload_of
 
 ABANDON, DEFER = Modified(True, False, {"Why": "later", "Tries": Long(3)}), Modified(True, True, {"Why": "later"})
@@ -45,10 +42,6 @@ STATE = "x-opt-message-state"
 async def queue(host: BrokerHost) -> str:
     create(host, EntityKind.QUEUE, "q", max_delivery_count=3, lock_duration=timedelta(seconds=10))
     return "q"
-
-
-async def received(client: Client, link: IncomingLink, *, within_s: float = 30) -> IncomingDelivery:
-    return (await client.event(DeliveryReceived, link, within_s=within_s)).delivery
 
 
 async def sent_and_received(client: Client, queue: str, payload: bytes, **options: Any) -> Sections:

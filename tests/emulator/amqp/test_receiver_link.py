@@ -15,12 +15,10 @@ from sbclient.amqp import (
     ACCEPTED,
     RELEASED,
     AmqpError,
-    DeliveryReceived,
     DispositionReceived,
     EncodedMessage,
     IncomingDelivery,
     IncomingLink,
-    LinkDetached,
     LinkDrained,
     Modified,
     Rejected,
@@ -37,7 +35,7 @@ from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.entities import EntityAddress, EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from tests.emulator.amqp.client import SETTLED, Client, connected, create
+from tests.emulator.amqp.client import SETTLED, Client, connected, create, received
 from tests.payloads import payload_of
 
 SESSION_FILTER = "com.microsoft:session-filter"
@@ -56,10 +54,6 @@ async def queue(host: BrokerHost) -> str:
 async def sessions(host: BrokerHost) -> str:
     create(host, EntityKind.QUEUE, "s", requires_session=True)
     return "s"
-
-
-async def received(client: Client, link: IncomingLink, *, within_s: float = 30) -> IncomingDelivery:
-    return (await client.event(DeliveryReceived, link, within_s=within_s)).delivery
 
 
 async def nothing(client: Client, link: IncomingLink, *, for_s: float = 5) -> None:
@@ -433,16 +427,6 @@ async def test_deleting_the_entity_detaches_its_receivers(context: NamespaceCont
         assert await client.refusal(link) == "amqp:not-found"
 
 
-async def test_the_link_is_detached_when_its_token_ends(context: NamespaceContext, queue: str) -> None:
-    async with connected(context) as client:
-        await client.put_token(queue, lives_s=30)
-        link = await client.receiver(queue, credit=1)
-        detached = await client.event(LinkDetached, link, within_s=60)
-        assert detached.error is not None
-        assert detached.error.condition == "amqp:link:detach-forced"
-        assert "Code: RenewToken. Details: Unauthorized access. 'Listen' claim(s)" in (detached.error.description or "")
-
-
 async def test_a_receiver_waits_through_a_fragment_that_is_down(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:
         link = await client.receiver(queue, credit=1)
@@ -564,14 +548,6 @@ async def test_client_that_stops_waiting_for_a_session_holds_none(context: Names
     await put(context, sessions, ServiceBusMessage("1", session_id="a"))
     lock = await context.host.accept_session(sessions, "a", timeout_s=1)
     assert lock.session_id == "a"
-
-
-async def test_a_session_whose_lock_ends_detaches_its_receiver(context: NamespaceContext, sessions: str) -> None:
-    async with connected(context, sessions) as client:
-        link = await client.receiver(sessions, filters=session_filter("a"), credit=1)
-        detached = await client.event(LinkDetached, link, within_s=70)
-        assert detached.error is not None
-        assert detached.error.condition == "com.microsoft:session-lock-lost"
 
 
 async def test_messages_of_other_sessions_do_not_come(context: NamespaceContext, sessions: str) -> None:

@@ -44,23 +44,10 @@ from sbclient.entities import EntityAddress, EntityKind, EntityStatus, QueueProp
 from sbclient.hosting.host import BrokerHost
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create, put
-from tests.emulator.amqp.raw import RECEIVER, Raw, detached, flow, raw_client, receiver, sender
+from tests.emulator.amqp.raw import RECEIVER, Raw, detached, flow, raw_client, receiver, sender, taken
 
 SESSION_FILTER = "com.microsoft:session-filter"
 NUMBER = "x-opt-sequence-number"
-
-
-async def sent(raw: Raw, handle: int, payload: bytes, *, delivery_id: int = 0, state: Any = None) -> Any:
-    """Send a message; returns the state of its disposition."""
-    raw.write((Transfer(handle, delivery_id, str(delivery_id).encode(), 0, settled=False, state=state), payload))
-    return (await raw.next(Disposition)).state
-
-
-async def taken(raw: Raw) -> tuple[int, Sections]:
-    """The next message with its delivery id."""
-    transfer = await raw.next(Transfer)
-    assert transfer.delivery_id is not None
-    return transfer.delivery_id, Sections(raw.payloads[transfer.delivery_id])
 
 
 def text_of(detach: Detach | Close | End) -> str:
@@ -124,11 +111,6 @@ async def test_original_client_has_several_reply_links_of_cbs(context: Namespace
         await raw.open(mechanism="EXTERNAL")
         for number in range(3):
             source, handle = f"$cbs/{number:032x}", 2 * number
-            payload = encode_sections(
-                properties=Properties(message_id=str(number), reply_to=source),
-                application_properties={"operation": "put-token", "type": "t", "name": "sb://contoso.example/q"},
-                value=token,
-            )
             raw.write(
                 sender(f"to{number}", handle, "$cbs"),
                 Attach(f"from{number}", handle + 1, RECEIVER, source=Source(source), target=Target("x")),
@@ -199,14 +181,6 @@ async def test_text_of_a_token_for_another_resource(context: NamespaceContext, h
 # Links ---------------------------------------------------------------------------------------------------------------
 
 
-async def test_receiver_of_a_topic_is_not_found(context: NamespaceContext, host: BrokerHost) -> None:
-    create(host, EntityKind.TOPIC, "t")
-    async with raw_client(context) as raw:
-        await raw.open()
-        raw.write(receiver("r", 0, "t"))
-        assert await detached(raw) == "amqp:not-found"
-
-
 async def test_durable_subscriber_of_a_topic_receives_from_the_subscription_of_that_name(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
@@ -234,15 +208,6 @@ async def test_another_entity_type_is_refused(
             assert await detached(raw) == "amqp:not-allowed"
         else:
             assert (await raw.next(Attach)).target is not None
-
-
-async def test_attach_of_a_sender_states_no_size_of_batches(context: NamespaceContext, host: BrokerHost) -> None:
-    create(host, EntityKind.QUEUE, "q")
-    async with raw_client(context) as raw:
-        await raw.open()
-        raw.write(sender("s", 0, "q"))
-        attached = await raw.next(Attach)
-        assert (attached.max_message_size, attached.properties) == (262_144, None)
 
 
 @pytest.mark.parametrize(("stated", "answered"), [(1_000, 1_000), (0, 262_144), (2**64 - 1, 262_144)])

@@ -34,7 +34,7 @@ from sbclient.entities import EntityKind, EntityStatus
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create, put
-from tests.emulator.amqp.raw import SENDER, Raw, flow, raw_client, receiver, sender
+from tests.emulator.amqp.raw import SENDER, Raw, flow, raw_client, receiver, sender, taken
 
 NUMBER = "x-opt-sequence-number"
 VIA_KEY = "x-opt-via-partition-key"
@@ -72,13 +72,6 @@ class Sending:
             )
         )
         self._next += 1
-
-
-async def taken(raw: Raw) -> tuple[int, Sections]:
-    """The next message with its delivery id."""
-    transfer = await raw.next(Transfer)
-    assert transfer.delivery_id is not None
-    return transfer.delivery_id, Sections(raw.payloads[transfer.delivery_id])
 
 
 # Requests ------------------------------------------------------------------------------------------------------------

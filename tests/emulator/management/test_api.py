@@ -27,7 +27,6 @@ from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import put
 from tests.emulator.requests import described, request, token
 
-UNLIMITED = "P10675199DT2H48M5.4775807S"
 QUEUE, TOPIC, SUBSCRIPTION = described("Queue"), described("Topic"), described("Subscription")
 
 TRUE_RULE = described("Rule", '<Filter i:type="TrueFilter"/>')

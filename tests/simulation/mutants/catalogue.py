@@ -25,7 +25,6 @@ _SECRET: Final = "secret"
 _PROGRESS: Final = "progress"
 _LIMIT: Final = "limit"
 _RIGHTS: Final = "rights"
-_HOSTILE: Final = "hostile"
 _TIME: Final = "time"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
