@@ -130,8 +130,9 @@ def test_in_2021_basic_and_standard_take_the_flag(sku: MessagingSku) -> None:
 
 def test_in_premium_2021_the_flag_has_no_effect() -> None:
     broker = Driver(PREM_2021)
-    assert broker.partitioned().enable_partitioning is False
-    assert len(broker.body().fragments) == 1
+    for made in (broker.queue("plain"), broker.partitioned()):
+        assert made.enable_partitioning is False
+        assert len(broker.body(made.name).fragments) == 1
 
 
 def test_every_profile_takes_the_flag_in_our_interface() -> None:
@@ -189,12 +190,6 @@ def test_two_fragments_in_premium_2017() -> None:
     broker = Driver(PREM_2017)
     broker.queue()
     assert len(broker.body().fragments) == 2
-
-
-def test_no_partitioning_in_premium_2021() -> None:
-    broker = Driver(PREM_2021)
-    broker.queue()
-    assert len(broker.body().fragments) == 1
 
 
 def test_a_hundred_partitioned_entities_and_no_more() -> None:

@@ -78,13 +78,6 @@ class TestPurgeAndReset:
         assert await host.receive("orders", max_message_count=5, max_wait_time_s=0) == []
         assert await control.ask("POST", "purge") == {"purged": 1}
 
-    async def test_purge_of_a_topic_empties_its_subscriptions(self, control: Control, host: BrokerHost) -> None:
-        create(host, EntityKind.TOPIC, "t")
-        create(host, EntityKind.SUBSCRIPTION, "t", "a")
-        create(host, EntityKind.SUBSCRIPTION, "t", "b")
-        put(host, "t", ServiceBusMessage(b"1"))
-        assert await control.ask("POST", "purge", {"entity": "t"}) == {"purged": 2}
-
     async def test_purged_queue_works_on(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
         put(host, "jobs", ServiceBusMessage(b"1", session_id="a"))
