@@ -204,16 +204,13 @@ class TestCreate:
         ("fields_said", "named"),
         [
             ({"LockDuration": "PT5M1S"}, "Parameter name: LockDuration"),
-            ({"LockDuration": "PT4S"}, "lock_duration"),
             ({"LockDuration": "soon"}, "LockDuration"),
             ({"MaxMessageSizeInKilobytes": "1024"}, "Bad Request."),
             ({"DuplicateDetectionHistoryTimeWindow": "P25D"}, "duplicate_detection_history_time_window"),
             ({"MaxSizeInMegabytes": "1500"}, "max_size_in_megabytes"),
-            ({"MaxDeliveryCount": "0"}, "max_delivery_count"),
             ({"MaxDeliveryCount": "many"}, "MaxDeliveryCount"),
             ({"RequiresSession": "perhaps"}, "RequiresSession"),
             ({"Status": "Sleeping"}, "Status"),
-            ({"AutoDeleteOnIdle": "PT4M"}, "auto_delete_on_idle"),
             ({"UserMetadata": "x" * 1025}, "user_metadata"),
         ],
     )
