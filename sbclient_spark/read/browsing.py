@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Container, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -20,11 +21,14 @@ from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import ServiceBusSubQueue, SessionChoice
 from sbclient.entities import QueueProperties, SubscriptionProperties
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
-from sbclient.message import ServiceBusReceivedMessage
+from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.rules.entity_path import split_subscription
 from sbclient_spark.read.options import SubQueueWord
 
 PAGE: Final = 250
+TRIES: Final = 3
+"""How often a micro-batch of the trigger AvailableNow looks for messages that did not arrive in time."""
+
 FRAGMENTS: Final = 16
 """The usual number of fragments. If there are more, `extents` finds them."""
 
@@ -179,6 +183,23 @@ async def browse(
         yield wanted
         if last is not None and number > last and reached_range:
             return
+
+
+async def active_before(
+    receiver: ServiceBusReceiver, target: Mapping[int, int], known: Container[int]
+) -> AsyncGenerator[ServiceBusReceivedMessage, None]:
+    """Yield the active messages, locked or not, whose sequence numbers are lower than a target.
+
+    Args:
+        target: by fragment.
+        known: numbers of messages that are left out.
+    """
+    for fragment, end in target.items():
+        async with aclosing(browse(receiver, first_number_of(fragment), end - 1)) as pages:
+            async for page in pages:
+                for message in page:
+                    if message.state is ServiceBusMessageState.ACTIVE and message.sequence_number not in known:
+                        yield message
 
 
 async def ahead(sources: Iterable[Pages], at_once: int = 1) -> Pages:

@@ -33,7 +33,7 @@ from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient_spark.clients import worker_clients
 from sbclient_spark.log import log_event
 from sbclient_spark.options import SPARK_OPTIONS
-from sbclient_spark.read.browsing import active_count, browse, fragment_of, open_receiver
+from sbclient_spark.read.browsing import TRIES, active_before, active_count, browse, fragment_of, open_receiver
 from sbclient_spark.read.held_sessions import SessionService
 from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.offsets import QueueOffset, StreamOffset, ranges_of
@@ -217,16 +217,15 @@ async def _receive_and_defer(
     """Receive messages, defer them, and return their numbers.
 
     Args:
-        target: leave messages with this number or a higher one, by fragment, and end there; None = no target.
+        target: leave messages with this number or a higher one, by fragment, and receive all others; None = no target.
     """
     found: list[int] = []
+    tries = TRIES if target is not None else 1
     receiver = open_receiver(client, path)
     try:
         while (reserved := await budget.reserve(PAGE)).messages:
             messages = await receiver.receive_messages(reserved.messages, max_wait_time=WAIT_S)
             await budget.settle(reserved, messages)
-            if not messages:
-                break
             late = [one for one in messages if target is not None and _is_late(one, target)]
             wanted = [one for one in messages if one not in late]
             await asyncio.gather(*(receiver.abandon_message(one) for one in late))
@@ -237,14 +236,22 @@ async def _receive_and_defer(
                 for one, outcome in zip(wanted, outcomes, strict=True)
                 if not isinstance(outcome, MessageLockLostError)
             ]
-            if late or any(isinstance(outcome, ServiceBusError) for outcome in outcomes):
-                break
+            if late or not messages or any(isinstance(outcome, ServiceBusError) for outcome in outcomes):
+                tries -= 1
+                if not tries or not await _is_any_before(receiver, target or {}, found):
+                    break
     except ServiceBusError:
         if not found:
             raise
     finally:
         await receiver.close()
     return found
+
+
+async def _is_any_before(receiver: ServiceBusReceiver, target: Mapping[int, int], known: Collection[int]) -> bool:
+    """Whether an active message is before a target."""
+    async with aclosing(active_before(receiver, target, frozenset(known))) as messages:
+        return await anext(messages, None) is not None
 
 
 def _is_late(message: ServiceBusReceivedMessage, target: Mapping[int, int]) -> bool:

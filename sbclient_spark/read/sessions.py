@@ -30,10 +30,10 @@ from sbclient.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import split_subscription
 from sbclient_spark.log import log_event
-from sbclient_spark.read.browsing import browse, first_number_of, fragment_of, open_receiver
+from sbclient_spark.read.browsing import TRIES, active_before, browse, fragment_of, open_receiver
 from sbclient_spark.read.limits import Budget
 
 T = TypeVar("T")
@@ -50,9 +50,6 @@ WAIT_S: Final = 1.0
 
 MORE_S: Final = 0.3
 """How long it waits for a further session."""
-
-TRIES: Final = 3
-"""How often sessions that the trigger AvailableNow should empty are received in one micro-batch."""
 
 RENEWAL_S: Final = 10 * 365 * 86_400.0
 """Locks are renewed until they are released."""
@@ -283,14 +280,10 @@ class StreamSessions:
 
     async def _not_received(self, current: _Round) -> list[str]:
         """Return the sessions with messages before the target that are not in the micro-batch."""
-        found: set[str] = set()
         known = current.found.keys() | current.processed
         receiver = open_receiver(self._client, self._path)
         try:
-            for fragment, end in (current.target or {}).items():
-                async for page in browse(receiver, first_number_of(fragment), end - 1):
-                    active = (one for one in page if one.state is ServiceBusMessageState.ACTIVE)
-                    found |= {one.session_id or "" for one in active if one.sequence_number not in known}
+            found = {one.session_id or "" async for one in active_before(receiver, current.target or {}, known)}
         finally:
             await receiver.close()
         return sorted(session for session in found if matches(session, self._wanted))

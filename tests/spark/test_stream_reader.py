@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage, clock
+from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
+from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.read.columns import READ_SCHEMA
@@ -523,6 +525,26 @@ def test_available_now_receives_nothing_that_came_later(clients: WorkerClients) 
     send(clients, range(20, 30), partition_key="k")
     assert stream.all() == texts(range(15, 20))
     assert states(clients) == ["ACTIVE"] * 10
+
+
+def test_available_now_leaves_no_message_that_comes_late(
+    clients: WorkerClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, answers = ServiceBusReceiver.receive_messages, iter([True, False, True])
+
+    async def receive_late(receiver: ServiceBusReceiver, *given: Any, **more: Any) -> list[ServiceBusReceivedMessage]:
+        return await receive(receiver, *given, **more) if next(answers, False) else []
+
+    create(clients)
+    send(clients, range(10))
+    stream = Stream(clients, mode="receive", maxMessagesPerTrigger=6)
+    stream.reader.prepareForTriggerAvailableNow()
+    with monkeypatch.context() as late:
+        late.setattr(ServiceBusReceiver, "receive_messages", receive_late)
+        assert stream.batch() == texts(range(6))
+        assert stream.batch() == texts(range(6, 10))
+    assert stream.all() == []
+    assert states(clients) == []
 
 
 def test_deferred_messages_that_are_gone_are_an_error(clients: WorkerClients) -> None:
