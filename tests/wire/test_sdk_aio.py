@@ -6,21 +6,17 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
 import pytest
 from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     ServiceBusMessage,
-    ServiceBusMessageState,
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
 )
 from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient, ServiceBusReceiver, ServiceBusSender
-from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType
 from azure.servicebus.exceptions import (
     MessageSizeExceededError,
 )
@@ -98,63 +94,6 @@ async def several(receiver: ServiceBusReceiver, count: int) -> list[Any]:
 
 
 @check
-async def check_every_attribute_survives(site: Site) -> None:
-    properties = {
-        "str": "text",
-        b"bytes": b"as text",
-        "int": 7,
-        "float": 1.5,
-        "bool": True,
-        "uuid": UUID(int=5),
-        "when": datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC),
-        "none": None,
-        "long text": "x" * 1000,
-        "ü": "ß",
-    }
-    async with site.queue(enable_partitioning=True) as (_, sender, receiver):
-        sent = ServiceBusMessage(
-            "body",
-            application_properties=properties,  # type: ignore[arg-type]
-            message_id="id",
-            content_type="ct",
-            correlation_id="ci",
-            subject="su",
-            to="to",
-            reply_to="rt",
-            session_id="same",
-            partition_key="same",
-            reply_to_session_id="rs",
-            time_to_live=timedelta(minutes=10),
-        )
-        await sender.send_messages(sent)
-        message = await one(receiver)
-        assert str(message) == "body"
-        assert message.application_properties == {
-            b"str": b"text",
-            b"bytes": b"as text",
-            b"int": 7,
-            b"float": 1.5,
-            b"bool": True,
-            b"uuid": UUID(int=5),
-            b"when": 1_714_979_289_000,
-            b"none": None,
-            b"long text": b"x" * 1000,
-            "ü".encode(): "ß".encode(),
-        }
-        texts = (message.message_id, message.content_type, message.correlation_id, message.subject, message.to)
-        assert texts == ("id", "ct", "ci", "su", "to")
-        assert (message.reply_to, message.session_id, message.partition_key) == ("rt", "same", "same")
-        assert (message.reply_to_session_id, message.time_to_live) == ("rs", timedelta(minutes=10))
-        assert message.delivery_count == 0
-        assert message.state is ServiceBusMessageState.ACTIVE
-        assert message.sequence_number >> 48 in range(16)
-        assert abs(message.enqueued_time_utc - datetime.now(UTC)) < timedelta(seconds=10)
-        assert timedelta(seconds=50) < message.locked_until_utc - message.enqueued_time_utc < timedelta(seconds=70)
-        assert message.expires_at_utc == message.enqueued_time_utc + timedelta(minutes=10)
-        assert isinstance(message.lock_token, UUID)
-
-
-@check
 async def check_a_decimal_comes_back_in_both_receive_modes(site: Site) -> None:
     for mode in ServiceBusReceiveMode:
         async with site.queue() as (path, sender, _):
@@ -164,28 +103,6 @@ async def check_a_decimal_comes_back_in_both_receive_modes(site: Site) -> None:
                 async with client, client.get_queue_receiver(path, receive_mode=mode) as receiver:
                     (message,) = await several(receiver, 1)
                     assert message.application_properties == {b"d": number}
-
-
-@check
-async def check_bodies_of_every_type_survive(site: Site) -> None:
-    bodies: list[tuple[AmqpMessageBodyType, dict[str, Any]]] = [
-        (AmqpMessageBodyType.DATA, {"data_body": [b"one", b"two"]}),
-        (AmqpMessageBodyType.SEQUENCE, {"sequence_body": [[1, "a"], [b"b"]]}),
-        (AmqpMessageBodyType.VALUE, {"value_body": {"k": [1, 2.5, None]}}),
-    ]
-    async with site.queue() as (_, sender, receiver):
-        for kind, body in bodies:
-            await sender.send_messages(AmqpAnnotatedMessage(**body, footer={"f": 1}, annotations={"mine": "a"}))
-            message = await one(receiver)
-            assert message.body_type is kind
-            assert message.raw_amqp_message.footer == {b"f": 1}
-            assert message.raw_amqp_message.annotations[b"mine"] == b"a"
-            if kind is AmqpMessageBodyType.DATA:
-                assert list(message.body) == [b"one", b"two"]
-            elif kind is AmqpMessageBodyType.SEQUENCE:
-                assert list(message.body) == [[1, b"a"], [b"b"]]
-            else:
-                assert message.body == {b"k": [1, 2.5, None]}
 
 
 @check
