@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -322,13 +322,33 @@ def history() -> Iterator[History]:
     history.teardown()
 
 
-def test_restart_finds_nothing_of_what_was_removed(history: History) -> None:
-    history.accept("a")
-    for state in (b"one", None):
-        history.set_state(state, releases=False)
-        history.die_now()
-    for creates in (True, False):
-        history.change_rule("r", creates)
+def replace_rule(history: History) -> None:
+    """Delete a rule and create another one of the same name before the changes are written."""
+    history.driver.delete(address("t/Subscriptions/some/$Rules/r"))
+    history.driver.rule("t/Subscriptions/some", "r", filter=SqlRuleFilter("sys.Label = 'y'"))
+    history.note()
+
+
+CHANGES: Sequence[Callable[[History], None]] = (
+    lambda history: history.accept("a"),
+    lambda history: history.set_state(b"one", releases=False),
+    lambda history: history.set_state(None, releases=False),
+    lambda history: history.change_rule("r", creates=True),
+    lambda history: history.change_rule("r", creates=False),
+    replace_rule,
+    lambda history: history.update(7),
+    lambda history: history.send("plain", None, None, None, 50.0),
+    lambda history: history.wait(60.0),
+    lambda history: history.settle("plain", ALTER),
+    lambda history: history.send("t", None, None, None, None),
+    lambda history: history.delete_topic(),  # the rows of the new one have the same ids
+    lambda history: history.delete("plain", creates=False),
+)
+
+
+def test_restart_finds_each_kind_of_change(history: History) -> None:
+    for change in CHANGES:
+        change(history)
         history.die_now()
 
 
