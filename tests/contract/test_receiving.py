@@ -88,6 +88,18 @@ async def test_a_deferred_message_can_be_settled_in_every_way(kind: NamespaceKin
     assert left == ([ServiceBusMessageState.DEFERRED] if stays else [])
 
 
+async def test_a_deferred_message_can_be_received_and_deleted(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
+        await receiver.defer_message(message)
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    async with kind.plain.get_queue_receiver(queue, receive_mode=mode) as receiver:
+        (fetched,) = await receiver.receive_deferred_messages(message.sequence_number)
+        assert (str(fetched), fetched.lock_token) == ("0", None)
+        assert await receiver.peek_messages(5, sequence_number=1) == []
+
+
 async def test_a_message_is_dead_lettered_after_too_many_deliveries(kind: NamespaceKind) -> None:
     queue = await filled(kind, 1, max_delivery_count=2)
     async with kind.plain.get_queue_receiver(queue) as receiver:

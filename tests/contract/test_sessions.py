@@ -127,8 +127,8 @@ async def test_a_plain_receiver_of_a_session_queue_raises(kind: NamespaceKind) -
         await kind.plain.get_queue_receiver(plain, session_id="a").receive_messages(1, max_wait_time=2.0)
 
 
-async def test_a_deferred_message_is_received_in_its_session(kind: NamespaceKind) -> None:
-    queue = await filled(kind, {"a": 2})
+async def test_messages_are_deferred_and_peeked_in_their_session(kind: NamespaceKind) -> None:
+    queue = await filled(kind, {"a": 2, "b": 1})
     async with kind.plain.get_queue_receiver(queue, session_id="a") as receiver:
         (first,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
         await receiver.defer_message(first)
