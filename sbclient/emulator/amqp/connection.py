@@ -55,8 +55,6 @@ from sbclient.errors import (
 )
 from sbclient.rules.entity_path import canonical, split_sub_queue
 
-"""The property by which the connection factory of azure-servicebus-jms asks for JMS 2.0."""
-
 JMS_ON_STANDARD: Final = "Full JMS 2.0 parity over AMQP is a feature supported only by a Premium Messaging namespace."
 
 MAX_LINKS: Final = 10_000
@@ -327,7 +325,7 @@ class _Connection:
             if isinstance(handler, ReceiverLink) and _owner(handler.entity_path or "") == updated
         ]
         if links:
-            self._peer.start_waiting(self._detach_later(links), name="amqp update")
+            self._peer.tasks.start(self._detach_later(links), name="amqp update")
 
     async def _detach_later(self, links: Sequence[Link]) -> None:
         await clock.sleep(AFTER_UPDATE_S)
@@ -341,7 +339,7 @@ class _Connection:
 
     def _apply_detach_faults(self) -> None:
         """End the links that an injected fault detaches."""
-        now = self._peer.now()
+        now = clock.now()
         for link, handler in list(self._peer.handlers.items()):
             path = handler.entity_path
             fault = None if path is None else self._context.wire_faults.detaching(path, now)

@@ -267,7 +267,7 @@ class BrowserLink(LinkHandler):
 
     def on_credit(self, *, drain: bool) -> None:
         """Show as many messages as there is credit; with `drain`, use up the credit after the last one."""
-        self._peer.start_waiting(self._show(drain=drain), name="amqp browse")
+        self._peer.tasks.start(self._show(drain=drain), name="amqp browse")
 
     async def _show(self, *, drain: bool) -> None:
         peer, link = self._peer, self._link

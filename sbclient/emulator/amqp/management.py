@@ -13,6 +13,7 @@ from datetime import MAXYEAR
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from sbclient import clock
 from sbclient.amqp import EncodedMessage, servicebus
 from sbclient.amqp.errors import NOT_IMPLEMENTED
 from sbclient.amqp.servicebus import MANAGEMENT
@@ -146,7 +147,7 @@ class ManagementNode:
             status = status_of(reported.condition)
             replies.send(request, _status(status, reported.description or "", reported.condition))
         else:
-            if faults.drops_acknowledgement(self._path, peer.now()):
+            if faults.drops_acknowledgement(self._path, clock.now()):
                 return
             if body is None:
                 replies.send(request, _status(NO_CONTENT, "No Content", operation.empty_condition))
@@ -163,7 +164,7 @@ class ManagementNode:
     async def _perform(self, request: Request, operation: _Operation) -> Body:
         peer = self._peer
         peer.check_right(f"{self._path}/{MANAGEMENT}", operation.right)
-        if peer.context.wire_faults.is_busy(self._path, peer.now()):
+        if peer.context.wire_faults.is_busy(self._path, clock.now()):
             raise busy(self._path)
         transaction = None
         if request.transaction_id is not None:

@@ -144,6 +144,8 @@ class Peer:
         sessions: the session locks that this connection holds, by the names of their links.
         transactions: those that were declared and not discharged, by id.
         handlers: the broker's ends of all links, by link.
+        tasks: run what may wait as long as its link is open, at most one for each link. It does not count as work,
+            because the connection may have to read what ends it.
         time_slice: limits how much is read before other connections run.
         is_handling: whether the connection handles events, and writes the output itself afterwards.
         waiting_count: how many links wait for messages.
@@ -207,12 +209,6 @@ class Peer:
 
     # ------------------------------------------------------------------ work
 
-    def start_waiting(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Run a task that may wait as long as its link is open. It does not count as work, because the connection may
-        have to read what ends it. There is one for each link, and the number of links is bounded.
-        """
-        return self.tasks.start(work, name=name)
-
     def start(self, work: Coroutine[Any, Any, None], *, name: str, size_bytes: int = 0) -> asyncio.Task[None]:
         """Run a task that holds `size_bytes` of this client until it is done."""
         task = self.tasks.start(work, name=name)
@@ -275,10 +271,6 @@ class Peer:
     def is_premium(self) -> bool:
         """Whether the namespace is of the Premium tier."""
         return self.host.namespace.profile.sku is MessagingSku.PREMIUM
-
-    def now(self) -> float:
-        """The broker's wall clock, in seconds."""
-        return clock.now()
 
     def report(self, error: BaseException) -> AmqpError:
         """Return the AMQP form of an error. End the connection if the error means that the namespace is unreachable."""
@@ -403,13 +395,13 @@ class Peer:
         Raises:
             WireError: an injected fault detaches the links to that entity; the condition is that of the fault.
         """
-        fault = self.context.wire_faults.detaching(path, self.now())
+        fault = self.context.wire_faults.detaching(path, clock.now())
         if fault is not None:
             raise WireError(fault.condition, fault.description)
 
     def rights(self, path: str) -> frozenset[AccessRights]:
         """What this connection may do with an entity."""
-        return self.grants.rights(path, self.now())
+        return self.grants.rights(path, clock.now())
 
     def session_lock(self, path: str, session_id: str, link_name: str | None) -> SessionLock | None:
         """The lock that this connection holds on a session; only that of one link if its name is given."""

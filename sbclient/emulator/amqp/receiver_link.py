@@ -105,7 +105,7 @@ class ReceiverLink(LinkHandler):
 
     def open(self) -> None:
         """Accept the link, or refuse it with an error, perhaps after waiting for a session."""
-        self._opening = self._peer.start_waiting(self._open(), name="amqp open receiver")
+        self._opening = self._peer.tasks.start(self._open(), name="amqp open receiver")
 
     async def _open(self) -> None:
         try:
@@ -150,11 +150,11 @@ class ReceiverLink(LinkHandler):
             source=source,
             properties={servicebus.LINK_LOCKED_UNTIL: Long(servicebus.ticks_of_timestamp(lock.locked_until))},
         )
-        self._watch = self._peer.start_waiting(self._watch_lock(lock), name="amqp session lock")
+        self._watch = self._peer.tasks.start(self._watch_lock(lock), name="amqp session lock")
 
     async def _watch_lock(self, lock: SessionLock) -> None:
         """Detach the link some time after the end of its session's lock, with or without credit (seen)."""
-        while (left_s := lock.locked_until - self._peer.now()) > 0:
+        while (left_s := lock.locked_until - clock.now()) > 0:
             await clock.sleep(left_s)
         await clock.sleep(LOST_SESSION_S)
         self._peer.detach(
@@ -200,9 +200,9 @@ class ReceiverLink(LinkHandler):
             self._stop()
         self._is_draining = drain
         if drain:
-            self._pump = self._peer.start_waiting(self._drain(), name="amqp drain")
+            self._pump = self._peer.tasks.start(self._drain(), name="amqp drain")
         elif credit and (self._pump is None or self._pump.done()):
-            self._pump = self._peer.start_waiting(self._send_all(), name="amqp receive")
+            self._pump = self._peer.tasks.start(self._send_all(), name="amqp receive")
 
     def _stop(self) -> None:
         if self._pump is not None:
@@ -323,7 +323,7 @@ class ReceiverLink(LinkHandler):
         Faults affect each message by itself, and so does a refusal of the whole request.
         """
         namespace, path = self._peer.host.namespace, self._path
-        if namespace.faults.any_active or self._peer.context.wire_faults.active(self._peer.now()):
+        if namespace.faults.any_active or self._peer.context.wire_faults.active(clock.now()):
             return False
         tokens = [delivery.owner for delivery in deliveries]
         lost: Mapping[UUID, ServiceBusError] = {}
@@ -371,7 +371,7 @@ class ReceiverLink(LinkHandler):
             self._confirm(delivery, state)
 
     def _confirm(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
-        if not self._peer.context.wire_faults.drops_acknowledgement(self._path, self._peer.now()):
+        if not self._peer.context.wire_faults.drops_acknowledgement(self._path, clock.now()):
             delivery.settle(confirmation_of(state), settled=not isinstance(state, TransactionalState))
         self._peer.flush()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     BATCH_FORMAT,
@@ -159,7 +160,7 @@ class SenderLink(LinkHandler):
 
     def _accept_delivery(self, delivery: IncomingDelivery) -> None:
         peer, state = self._peer, delivery.state
-        if not peer.context.wire_faults.drops_acknowledgement(self._path, peer.now()):
+        if not peer.context.wire_faults.drops_acknowledgement(self._path, clock.now()):
             outcome: DeliveryState = ACCEPTED
             if isinstance(state, TransactionalState):
                 outcome = TransactionalState(state.txn_id, ACCEPTED)
@@ -183,7 +184,7 @@ class SenderLink(LinkHandler):
         transaction = peer.transaction(state.txn_id) if isinstance(state, TransactionalState) else None
         if transaction is not None and (via := transaction.via_to(self._path)) is not None:
             peer.check_right(via, AccessRights.SEND)
-        if peer.context.wire_faults.is_busy(self._path, peer.now()):
+        if peer.context.wire_faults.is_busy(self._path, clock.now()):
             raise busy(self._path)
         destination, via_key = self._destination, _via_key(messages[0])
         if destination is None:
