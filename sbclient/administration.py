@@ -392,7 +392,7 @@ class ServiceBusAdministrationClient:
         settings = {each.name: arguments[each.name] for each in fields(described) if each.name in arguments}
         properties = _with_values(_with_rights(described(names[-1], **settings)))
         address = _address(kind_of(properties), names)
-        made = await self._ask(self._transport.administration.create(address, _with_values(_with_rights(properties))))
+        made = await self._ask(self._transport.administration.create(address, properties))
         return _of(described, made)
 
     async def _in(self, transaction: RuleTransaction, names: tuple[str, ...], rule: RuleProperties | None) -> None:
