@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -32,7 +32,7 @@ from sbclient.amqp.types import (
     UShort,
 )
 from sbclient.errors import ServiceBusError
-from sbclient.message import AmqpMessageBodyType, AmqpMessageHeader, ServiceBusMessage
+from sbclient.message import AmqpMessageBodyType, AmqpMessageHeader, ServiceBusMessage, ServiceBusMessageState
 from sbclient.rules.envelope import seal, unseal
 from sbclient.transport.amqp.received import AmqpReceivedMessage
 from tests.payloads import payload_of
@@ -198,6 +198,8 @@ def test_attribute_that_was_set_is_not_decoded_any_more() -> None:
         ("enqueued_sequence_number", "x-opt-enqueue-sequence-number", Long(5), 5),
         ("enqueued_sequence_number", "x-opt-enqueue-sequence-number", "5", None),
         ("locked_until_utc", "x-opt-locked-until", MOMENT, None),  # it is not locked
+        ("state", "x-opt-message-state", Int(1), ServiceBusMessageState.DEFERRED),
+        ("state", "x-opt-message-state", Int(9), ServiceBusMessageState.ACTIVE),
     ],
 )
 def test_annotations_of_the_broker_have_their_type_or_are_unknown(
@@ -206,6 +208,14 @@ def test_annotations_of_the_broker_have_their_type_or_are_unknown(
     payload = encode_sections(message_annotations={annotation: value}, data=[b""])
     message = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False)
     assert getattr(message, name) == shown
+
+
+def test_delivery_count_and_end_of_the_time_to_live_are_read() -> None:
+    payload = encode_sections(
+        header=Header(ttl=1000, delivery_count=2), message_annotations={"x-opt-enqueued-time": MOMENT}, data=[b""]
+    )
+    message = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False)
+    assert (message.delivery_count, message.expires_at_utc) == (2, MOMENT + timedelta(seconds=1))
 
 
 def test_message_of_a_session_has_a_token_and_no_lock_of_its_own() -> None:

@@ -106,7 +106,7 @@ class ReceivedDouble(ServiceBusMessage):
         self.lock_token = UUID(int=number)
         self.delivery_count = 0
         self.state = 0
-        self.dead_letter_source = None
+        self.dead_letter_source: str | None = None
 
 
 class ReceiverDouble(SdkDouble):

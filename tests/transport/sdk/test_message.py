@@ -17,11 +17,17 @@ from sbclient.amqp import encode_message
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.types import DateTimeOffset, TimeSpan, Uri
 from sbclient.errors import InvalidOperationError
-from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.message import (
+    AmqpMessageBodyType,
+    ServiceBusMessage,
+    ServiceBusMessageState,
+    ServiceBusReceivedMessage,
+)
 from sbclient.transport.sdk.message import from_sdk, is_sdk_message, to_sdk
 from sbclient.transport.sdk.received import received
 from tests.fresh_process import output_of
 from tests.rules.strategies import FIELDS
+from tests.transport.sdk.sdk_double import ReceivedDouble
 
 NEW_YEAR = datetime(2031, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 NEW_YEAR_MS = 1_925_037_015_250
@@ -225,6 +231,22 @@ def test_a_decimal_that_the_sdk_may_decode_wrongly_is_not_read(number: Decimal) 
         assert from_sdk(to_sdk(encode_message(message))).payload
         found = sdk.ServiceBusReceivedMessage.from_bytes(payload(message))
         assert received(found, is_locked=False, has_session=False) is None
+
+
+def test_attributes_of_the_broker_are_those_of_the_sdk_message() -> None:
+    given = ReceivedDouble("x", 7, NEW_YEAR)
+    given.time_to_live = timedelta(minutes=1)
+    given.enqueued_sequence_number, given.delivery_count, given.state = 3, 2, ServiceBusMessageState.DEFERRED.value
+    given.dead_letter_source = "orders"
+    ways = ((True, False), (True, True), (False, False))
+    found = [received(given, is_locked=is_locked, has_session=has_session) for is_locked, has_session in ways]
+    locked, in_session, peeked = (message for message in found if message is not None)
+    assert (locked.sequence_number, locked.enqueued_sequence_number, locked.delivery_count) == (7, 3, 2)
+    assert (locked.state, locked.dead_letter_source) == (ServiceBusMessageState.DEFERRED, "orders")
+    assert locked.expires_at_utc == given.enqueued_time_utc + timedelta(minutes=1)
+    assert (locked.lock_token, locked.locked_until_utc) == (UUID(int=7), NEW_YEAR)
+    assert (in_session.lock_token, in_session.locked_until_utc) == (UUID(int=7), None)
+    assert (peeked.lock_token, peeked.locked_until_utc) == (None, None)
 
 
 def test_a_plain_timedelta_is_sent_as_a_timespan() -> None:
