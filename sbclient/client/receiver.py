@@ -397,6 +397,8 @@ class ServiceBusReceiver:
 
     async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
         """Call an operation of the link, and retry it until the timeout."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         await self._open()
         deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
         answer = await self._core.retry.run(operation, deadline=deadline)

@@ -14,6 +14,7 @@ from sbclient import clock
 from sbclient.client.core import ClientCore
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.options import check_seconds
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
 from sbclient.transport.base import TransactionLink, Transport
@@ -130,9 +131,10 @@ class Transaction:
             ServiceBusError: none were applied; after `OperationTimeoutError` and `ServiceBusConnectionError` the result
                 is in doubt.
         """
+        timeout_s = self._timeout_s(timeout)
         link = await self.link()
         try:
-            await link.commit(timeout_s=self._timeout_s(timeout))
+            await link.commit(timeout_s=timeout_s)
         except BaseException:
             self._undone()
             raise
@@ -140,9 +142,10 @@ class Transaction:
 
     async def rollback(self, *, timeout: float | None = None) -> None:
         """Undo all sends and settlements; settled messages are locked again."""
+        timeout_s = self._timeout_s(timeout)
         link = await self.link()
         self._undone()
-        await link.rollback(timeout_s=self._timeout_s(timeout))
+        await link.rollback(timeout_s=timeout_s)
 
     def _undone(self) -> None:
         self.state = TransactionState.ROLLED_BACK
@@ -150,4 +153,6 @@ class Transaction:
             message.is_settled = False
 
     def _timeout_s(self, timeout: float | None) -> float:
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         return self._core.retry.options.timeout if timeout is None else timeout

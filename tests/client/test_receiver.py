@@ -179,6 +179,19 @@ async def test_received_pings_are_completed_and_skipped(
     assert left == (["ping", "a"] if mode is ServiceBusReceiveMode.PEEK_LOCK else [])
 
 
+async def test_an_invalid_timeout_is_rejected(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await send(client, "a")
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        (message,) = await receiver.receive_messages()
+        for use in (
+            receiver.peek_messages(timeout=0),
+            receiver.receive_deferred_messages(1, timeout=-1),
+            receiver.renew_message_lock(message, timeout=float("nan")),
+        ):
+            with pytest.raises(InvalidOperationError, match="timeout"):
+                await use
+
+
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 

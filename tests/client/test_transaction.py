@@ -67,6 +67,9 @@ async def test_a_transaction_can_be_committed_and_rolled_back_explicitly(
         one, other = client.transaction(), client.transaction()
         await sender.send_messages(ServiceBusMessage("1"), transaction=one)
         await sender.send_messages(ServiceBusMessage("2"), transaction=other)
+        for ends in (one.commit(timeout=0), other.rollback(timeout=-1)):
+            with pytest.raises(InvalidOperationError, match="timeout"):
+                await ends
         await one.commit(timeout=5)
         await other.rollback(timeout=5)
         for transaction in (one, other):
