@@ -1235,6 +1235,20 @@ async def test_next_run_of_a_client_remembers_accepted_messages(pair: MemoryPair
     assert texts(await taken(pair)) == expected(1)
 
 
+async def test_a_syphon_that_ends_starts_no_send_that_its_rate_has_held_back(pair: MemoryPair) -> None:
+    limits = SyphonLimits(max_messages_per_second=1)
+    async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages([ServiceBusMessage(f"m{number}") for number in range(3)])
+        pair.secondary.inject(Fault(FaultKind.SLOW, operations=[Operation.SETTLE], latency_s=5))
+        run = asyncio.create_task(client.run_syphon(limits=limits))
+        await clock.sleep(0.5)
+        run.cancel()  # waits for the completion of m0, while the rate allows m1
+        await asyncio.wait([run])
+        assert texts(await taken(pair)) == ["m0"]
+    assert sum(map(len, (await waiting(pair)).values())) == 2
+
+
 async def test_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_send_again(pair: MemoryPair) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)
