@@ -1246,7 +1246,11 @@ async def test_a_syphon_that_ends_starts_no_send_that_its_rate_has_held_back(pai
         run.cancel()  # waits for the completion of m0, while the rate allows m1
         await asyncio.wait([run])
         assert texts(await taken(pair)) == ["m0"]
-    assert sum(map(len, (await waiting(pair)).values())) == 2
+        assert sum(map(len, (await waiting(pair)).values())) == 2
+        pair.secondary.heal()
+        await clock.sleep(300)
+        assert (await client.run_syphon(until="empty")).drained == 2
+        assert sorted(texts(await taken(pair))) == ["m1", "m2"]
 
 
 async def test_a_syphon_that_ends_while_it_completes_does_not_let_the_next_one_send_again(pair: MemoryPair) -> None:
