@@ -220,7 +220,8 @@ class Destination:
         if not (groups := self._next_groups()):
             return False
         await self._wait_for_rate(sum(map(len, groups.values())))
-        # At the end nobody would wait for the transfer: it could be accepted, and the message released.
+        # The end waits only for transfers that run already. The primary could accept a later one after its message was
+        # made available again.
         if not self.is_ending and (groups := self._remove_from_line(groups)):
             self._sending |= {key: group[0].source.is_ordered for key, group in groups.items()}
             transfer = self._tasks.start(self._send_groups(groups), name=f"send to {self.path}")
