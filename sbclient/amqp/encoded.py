@@ -227,7 +227,7 @@ class EncodedMessage(Sections):
     @property
     def typed_properties(self) -> dict[str, PropertyValue]:
         """The application properties, whose values keep their AMQP types."""
-        if not self._bounds[14]:  # it has none
+        if not self._bounds[14]:  # the end of the section; 0 if there is none
             return {}
         found = super().application_properties
         return {name: value if type(value) is str else _typed_property(value) for name, value in found.items()}

@@ -128,7 +128,7 @@ _NAMES: Final = (
 
 _unpack_size: Final = struct.Struct(">I").unpack_from
 
-_LAST: Final = 3 * 9
+_NO_BOUNDS: Final = (0,) * (3 * 9)
 _Place = tuple[int, int, int]
 
 
@@ -163,7 +163,7 @@ class Sections:
     def _find(self) -> None:
         """Find the sections."""
         payload = self.payload
-        bounds = [0] * _LAST
+        bounds = list(_NO_BOUNDS)
         further: list[_Place] = []
         has_body = False
         position = 0
