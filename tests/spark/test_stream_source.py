@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from sbclient_spark.read.held_sessions import HeldSessions
 from sbclient_spark.read.stream import HAS_ADMISSION_CONTROL
 from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import frame, write
@@ -129,10 +132,11 @@ def test_a_batch_that_fails_is_read_again_after_the_restart(
     assert sorted(found) == list(range(100))
 
 
-def test_sessions_are_streamed_in_order_and_a_failed_batch_is_replayed_in_order(
+def test_sessions_are_locked_for_a_long_batch_streamed_in_order_and_replayed_in_order(
     spark: SparkSession, pair: EmulatedPair, tmp_path: Path
 ) -> None:
-    orders = pair.create_queue("orders", requires_session=True)
+    lock_s = 5
+    orders = pair.create_queue("orders", requires_session=True, lock_duration=timedelta(seconds=lock_s))
     rows = spark.range(0, 300, 1, 1).selectExpr("cast(id as string) as body", "cast(id % 30 as string) as session_id")
     write(rows, pair, queue=orders, messageIdMode="random")
     attempts: list[dict[str, list[int]]] = []
@@ -143,6 +147,11 @@ def test_sessions_are_streamed_in_order_and_a_failed_batch_is_replayed_in_order(
         for row in batch.select("session_id", "body").collect():
             found.setdefault(row.session_id, []).append(int(row.body))
         attempts.append(found)
+        if len(attempts) == 1:
+            time.sleep(lock_s + 1)
+            held, session = HeldSessions(pair.reading(queue=orders)), next(iter(found))
+            held.set_state(session, b"seen")  # raises SessionLockLostError if the lock was not renewed
+            assert held.get_state(session) == b"seen"
         if len(attempts) == fails_at:
             raise RuntimeError("the sink is broken")
 
