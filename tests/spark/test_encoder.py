@@ -328,6 +328,23 @@ def test_a_body_that_is_not_of_its_type_is_an_error_of_its_row(kind: str, body: 
     assert all(row[0].endswith(end) for row, end in zip(as_rows(rows)["orders"], ends, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "reason"),
+    [
+        ("body", pa.array(["a", None]), "body is null"),
+        ("session_id", pa.array(["a", "x" * 129]), "session_id has 129 characters"),
+        ("subject", pa.array([b"a", b"\xff"]), "subject holds bytes"),
+        ("time_to_live", pa.array([1, -5], pa.duration("us")), "column 'time_to_live'"),
+        ("properties", PROPERTIES.from_arrays([0, 1, 3], list("kaa"), list("vvw")), "property 'a' has two values"),
+    ],
+)
+def test_the_error_of_a_row_names_the_row_and_the_column(column: str, values: pa.Array, reason: str) -> None:
+    batch, plan = batch_of(2, **{column: values})
+    _, (bad,) = RowEncoder(plan, message_ids(plan)).encode(batch, 7)
+    assert bad.position == 8
+    assert reason in bad.reason
+
+
 def test_bodies_of_different_types_have_different_ids_of_content() -> None:
     kinds = [None, "data", "text", "value"]
     batch, plan = batch_of(4, body=pa.array(["1"] * 4), body_type=pa.array(kinds))
