@@ -1,16 +1,14 @@
 """Retries: tenacity repeats operations on our clock and the random generator of the client.
 
 1. Only transient errors are retried, `retry_total` times, with exponential back-off and jitter.
-2. A busy server gets 10 s each time, which uses up no retry; if it stays busy, that is the error (source: Microsoft's
-   page about throttling).
-3. All attempts happen before the deadline. No attempt gets less than 20 s while time remains: the service may need 15 s
-   to place a message on another fragment.
-4. The first attempt does without tenacity, which gets no exception: it would outlive the operation.
+2. A busy server gets 10 s each time, which uses up no retry (source: Microsoft's page about throttling).
+3. All attempts end before the deadline, and get 20 s while time remains: to place a message may take the service 15 s.
+4. The first attempt does without tenacity, which costs 25 us and gets no exception: it would outlive the operation.
 """
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import Event
 from collections.abc import Awaitable, Callable
 from functools import partial
 from operator import not_
@@ -46,7 +44,7 @@ async def repeat(
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
     """Call `attempt(failures)` until it returns True, with `sleep(pause_s(failures))` after each failure."""
-    if await attempt(0):  # tenacity costs 25 us even without a retry
+    if await attempt(0):
         return
     await sleep(pause_s(1))
     again = retry_if_result(not_)
@@ -71,18 +69,14 @@ class RetryPolicy:
         *args: Any,
         deadline: float,
         first: Awaitable[T] | None = None,
-        interrupt: asyncio.Event | None = None,
+        interrupt: Event | None = None,
     ) -> T:
-        """Call `attempt(*args, timeout_s=...)` until it succeeds, fails with a permanent error, or the deadline passes.
+        """Call `attempt(*args, timeout_s=...)` until it succeeds, fails for good, or the deadline (monotonic) passes.
 
-        Args:
-            deadline: in monotonic seconds.
-            first: a first attempt that has begun.
-            interrupt: ends a pause with `BackOffInterrupted` when it is set.
+        `first` is an attempt that has begun. `interrupt` ends a pause with `BackOffInterrupted` when it is set.
         """
         if first is None:
-            left_s = deadline - clock.monotonic()
-            if left_s <= 0:
+            if (left_s := deadline - clock.monotonic()) <= 0:
                 raise NotTriedError("the timeout passed before the operation began: allow more time")
             first = attempt(*args, timeout_s=self.attempt_s(left_s))
         try:
@@ -90,11 +84,9 @@ class RetryPolicy:
         except ServiceBusError as error:
             del first  # tracebacks refer to this frame, so in the end it must not refer to their errors
             last = [error]
-        return await self._again(partial(attempt, *args), last, deadline, interrupt or asyncio.Event())
+        return await self._again(partial(attempt, *args), last, deadline, interrupt or Event())
 
-    async def _again(
-        self, attempt: Attempt[T], last: list[ServiceBusError], deadline: float, interrupt: asyncio.Event
-    ) -> T:
+    async def _again(self, attempt: Attempt[T], last: list[ServiceBusError], deadline: float, interrupt: Event) -> T:
         """Continue `run` after the first attempt. Variables that functions share cost time, so `run` has none."""
         is_busy = isinstance(last[0], ServiceBusServerBusyError)
         result, failures = list[T](), int(not is_busy)
@@ -102,8 +94,7 @@ class RetryPolicy:
 
         async def once(number: int) -> bool:
             nonlocal is_busy, failures
-            left_s = deadline - clock.monotonic()
-            if number and left_s > 0:  # the first attempt has failed already
+            if number and (left_s := deadline - clock.monotonic()) > 0:  # the first attempt has failed already
                 try:
                     result.append(await attempt(timeout_s=min(left_s, longest_s)))
                 except ServiceBusError as error:
