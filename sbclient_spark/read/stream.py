@@ -231,7 +231,9 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             part, parts = partition.share
             if crc32((message.session_id or "").encode()) % parts != part:
                 return False
-        return not self._options.sessions or matches(message.session_id, self._options.sessions)
+        # A micro-batch that names its messages keeps them, also if `sessions` has changed: they will be completed.
+        chosen = self._options.sessions if partition.numbers is None else None
+        return not chosen or matches(message.session_id, chosen)
 
     def _report_missing(self, partition: StreamPartition, missing: int) -> None:
         if missing <= 0:

@@ -232,6 +232,18 @@ def test_replays_neither_lose_nor_reorder_nor_raise_the_delivery_count(clients: 
     assert left(clients) == 0
 
 
+def test_a_replay_with_other_sessions_reads_all_messages_of_its_batch(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 3, 2)
+    stream = Stream(clients, mode="receive", sessions="s1")
+    assert stream.plan()
+    stream.restart(sessions="s2", minPartitions=2)
+    assert by_session([row["body"].decode() for row in stream.rows()]) == {"s1": [0, 1]}
+    stream.commit()
+    assert by_session(stream.all()) == {"s2": [0, 1]}
+    assert left(clients) == 2
+
+
 def test_a_driver_that_ends_before_its_offset_is_stored_loses_and_reorders_nothing(clients: WorkerClients) -> None:
     create(clients, requires_session=True)
     fill(clients, 5, 4)

@@ -52,8 +52,9 @@ class Stream:
     """A query over one reader: it plans, reads and stores its offsets like Spark."""
 
     def __init__(self, clients: WorkerClients, **options: Any) -> None:
-        texts = {"connectionString": HERE, "queue": "orders"} | {name: str(value) for name, value in options.items()}
-        self._options = read_options(texts, is_streaming=True)
+        own = {name: str(value) for name, value in options.items()}
+        self._texts = {"connectionString": HERE, "queue": "orders"} | own
+        self._options = read_options(self._texts, is_streaming=True)
         self.clients = clients
         self.offset: dict[str, Any] | None = None
         self.planned: dict[str, Any] | None = None
@@ -63,9 +64,12 @@ class Stream:
         kind = PeekStreamReader if self._options.mode == "peek" else ReceiveStreamReader
         return kind(self._options, READ_SCHEMA)
 
-    def restart(self) -> None:
-        """Start again from the checkpoint."""
+    def restart(self, **changed: Any) -> None:
+        """Start again from the checkpoint, with changed options."""
         self.reader.stop()
+        if changed:
+            self._texts |= {name: str(value) for name, value in changed.items()}
+            self._options = read_options(self._texts, is_streaming=True)
         self.reader = self._new_reader()
 
     def plan(self) -> bool:
