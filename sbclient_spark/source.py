@@ -24,6 +24,7 @@ from sbclient_spark.read.options import READ_TABLE, read_options
 from sbclient_spark.read.receive_stream import ReceiveStreamReader
 from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader, check_version
 from sbclient_spark.table_options import (
+    check_known,
     is_copied,
     is_table,
     known_defaults,
@@ -78,7 +79,10 @@ class ServiceBusDataSource(DataSource):
         text = StructField("body", StringType())
         is_text = options.get("bodytype", "").lower() == "string"
         schema = StructType([text if is_text and one.name == "body" else one for one in READ_SCHEMA])
-        return table_schema(schema, self.options) if is_table(self.options) else schema
+        if is_table(self.options):
+            return table_schema(schema, self.options)
+        check_known(self.options)  # here for an error at `load()`; Spark hides that of a stream that cannot start
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         reader = FilteringReader if self.pushes_filters else PeekReader

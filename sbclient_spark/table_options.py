@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType, VarcharType
 from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.settings.table import Setting, suggestion
-from sbclient_spark.options import CLIENT_PREFIX, SECRETS, places_of
+from sbclient_spark.options import CLIENT_PREFIX, SECRETS, SPARK_OPTIONS, checked_values, places_of
 from sbclient_spark.read.options import READ_TABLE
 from sbclient_spark.write.options import WRITE_TABLE
 
@@ -85,15 +85,16 @@ def table_schema(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a new table, which keeps its options.
 
     Raises:
-        InvalidOperationError: an option is unknown or a secret.
+        InvalidOperationError: an option is unknown, invalid or a secret.
     """
     own = {
         name.lower(): value
         for name, value in options.items()
         if name.lower() not in _OF_SPARK and not name.lower().startswith("option.")
     }
+    check_known(own)
+    checked_values(known_defaults(own, WRITE_TABLE), WRITE_TABLE)
     for name in own:
-        _check_known(name, "")
         _check_no_secret(_BY_LOWER.get(name, name), "", "the catalog")
     metadata = {METADATA: json.dumps(own)}
     return StructType(
@@ -133,6 +134,18 @@ def known_defaults(options: Mapping[str, str], table: Mapping[str, Setting]) -> 
         for name, value in options.items()
         if name.lower() in names or name.lower().startswith(CLIENT_PREFIX)
     }
+
+
+def check_known(options: Mapping[str, str]) -> None:
+    """Check options when a read, a stream or a table is declared, before it is known which of these uses them.
+
+    Raises:
+        InvalidOperationError: an option is unknown, or is invalid for a read.
+    """
+    for name in options:
+        if name.lower() not in SPARK_OPTIONS:
+            _check_known(name, "")
+    checked_values(known_defaults(options, READ_TABLE), READ_TABLE)
 
 
 def names_entity(options: Mapping[str, str]) -> bool:

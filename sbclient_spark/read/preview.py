@@ -22,7 +22,7 @@ def preview(spark: SparkSession, options: Mapping[str, str], *, messages: int = 
         The columns that tell most about a message, with the body as text; `spark.read` returns all columns.
 
     Raises:
-        AnalysisException: an option is missing or invalid.
+        AnalysisException: an option is unknown or invalid.
     """
     activate(spark)
     chosen = {name: str(value) for name, value in options.items()} | {

@@ -206,6 +206,15 @@ def test_a_wrong_option_is_an_error_before_any_task(
     assert text in refusal(frame(spark, 1), pair, **given)
 
 
+@pytest.mark.parametrize(("name", "text"), [("bodyTpe", "did you mean bodyType"), ("minPartitions", "whole number")])
+def test_a_wrong_option_of_a_read_is_an_error_of_load(
+    spark: SparkSession, pair: EmulatedPair, name: str, text: str
+) -> None:
+    for read in (spark.read, spark.readStream):
+        with pytest.raises(AnalysisException, match=text):
+            read.format("servicebus").options(**pair.reading(queue="orders")).option(name, "none").load()
+
+
 def test_a_wrong_schema_and_overwriting_are_rejected(spark: SparkSession, pair: EmulatedPair) -> None:
     orders = pair.create_queue("orders")
     assert "body" in refusal(frame(spark, 1, "id as body"), pair, queue=orders)
