@@ -1,11 +1,11 @@
 """A stream between two queues with sessions that is killed with SIGKILL at chosen points.
 
-    python -m tests.benchmarks spark_kills [--only POINT...] [--messages 3000] [--json]
+    python -m tests.benchmarks spark_kills [--only POINT...] [--messages 3000] [--upgrade-from FOLDER] [--json]
 
 For each point a program streams with `mode=receive`, and is killed there: all its processes, or one worker. It then
-runs again from its checkpoint, with another number of tasks, to the end. The destination detects duplicates. Each
-message must be there once, each session in order, and the source must be empty. The exit status is 1 if that is not so,
-or a point was not reached.
+runs again from its checkpoint, with another number of tasks, to the end. With `--upgrade-from` an earlier version of
+this tree, in that folder, runs until it is killed. The destination detects duplicates. Each message must be there once,
+each session in order, and the source must be empty. The exit status is 1 if that is not so, or a point was not reached.
 """
 
 from __future__ import annotations
@@ -139,21 +139,21 @@ assert sink.trigger(availableNow=True).start().awaitTermination(500)
 """
 
 
-def run(folder: Path, reading: dict[str, str], writing: dict[str, str], point: str | None) -> int:
-    """Run the program to its end; return its status."""
+def run(folder: Path, reading: dict[str, str], writing: dict[str, str], point: str | None, tree: Path = ROOT) -> int:
+    """Run the program to its end, with the package of a tree; return its status."""
     output, fired = folder / "output", folder / "fired"
     for _ in range(STARTS):
         known_bytes, had_fired = output.stat().st_size if output.exists() else 0, fired.exists()
-        status = run_once(folder, reading, writing, point)
+        status = run_once(folder, reading, writing, point, tree)
         printed = output.read_bytes()[known_bytes:].decode(errors="replace")
         if not status or fired.exists() != had_fired or SLOW_START not in printed:
             break
     return status
 
 
-def run_once(folder: Path, reading: dict[str, str], writing: dict[str, str], point: str | None) -> int:
+def run_once(folder: Path, reading: dict[str, str], writing: dict[str, str], point: str | None, tree: Path) -> int:
     """Run the program once; return its status."""
-    environment = dict(os.environ, PYTHONPATH=f"{folder}:{ROOT}", PYSPARK_PYTHON=sys.executable)
+    environment = dict(os.environ, PYTHONPATH=f"{folder}:{tree}", PYSPARK_PYTHON=sys.executable)
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "KILL_FIRED": str(folder / "fired"), "TMPDIR": str(folder)}
     if point is not None:
         environment["KILL_AT"] = point
@@ -174,8 +174,8 @@ def run_once(folder: Path, reading: dict[str, str], writing: dict[str, str], poi
             raise
 
 
-def killed_at(point: str, messages: int) -> Account:
-    """Return the account of one stream that is killed at one point."""
+def killed_at(point: str, messages: int, tree: Path = ROOT) -> Account:
+    """Return the account of one stream that is killed at one point, with the package of a tree until then."""
     account = Account(job=point, rows=messages)
     began_at = time.monotonic()
     with tempfile.TemporaryDirectory() as name, EmulatedPair() as pair:
@@ -193,7 +193,7 @@ def killed_at(point: str, messages: int) -> Account:
         pair.run(_fill(pair, orders, messages))
         reading = pair.reading(queue=orders, mode="receive", maxMessagesPerTrigger=messages // 6)
         writing = pair.options(queue=copies, requireDuplicateDetection="error", maxBatchMessages=20)
-        status = run(folder, reading | {"minPartitions": "2"}, writing, point)
+        status = run(folder, reading | {"minPartitions": "2"}, writing, point, tree)
         account.killed = int((folder / "fired").exists())
         if status:
             account.restarts += 1
@@ -228,11 +228,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks spark_kills")
     parser.add_argument("--only", nargs="+", choices=list(POINTS), default=list(POINTS))
     parser.add_argument("--messages", type=int, default=3000)
+    parser.add_argument("--upgrade-from", type=Path, default=ROOT, help="a folder with an earlier version")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     arguments = parser.parse_args()
     accounts: list[dict[str, Any]] = []
     for point in arguments.only:
-        one = killed_at(point, arguments.messages)
+        one = killed_at(point, arguments.messages, arguments.upgrade_from)
         accounts.append(asdict(one) | {"is_proven": is_proven(one)})
         if not arguments.json:
             counts = f"lost {one.lost}, twice {one.duplicates}, misordered {one.misordered}, left {one.most_waiting}"
