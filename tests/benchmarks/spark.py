@@ -27,7 +27,7 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -58,11 +58,11 @@ Write = Callable[[DataFrame, str], None]
 
 
 class Round(NamedTuple):
-    """Rows per second; microseconds of processor time for a row in Spark, in the emulator, in the Python workers."""
+    """Rows per second; microseconds of processor time for a row in Spark, in the broker, in the Python workers."""
 
     rate: float
     spark_us: float
-    emulator_us: float
+    broker_us: float
     workers_us: float
 
 
@@ -82,6 +82,14 @@ def session(folder: str, master: str = f"local[{PARTITIONS}]", **settings: str) 
         yield spark
     finally:
         spark.stop()
+
+
+class Broker(Protocol):
+    """What a measurement of a write asks of a broker."""
+
+    def queue(self, name: str, **properties: Any) -> None: ...
+    def count_and_delete(self, name: str) -> int: ...
+    def busy_s(self) -> tuple[float, float, float]: ...
 
 
 class Emulated:
@@ -112,24 +120,27 @@ class Emulated:
         return count
 
     def busy_s(self) -> tuple[float, float, float]:
-        """Return the processor time of all processes below this one but the emulators, of the primary's, and of those
-        of the first that run Python, which are the workers. Each includes its children that have ended."""
-        spent, parents, names = {}, {}, {}
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):  # it has ended
-                head, _, tail = path.read_text().rpartition(")")
-                fields = tail.split()
-                process = int(path.parent.name)
-                parents[process], spent[process] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
-                names[process] = head.partition("(")[2]
-        emulators = [each.process_id for each in (self.primary, self.secondary)]
-        below = {process for process in parents if _is_below(process, parents)} - set(emulators)
-        workers = {process for process in below if names[process].startswith("python")}
-        return sum(spent[process] for process in below), spent[emulators[0]], sum(spent[each] for each in workers)
+        return busy_s(self.primary.process_id, self.secondary.process_id)
 
     async def _administer(self, work: Callable[[Any], Any]) -> Any:
         async with self.primary.client() as client:
             return await work(client.administration)
+
+
+def busy_s(broker: int, *others: int) -> tuple[float, float, float]:
+    """Return the processor time of all processes below this one but the brokers, of the first broker, and of those of
+    the first that run Python, which are the workers. Each includes its children that have ended."""
+    spent, parents, names = {}, {}, {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            head, _, tail = path.read_text().rpartition(")")
+            fields = tail.split()
+            process = int(path.parent.name)
+            parents[process], spent[process] = int(fields[1]), sum(map(int, fields[11:15])) / TICKS
+            names[process] = head.partition("(")[2]
+    below = {process for process in parents if _is_below(process, parents)} - {broker, *others}
+    workers = {process for process in below if names[process].startswith("python")}
+    return sum(spent[process] for process in below), spent[broker], sum(spent[each] for each in workers)
 
 
 def _is_below(process: int, parents: dict[int, int]) -> bool:
@@ -155,12 +166,18 @@ def by_lists(primary: str, rows_each: int) -> Write:
     """As it is written today, with azure-servicebus in each partition; lists of 1 are one send for each row."""
 
     def write(df: DataFrame, queue: str) -> None:
+        has_sessions = "session_id" in df.columns
+
         def send(rows: Iterator[Any]) -> None:
             from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
             with ServiceBusClient.from_connection_string(primary) as client, client.get_queue_sender(queue) as sender:
                 while some := list(islice(rows, rows_each)):
-                    messages = [ServiceBusMessage(row.body, message_id=row.message_id) for row in some]
+                    ids = [row.session_id if has_sessions else None for row in some]
+                    messages = [
+                        ServiceBusMessage(row.body, message_id=row.message_id, session_id=one)
+                        for row, one in zip(some, ids, strict=True)
+                    ]
                     sender.send_messages(messages if rows_each > 1 else messages[0])
 
         df.foreachPartition(send)
@@ -168,15 +185,15 @@ def by_lists(primary: str, rows_each: int) -> Write:
     return write
 
 
-def measured(emulated: Emulated, df: DataFrame, rows: int, write: Write, queue: str, **properties: Any) -> Round:
+def measured(broker: Broker, df: DataFrame, rows: int, write: Write, queue: str, **properties: Any) -> Round:
     """One round of one way; every row must be there at the end."""
-    emulated.queue(queue, **properties)
-    before = emulated.busy_s()
+    broker.queue(queue, **properties)
+    before = broker.busy_s()
     began_at = time.perf_counter()
     write(df, queue)
     span_s = time.perf_counter() - began_at
-    spent_us = ((now - then) / rows * 1e6 for now, then in zip(emulated.busy_s(), before, strict=True))
-    found = emulated.count_and_delete(queue)
+    spent_us = ((now - then) / rows * 1e6 for now, then in zip(broker.busy_s(), before, strict=True))
+    found = broker.count_and_delete(queue)
     assert found == rows, f"{found} of {rows} rows arrived in {queue}"
     return Round(rows / span_s, *spent_us)
 
@@ -229,7 +246,7 @@ def row(settings: Settings) -> Result:
         f"{name}: {median(each.rate for each in sides):,.0f} rows/s, "
         f"{median(each.workers_us for each in sides):.1f} µs in the workers, "
         f"{median(each.spark_us for each in sides):.1f} µs in Spark with Java, "
-        f"{median(each.emulator_us for each in sides):.1f} µs in the emulator"
+        f"{median(each.broker_us for each in sides):.1f} µs in the emulator"
         for name, sides in (
             ("the writer, paired", [ours for ours, _, _ in rounds]),
             (f"foreachPartition, lists of {LIST_ROWS}", [other for _, other, _ in rounds]),
@@ -291,7 +308,7 @@ def reads(settings: Settings) -> Result:
     notes = [
         f"{kind}: {median(each.rate for each in found):,.0f} messages/s, "
         f"{median(each.workers_us for each in found):.1f} µs in the workers, "
-        f"{median(each.emulator_us for each in found):.1f} µs in the emulator"
+        f"{median(each.broker_us for each in found):.1f} µs in the emulator"
         for kind, found in rounds.items()
     ]
     pairs = zip(rounds["sessions"], rounds["plain"], strict=True)
@@ -332,7 +349,7 @@ def stream_sessions(settings: Settings) -> Result:
     notes = [
         f"{kind}: {median(each.rate for each in found):,.0f} messages/s, "
         f"{median(each.workers_us for each in found):.1f} µs in Python, "
-        f"{median(each.emulator_us for each in found):.1f} µs in the emulator"
+        f"{median(each.broker_us for each in found):.1f} µs in the emulator"
         for kind, found in rounds.items()
     ]
     pairs = zip(rounds["receive, sessions"], rounds["receive, plain"], strict=True)
@@ -384,7 +401,7 @@ def main() -> None:
     for name, each in rounds.items():
         best, slowest = max(each), min(each)
         print(f"{name:34} {best.rate:9,.0f}   {slowest.rate:9,.0f}", end="")
-        print(f"   {min(one.spark_us for one in each):12.1f}   {min(one.emulator_us for one in each):15.1f}")
+        print(f"   {min(one.spark_us for one in each):12.1f}   {min(one.broker_us for one in each):15.1f}")
     paired, alone, lists, singly = (max(each).rate for each in rounds.values())
     for name, rate in (("paired", paired), ("without a secondary", alone)):
         print(f"the writer, {name}, is {rate / lists:.1f} times as fast as lists, {rate / singly:.1f} as row by row")

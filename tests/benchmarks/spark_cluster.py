@@ -2,11 +2,13 @@
 
     python -m tests.benchmarks spark_cluster [--rows 1000000] [--sessions 100000] [--allocation static dynamic] [--json]
 
-A master and two workers run as processes. A job writes the rows in order, each session in one task. In its middle a
-worker is killed with SIGKILL together with its executor, and the primary is cut off for a while. Then a stream with
-`mode=receive` reads the sessions back. Each row must be there once, each session in order, and the queue empty: the
-exit status is 1 if not. All of this runs without dynamic allocation and with it. At the end the writer and
-`foreachPartition` with azure-servicebus write a part of the rows to a plain queue, for their rates.
+A master and two workers run as processes. A job writes the rows in order, each session in one task; a hundred sessions
+are written at a time. In its middle a worker is killed with SIGKILL together with its executor, and the primary is cut
+off for a while. Then a stream with `mode=receive` reads the sessions back. Each row must be there once, each session in
+order, and the queue empty: the exit status is 1 if not. All of this runs without dynamic allocation and with it.
+
+At the end a new cluster writes a fifth of the rows in each of three ways, by turns: the writer, `foreachPartition` with
+azure-servicebus, and Spark's connector for Kafka to a Kafka broker, if Maven can fetch one.
 """
 
 from __future__ import annotations
@@ -20,23 +22,30 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 import sbclient_spark
-from tests.benchmarks.spark import LIST_ROWS, by_lists, by_the_writer, session
+from tests.benchmarks.kafka import running as kafka
+from tests.benchmarks.spark import LIST_ROWS, Broker, Emulated, Round, Write, by_lists, by_the_writer, measured, session
 from tests.benchmarks.spark_endurance import HEAD, ServedPair, _line
+from tests.processes.namespaces import connection_string
 from tests.processes.programs import Program, until
 from tests.spark.endurance import UNIQUE, Account, FaultSchedule, written
+from tests.wire.maven import NotInstalledError
 
 READY_S: Final = 120.0
 PARTITIONS: Final = 8
+AT_A_TIME: Final = 100
+"""Sessions whose rows are mixed."""
+
+ROUNDS: Final = 3
 ALLOCATIONS: Final[dict[str, dict[str, str]]] = {
     "static": {},
     "dynamic": {
@@ -119,20 +128,29 @@ class WorkerLoss(FaultSchedule):
         self.account.killed += 1
 
 
+def in_sessions(spark: SparkSession, rows: int, sessions: int) -> DataFrame:
+    """Return rows in the order of their numbers within each session, each session in one partition."""
+    mixed = max(rows // sessions, 1) * AT_A_TIME
+    df = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+        "rpad(string(id), 100, 'x') as body",
+        "string(id) as message_id",
+        f"string(id div {mixed} * {AT_A_TIME} + id % {AT_A_TIME}) as session_id",
+        "id",
+    )
+    return sbclient_spark.repartition_by_session(df, order_by="id", partitions=PARTITIONS).drop("id")
+
+
 def there_and_back(
     spark: SparkSession, pair: ServedPair, cluster: Cluster, folder: Path, rows: int, sessions: int, name: str
 ) -> Account:
     """Write rows through an outage and the loss of a worker, and stream them back."""
     account = Account(job=f"cluster, {name}", rows=rows)
     orders = pair.create_queue("orders", requires_session=True, **UNIQUE)
-    df = spark.range(0, rows, 1, PARTITIONS).selectExpr(
-        "rpad(string(id), 100, 'x') as body", "string(id) as message_id", f"string(id % {sessions}) as session_id", "id"
-    )
-    prepared = sbclient_spark.repartition_by_session(df, order_by="id", partitions=PARTITIONS).drop("id")
+    prepared = in_sessions(spark, rows, sessions)
     losing = partial(WorkerLoss, cluster=cluster)
     written(spark, pair, prepared, orders, account, {"ordering": "session"}, losing)
     options = pair.reading(
-        queue=orders, mode="receive", maxMessagesPerTrigger=50_000, maxSessionsPerTrigger=5000, minPartitions=2
+        queue=orders, mode="receive", maxMessagesPerTrigger=100_000, maxSessionsPerTrigger=10_000, minPartitions=2
     )
     found = spark.readStream.format("servicebus").options(**options).load()
     writer = found.select("session_id", "message_id", "sequence_number").writeStream.format("parquet")
@@ -147,17 +165,30 @@ def there_and_back(
     return account
 
 
-def rates(df: DataFrame, pair: ServedPair, rows: int) -> dict[str, float]:
-    """Return rows per second of the writer and of lists of azure-servicebus."""
-    primary = pair.reading()["connectionString"]
-    found: dict[str, float] = {}
-    for name, write in {"writer": by_the_writer(primary, None), "lists": by_lists(primary, LIST_ROWS)}.items():
-        queue = pair.create_queue(name)
-        began_at = time.perf_counter()
-        write(df, queue)
-        found[name] = round(rows / (time.perf_counter() - began_at))
-        assert pair.count(queue) == rows
-    return found
+def rates(spark: SparkSession, folder: Path, rows: int, sessions: int, jars: Path | None) -> dict[str, Round]:
+    """Return the fastest round of each way to write the same rows.
+
+    Args:
+        jars: of Kafka; None = without it.
+    """
+    df = in_sessions(spark, rows, sessions).cache()
+    assert df.count() == rows
+    found: dict[str, list[Round]] = {}
+    with Emulated(str(folder)) as emulated, ExitStack() as stack:
+        primary = connection_string(emulated.primary.port)
+        ways: dict[str, tuple[Broker, Write]] = {
+            "the writer, in the order of sessions": (emulated, by_the_writer(primary, None, ordering="session")),
+            f"foreachPartition, lists of {LIST_ROWS}": (emulated, by_lists(primary, LIST_ROWS)),
+        }
+        if jars is not None:
+            broker = stack.enter_context(kafka.KafkaBroker(jars, folder, spark))
+            ways["the connector for Kafka"] = broker, broker.write
+        for number in range(ROUNDS + 1):
+            for place, (name, (to, write)) in enumerate(ways.items()):
+                one = measured(to, df, rows, write, f"round-{number}-{place}", requires_session=True)
+                if number:  # the first one is for Java to warm up
+                    found.setdefault(name, []).append(one)
+    return {name: max(each) for name, each in found.items()}
 
 
 def main() -> None:
@@ -168,28 +199,38 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     arguments = parser.parse_args()
     accounts: list[Account] = []
-    measured: dict[str, float] = {}
+    settings = {"spark.executor.memory": "1g", "spark.ui.showConsoleProgress": "false"}
+    jars = None
+    try:
+        jars = kafka.installed()
+        settings["spark.jars"] = kafka.connector(jars)  # Java loads them for its first session only
+    except NotInstalledError as error:
+        print(f"without Kafka: {error}", file=sys.stderr)
     if not arguments.json:
         print(HEAD)
     for name in arguments.allocation:
         with tempfile.TemporaryDirectory() as place, ServedPair(Path(place)) as pair, Cluster(Path(place)) as cluster:
-            settings: dict[str, Any] = ALLOCATIONS[name] | {
-                "spark.executor.memory": "1g",
-                "spark.ui.showConsoleProgress": "false",
-            }
-            with session(place, cluster.url, **settings) as spark:
+            with session(place, cluster.url, **settings, **ALLOCATIONS[name]) as spark:
                 one = there_and_back(spark, pair, cluster, Path(place), arguments.rows, arguments.sessions, name)
-                accounts.append(one)
-                if not arguments.json:
-                    print(_line(one), flush=True)
-                if name == arguments.allocation[-1]:
-                    part = max(arguments.rows // 20, 1)
-                    columns = "rpad(string(id), 200, 'x') as body", "string(id) as message_id"
-                    measured = rates(spark.range(0, part, 1, 2).selectExpr(*columns).cache(), pair, part)
+            accounts.append(one)
+            if not arguments.json:
+                print(_line(one), flush=True)
+    part, few = max(arguments.rows // 5, 1), max(arguments.sessions // 5, 1)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        Cluster(Path(place)) as cluster,
+        session(place, cluster.url, **settings) as spark,
+    ):
+        found = rates(spark, Path(place), part, few, jars)
     if arguments.json:
-        print(json.dumps({"jobs": [asdict(one) | {"is_clean": one.is_clean} for one in accounts], "rates": measured}))
+        jobs = [asdict(one) | {"is_clean": one.is_clean} for one in accounts]
+        print(json.dumps({"jobs": jobs, "rates": {name: way._asdict() for name, way in found.items()}}))
     else:
-        print(", ".join(f"{name}: {rate:,.0f} rows/s" for name, rate in measured.items()))
+        for name, way in found.items():
+            print(
+                f"{name:37} {way.rate:9,.0f} rows/s; processor time for a row: Spark {way.spark_us:.1f} µs, of which "
+                f"Python {way.workers_us:.1f} µs; broker {way.broker_us:.1f} µs"
+            )
     sys.exit(0 if all(one.is_clean and one.killed and one.most_waiting for one in accounts) else 1)
 
 
