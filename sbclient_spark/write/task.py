@@ -73,7 +73,8 @@ def plan_write(schema: StructType, options: Any, *, is_streaming: bool, overwrit
     """
     if overwrite:
         raise InvalidOperationError(
-            "messages cannot be overwritten: use mode('append') for a batch, outputMode('append') for a stream"
+            "messages cannot be overwritten: use mode('append') for a batch, outputMode('append') for a stream, INSERT "
+            "INTO in SQL"
         )
     checked = write_options(options)
     rows = row_plan(schema, checked, is_streaming=is_streaming)
