@@ -154,6 +154,7 @@ class StreamSessions:
         self._most = most
         self._renewer = AutoLockRenewer(RENEWAL_S)
         self._held: dict[str, HeldSession] = {}
+        self._locking = 0  # sessions whose lock was requested
         self._sessions: dict[int, str] = {}
         self._last_choice = ""
         self._targets: list[str] | None = None  # with the trigger AvailableNow: sessions that may have more
@@ -300,8 +301,9 @@ class StreamSessions:
         return ids[start:] + ids[:start]
 
     async def _accept_all(self, current: _Round) -> None:
-        while not current.is_full and len(self._held) < self._most and await self._accept(current, MORE_S):
-            pass
+        while not current.is_full and len(self._held) + self._locking < self._most:
+            if not await self._accept(current, MORE_S):
+                break
 
     async def _accept(self, current: _Round, wait_s: float) -> bool:
         """Lock the next session and receive from it; return whether there may be a further one."""
@@ -346,6 +348,7 @@ class StreamSessions:
             max_wait_time=wait_s,
             auto_lock_renewer=self._renewer,
         )
+        self._locking += 1
         try:
             await receiver.__aenter__()
         except (OperationTimeoutError, *LOSSES) as error:
@@ -356,6 +359,8 @@ class StreamSessions:
         except ServiceBusError:
             await receiver.close()
             raise
+        finally:
+            self._locking -= 1
         held = self._held[receiver.session.session_id] = HeldSession(receiver.session.session_id, receiver)
         return held
 

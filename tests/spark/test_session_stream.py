@@ -384,6 +384,17 @@ def test_available_now_leaves_no_session_whose_messages_come_late_or_in_parts(
     assert left(clients) == 0
 
 
+def test_no_more_sessions_are_locked_than_the_options_allow(clients: WorkerClients) -> None:
+    create(clients, requires_session=True)
+    fill(clients, 10, 2)
+    stream = Stream(clients, mode="receive", maxSessionsPerTrigger=3)
+    batches = []
+    while bodies := stream.batch():
+        batches.append(by_session(bodies))
+    assert [len(batch) for batch in batches] == [3, 3, 3, 1]
+    assert {session: numbers for batch in batches for session, numbers in batch.items()} == in_order(10, 2)
+
+
 def test_a_long_session_leaves_room_for_the_others(clients: WorkerClients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbclient_spark.read.sessions.PAGE", 10)
     create(clients, requires_session=True)
