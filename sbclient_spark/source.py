@@ -24,7 +24,7 @@ from sbclient_spark.read.options import READ_TABLE, read_options
 from sbclient_spark.read.receive_stream import ReceiveStreamReader
 from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader, check_version
 from sbclient_spark.table_options import (
-    check_known,
+    check_given,
     is_copied,
     is_table,
     known_defaults,
@@ -81,7 +81,7 @@ class ServiceBusDataSource(DataSource):
         schema = StructType([text if is_text and one.name == "body" else one for one in READ_SCHEMA])
         if is_table(self.options):
             return table_schema(schema, self.options)
-        check_known(self.options)  # here for an error at `load()`; Spark hides that of a stream that cannot start
+        check_given(self.options)  # here for an error at `load()`; Spark hides that of a stream that cannot start
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:

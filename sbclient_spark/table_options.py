@@ -19,7 +19,7 @@ from pyspark.sql.types import StructField, StructType, VarcharType
 from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.settings.table import Setting, suggestion
-from sbclient_spark.options import CLIENT_PREFIX, SECRETS, SPARK_OPTIONS, checked_values, places_of
+from sbclient_spark.options import CLIENT_PREFIX, SECRETS, checked_values, places_of
 from sbclient_spark.read.options import READ_TABLE
 from sbclient_spark.write.options import WRITE_TABLE
 
@@ -44,6 +44,7 @@ _GROUPS: Final = [
 """Options that name the same thing: one of them replaces all others of a lower layer."""
 
 _BY_LOWER: Final = {name.lower(): name for name in (*READ_TABLE, *WRITE_TABLE)}
+_OF_WRITES: Final = {name.lower() for name in WRITE_TABLE.keys() - READ_TABLE.keys()}
 _OF_SPARK: Final = ("owner", "provider", "location", "external", "is_managed_location", "comment")
 """What Spark adds to the options of `CREATE TABLE`; `provider` is always there."""
 
@@ -92,10 +93,11 @@ def table_schema(schema: StructType, options: Mapping[str, str]) -> StructType:
         for name, value in options.items()
         if name.lower() not in _OF_SPARK and not name.lower().startswith("option.")
     }
-    check_known(own)
-    checked_values(known_defaults(own, WRITE_TABLE), WRITE_TABLE)
     for name in own:
+        _check_known(name, "")
         _check_no_secret(_BY_LOWER.get(name, name), "", "the catalog")
+    for table in (READ_TABLE, WRITE_TABLE):
+        checked_values(known_defaults(own, table), table)
     metadata = {METADATA: json.dumps(own)}
     return StructType(
         [
@@ -136,16 +138,13 @@ def known_defaults(options: Mapping[str, str], table: Mapping[str, Setting]) -> 
     }
 
 
-def check_known(options: Mapping[str, str]) -> None:
-    """Check options when a read, a stream or a table is declared, before it is known which of these uses them.
+def check_given(options: Mapping[str, str]) -> None:
+    """Check the options of a read or a stream when it is declared, before it is known which of the two it is.
 
     Raises:
-        InvalidOperationError: an option is unknown, or is invalid for a read.
+        InvalidOperationError: an option is unknown or invalid.
     """
-    for name in options:
-        if name.lower() not in SPARK_OPTIONS:
-            _check_known(name, "")
-    checked_values(known_defaults(options, READ_TABLE), READ_TABLE)
+    checked_values({name: value for name, value in options.items() if name.lower() not in _OF_WRITES}, READ_TABLE)
 
 
 def names_entity(options: Mapping[str, str]) -> bool:

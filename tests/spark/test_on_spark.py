@@ -206,7 +206,14 @@ def test_a_wrong_option_is_an_error_before_any_task(
     assert text in refusal(frame(spark, 1), pair, **given)
 
 
-@pytest.mark.parametrize(("name", "text"), [("bodyTpe", "did you mean bodyType"), ("minPartitions", "whole number")])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bodyTpe", "did you mean bodyType"),
+        ("minPartitions", "whole number"),
+        ("columnNameOfCorruptRecord", "known are .*orphans\n"),  # the last option of a read, and none of a write
+    ],
+)
 def test_a_wrong_option_of_a_read_is_an_error_of_load(
     spark: SparkSession, pair: EmulatedPair, name: str, text: str
 ) -> None:
