@@ -104,7 +104,7 @@ class ConnectionOptions:
     client_secret: Secret = Secret()
     token: Secret = Secret()
     failover: Failover = setting("`primary` never diverts; `backlog` diverts every message.", default="auto")
-    transport: TransportName | None = setting("As the argument of `ServiceBusClient`; None = the default.")
+    transport: TransportName | None = setting("As the argument of `ServiceBusClient`; None = `amqp`.")
     pairing: tuple[tuple[str, Any], ...] = ()
     retry: tuple[tuple[str, float], ...] = ()
     send_timeout_s: float = setting(

@@ -74,7 +74,11 @@ class WriteOptions:
     unknown_columns: UnknownColumns = setting(
         "Other columns are an `error`, are left out, or each become an application property.", default="error"
     )
-    message_id_mode: MessageIdMode = setting("How message ids are made; see `message_ids`.", default="auto")
+    message_id_mode: MessageIdMode = setting(
+        "The message id is the column `message_id`, a hash of `messageIdColumns`, of the content or of the position of "
+        "the row, or `random`; `auto` takes the first possible of `column`, `keys` and, for streams, `position`.",
+        default="auto",
+    )
     message_id_columns: tuple[str, ...] = setting("The key columns of the mode `keys`.", default=())
     message_id_prefix: str = setting("Prefix of every message id.", default="")
     txn_app_id: str | None = setting("The name of a batch job, for the mode `position`.")
