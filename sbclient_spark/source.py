@@ -8,11 +8,17 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import pyarrow as pa
 from pyspark.sql import datasource
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sbclient.errors import InvalidOperationError
@@ -22,7 +28,7 @@ from sbclient_spark.read.batch import FilteringReader, PeekReader
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.read.options import READ_TABLE, read_options
 from sbclient_spark.read.receive_stream import ReceiveStreamReader
-from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader, check_version
+from sbclient_spark.read.stream import PeekStreamReader, check_version
 from sbclient_spark.table_options import (
     check_given,
     is_copied,
@@ -58,6 +64,18 @@ class TaskDone(WriterCommitMessage):
     result: TaskResult
 
 
+class InvalidStreamReader(DataSourceStreamReader):
+    """Raises the error of a stream that cannot start. An error of `streamReader` Spark hides behind one of its own."""
+
+    def __init__(self, error: InvalidOperationError) -> None:
+        self._error = error
+
+    def _raise(self, *_: Any) -> Any:
+        raise self._error
+
+    initialOffset = latestOffset = partitions = read = cast(Any, _raise)  # noqa: N815
+
+
 class ServiceBusDataSource(DataSource):
     """Reads queues and writes rows as messages. `sbclient_spark.register` registers it.
 
@@ -88,11 +106,14 @@ class ServiceBusDataSource(DataSource):
         reader = FilteringReader if self.pushes_filters else PeekReader
         return reader(read_options(self._for_read(schema)), schema)
 
-    def streamReader(self, schema: StructType) -> ServiceBusStreamReader:  # noqa: N802
-        given = self._for_read(schema)
-        check_version(given)
-        options = read_options(given, is_streaming=True)
-        return (PeekStreamReader if options.mode == "peek" else ReceiveStreamReader)(options, schema)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        try:
+            given = self._for_read(schema)
+            check_version(given)
+            options = read_options(given, is_streaming=True)
+            return (PeekStreamReader if options.mode == "peek" else ReceiveStreamReader)(options, schema)
+        except InvalidOperationError as error:
+            return InvalidStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         plan = plan_write(schema, self.for_write(schema), is_streaming=False, overwrite=overwrite)

@@ -29,7 +29,7 @@ def flag(name: str, value: str) -> bool:
         return True
     if value.lower() in _FALSE:
         return False
-    raise InvalidOperationError(f"option {name} is {value!r}: true or false")
+    raise InvalidOperationError(f"option {name} is {value!r}: it must be true or false")
 
 
 def names(name: str, value: str) -> tuple[str, ...]:

@@ -319,6 +319,6 @@ def check_sessions(results: Iterable[TaskResult]) -> None:
     split = split_sessions(result.sessions for result in results)
     if split:
         raise InvalidOperationError(
-            f"ordering is 'session', but at least {split} sessions were in several tasks, so their rows may be out of "
-            "order: call sbclient_spark.repartition_by_session before writing"
+            f"ordering is 'session', but some sessions, at least {split}, were in several tasks: their rows may be "
+            "out of order; call sbclient_spark.repartition_by_session before writing"
         )

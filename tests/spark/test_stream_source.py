@@ -183,3 +183,6 @@ def test_what_a_stream_cannot_do_is_an_error_in_words(spark: SparkSession, pair:
     with pytest.raises(StreamingQueryException, match="has no sessions") as caught:
         run(spark, pair, tmp_path, queue=orders, sessions="all")
     assert "SAS_KEY_VALUE" not in str(caught.value)
+    with pytest.raises(StreamingQueryException, match="'peek'") as caught:
+        run(spark, pair, tmp_path / "new", queue=orders, mode="receive", startingSequenceNumber=5)
+    assert "UnboundLocalError" not in str(caught.value)  # of Spark, which may hide ours
