@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -84,6 +85,8 @@ TEXT: Final = "text"
 
 
 def _body_type(message: ServiceBusReceivedMessage) -> str:
+    if message.body_type is AmqpMessageBodyType.DATA:
+        return "data"  # reading the value of an enum is slow
     is_text = message.body_type is AmqpMessageBodyType.VALUE and type(message.body) is str
     return TEXT if is_text else message.body_type.value
 
@@ -154,12 +157,17 @@ def record_batch(
         name = column.name.lower()
         kind = _ARROW.get(name, pa.string())
         if name in ("queue", "backlog_queue"):
-            values: list[Any] = [path if name == "queue" or in_backlog else None] * len(messages)
-        elif name == "body" and isinstance(column.dataType, StringType):
+            same = path if name == "queue" or in_backlog else None
+            arrays.append(pa.repeat(pa.scalar(same, kind), len(messages)))
+            continue
+        values: list[Any]
+        if name == "body" and isinstance(column.dataType, StringType):
             kind, values = pa.string(), [_body(message).decode(errors="replace") for message in messages]
         else:
-            value_of = _VALUES.get(name)
-            values = [getattr(message, name) if value_of is None else value_of(message) for message in messages]
+            values = list(map(_VALUES.get(name) or attrgetter(name), messages))
+        if values.count(None) == len(values):  # most columns of most messages
+            arrays.append(pa.nulls(len(values), kind))
+            continue
         if pa.types.is_map(kind):
             values = [None if value is None else list(value.items()) for value in values]
         arrays.append(pa.array(values, type=kind))
