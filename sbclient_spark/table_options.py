@@ -86,7 +86,7 @@ def table_schema(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the schema of a new table, which keeps its options.
 
     Raises:
-        InvalidOperationError: an option is unknown, invalid or a secret.
+        InvalidOperationError: an option is unknown, invalid, a secret, or not for a table.
     """
     own = {
         name.lower(): value
@@ -98,6 +98,11 @@ def table_schema(schema: StructType, options: Mapping[str, str]) -> StructType:
         _check_no_secret(_BY_LOWER.get(name, name), "", "the catalog")
     for table in (READ_TABLE, WRITE_TABLE):
         checked_values(known_defaults(own, table), table)
+    if own.get("bodyformat", "").lower() == "json":
+        raise InvalidOperationError(
+            "the table has a column body, so that bodyFormat cannot be json: remove it, and insert to_json(struct(…)) "
+            "as the body"
+        )
     metadata = {METADATA: json.dumps(own)}
     return StructType(
         [

@@ -97,6 +97,7 @@ def test_rows_never_go_to_the_queue_of_the_table_they_come_from(configured: Spar
         ("CREATE TABLE t USING servicebus OPTIONS (quue 'a')", "did you mean queue"),
         ("CREATE TABLE t USING servicebus OPTIONS (queue 'a', bodyType 'txt')", "binary, string"),
         ("CREATE TABLE t USING servicebus OPTIONS (queue 'a', messageIdMode 'colum')", "column, keys"),
+        ("CREATE TABLE t USING servicebus OPTIONS (queue 'a', bodyFormat 'json')", "to_json"),
         pytest.param(
             "INSERT OVERWRITE emptied (body, message_id) VALUES ('a', '1')",
             "INSERT INTO in SQL|does not support",
