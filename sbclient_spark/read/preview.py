@@ -23,7 +23,13 @@ def preview(spark: SparkSession, options: Mapping[str, str], *, messages: int = 
 
     Raises:
         AnalysisException: an option is unknown or invalid.
+        TypeError: the options are no mapping.
     """
+    if not isinstance(options, Mapping):
+        raise TypeError(
+            f"the options are of type {type(options).__name__}: give a mapping, such as "
+            "{'connectionString': …, 'queue': 'orders'}"
+        )
     activate(spark)
     chosen = {name: str(value) for name, value in options.items()} | {
         "bodyType": "string",

@@ -8,8 +8,10 @@ from inspect import getdoc as help_of
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from pyspark.sql import SparkSession
 
+import sbclient_spark
 from sbclient_spark.read.options import READ_TABLE
 from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.write.options import WRITE_TABLE
@@ -73,6 +75,8 @@ def test_the_documented_preview_takes_nothing(spark: SparkSession, pair: Emulate
         (number, "order", "active") for number in range(1, 11)
     ]
     assert pair.count(orders) == 1000
+    with pytest.raises(TypeError, match="of type str: give a mapping"):
+        sbclient_spark.preview(spark, "orders")  # type: ignore[arg-type]
 
 
 def check_stream(name: str, location: str, spark: SparkSession, pair: EmulatedPair, folder: Path) -> None:
