@@ -85,8 +85,6 @@ TEXT: Final = "text"
 
 
 def _body_type(message: ServiceBusReceivedMessage) -> str:
-    if message.body_type is AmqpMessageBodyType.DATA:
-        return "data"  # reading the value of an enum is slow
     is_text = message.body_type is AmqpMessageBodyType.VALUE and type(message.body) is str
     return TEXT if is_text else message.body_type.value
 
@@ -157,11 +155,8 @@ def record_batch(
         name = column.name.lower()
         kind = _ARROW.get(name, pa.string())
         if name in ("queue", "backlog_queue"):
-            same = path if name == "queue" or in_backlog else None
-            arrays.append(pa.repeat(pa.scalar(same, kind), len(messages)))
-            continue
-        values: list[Any]
-        if name == "body" and isinstance(column.dataType, StringType):
+            values: list[Any] = [path if name == "queue" or in_backlog else None] * len(messages)
+        elif name == "body" and isinstance(column.dataType, StringType):
             kind, values = pa.string(), [_body(message).decode(errors="replace") for message in messages]
         else:
             values = list(map(_VALUES.get(name) or attrgetter(name), messages))
