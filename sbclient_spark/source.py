@@ -65,7 +65,7 @@ class TaskDone(WriterCommitMessage):
 
 
 class InvalidStreamReader(DataSourceStreamReader):
-    """Raises the error of a stream that cannot start. An error of `streamReader` Spark hides behind one of its own."""
+    """Raises the error of a stream that cannot start. Spark hides an error of `streamReader` behind one of its own."""
 
     def __init__(self, error: InvalidOperationError) -> None:
         self._error = error

@@ -100,8 +100,8 @@ def table_schema(schema: StructType, options: Mapping[str, str]) -> StructType:
         checked_values(known_defaults(own, table), table)
     if own.get("bodyformat", "").lower() == "json":
         raise InvalidOperationError(
-            "the table has a column body, so that bodyFormat cannot be json: remove it, and insert to_json(struct(…)) "
-            "as the body"
+            "the table has a column body, so bodyFormat cannot be json: remove the option, and insert "
+            "to_json(struct(…)) as the body"
         )
     metadata = {METADATA: json.dumps(own)}
     return StructType(

@@ -23,7 +23,7 @@ def preview(spark: SparkSession, options: Mapping[str, str], *, messages: int = 
 
     Raises:
         AnalysisException: an option is unknown or invalid.
-        TypeError: the options are no mapping.
+        TypeError: the options are not a mapping.
     """
     if not isinstance(options, Mapping):
         raise TypeError(

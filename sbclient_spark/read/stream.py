@@ -231,7 +231,7 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             part, parts = partition.share
             if crc32((message.session_id or "").encode()) % parts != part:
                 return False
-        # A micro-batch that names its messages keeps them, also if `sessions` has changed: they will be completed.
+        # All messages that a micro-batch names will be completed, so all are read, even if `sessions` has changed.
         chosen = self._options.sessions if partition.numbers is None else None
         return not chosen or matches(message.session_id, chosen)
 
