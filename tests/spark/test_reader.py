@@ -85,6 +85,15 @@ def test_a_message_is_a_row_and_stays_where_it_is(clients: WorkerClients) -> Non
         assert row["sequence_number"] == 1
 
 
+@pytest.mark.parametrize("subjects", [["a", None], [None, "a"], [None, None], ["a", "b"]])
+def test_a_column_may_be_null_for_some_messages(clients: WorkerClients, subjects: list[str | None]) -> None:
+    messages = [ServiceBusMessage("x", subject=one, application_properties={one: 1} if one else {}) for one in subjects]
+    fill(clients, "orders", *messages)
+    rows = read(queue="orders")
+    assert [row["subject"] for row in rows] == subjects
+    assert [row["property_types"] for row in rows] == [[(one, "int")] if one else None for one in subjects]
+
+
 def test_columns_can_be_chosen_and_unknown_ones_are_refused(clients: WorkerClients) -> None:
     fill(clients, "orders", ServiceBusMessage(b"a", message_id="m"))
     chosen = StructType([StructField("message_id", StringType()), StructField("queue", StringType())])
