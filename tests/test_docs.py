@@ -16,10 +16,14 @@ import pytest
 from sbclient import PairedNamespaceOptions, ServiceBusClient
 from sbclient.emulator import Emulator
 from sbclient.transport.memory import transport as memory
+from tests.pages import reference
+from tests.pages.every import TABLES
+from tests.pages.table import COMMAND, DOCS, PageTable
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 PAGES: Final = [README, *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED: Final = rf"^<!-- (.+): {COMMAND} -->$"
 NEEDS_SPARK: Final = ("spark.md",)
 
 
@@ -82,6 +86,23 @@ def test_the_two_commands_are_the_ones_that_are_checked() -> None:
     assert "python -m pip install '.[emulator]' && sbclient demo" in text
     assert "python -m pip install -e '.[dev]' && python -m pytest" in text
     assert "pip install --quiet -e '.[dev]'" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_reference_is_up_to_date() -> None:
+    text = reference.page()
+    assert " at 0x" not in text, "an address, which differs in each process"
+    assert reference.PAGE.read_text(encoding="utf-8") == text, f"run {COMMAND}"
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_a_generated_table_is_up_to_date(table: PageTable) -> None:
+    pytest.importorskip(table.needs)
+    assert (DOCS / table.page).read_text(encoding="utf-8") == table.page_text(), f"run {COMMAND}"
+
+
+def test_every_generated_table_of_a_page_is_known() -> None:
+    places = {f"{page.name}: {name}" for page in PAGES for name in re.findall(GENERATED, page.read_text("utf-8"), re.M)}
+    assert places == {table.name for table in TABLES}
 
 
 OPTIONS: Final = {field.name for field in fields(PairedNamespaceOptions)}

@@ -23,7 +23,6 @@ from sbclient.options import (
     check_known,
     without_ignored,
 )
-from tests import options_page
 
 
 def seconds(value: float) -> timedelta:
@@ -184,10 +183,6 @@ def test_every_option_of_a_client_is_known() -> None:
     documented = set(re.findall(r":keyword .*?(\w+):", AzureClient.__doc__ or ""))
     assert documented - TRANSPORT_OPTIONS.keys() - set(OWN_OPTIONS) == set()
     assert len(documented) > 12
-
-
-def test_page_of_the_options_is_up_to_date() -> None:
-    options_page.check()
 
 
 def test_options_without_an_effect_are_dropped_with_one_warning() -> None:

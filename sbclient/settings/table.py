@@ -116,6 +116,8 @@ class Setting:
             return size_text(value)
         if isinstance(value, bool):
             return "true" if value else "false"
+        if isinstance(value, float):
+            return f"{value:g}"
         return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -27,6 +27,9 @@ Orphans = Literal["leave", "take"]
 EARLIEST: Final = 0
 LATEST: Final = -1
 
+_STREAM: Final = "a stream"
+_BATCH: Final = "a batch read"
+
 
 def _timestamp(name: str, value: str) -> datetime:
     try:
@@ -68,14 +71,14 @@ class ReadOptions:
 
     connection: ConnectionOptions
     paths: tuple[str, ...] = ()
-    backlog: bool = setting("Read all backlog queues of the pair, in the secondary.", default=False)
-    sub_queue: SubQueueWord = setting("The sub-queue to read.", default="none")
+    backlog: bool = setting("Read all backlog queues of the pair, in the secondary.", _BATCH, default=False)
+    sub_queue: SubQueueWord = setting("The sub-queue to read.", _BATCH, default="none")
     max_messages: int | None = setting(
-        "The largest number of messages per queue, or per fragment of a partitioned queue.", kind=whole(1)
+        "The largest number of messages per queue, or per fragment of a partitioned queue.", _BATCH, kind=whole(1)
     )
-    from_sequence_number: int = setting("Skip messages with a lower sequence number.", kind=whole(0), default=0)
+    from_sequence_number: int = setting("Skip messages with a lower sequence number.", _BATCH, kind=whole(0), default=0)
     ending_time: datetime | None = setting(
-        "Skip messages that were enqueued at or after this time; None = the start of the read.", kind=TIMESTAMP
+        "Skip messages that were enqueued at or after this time; None = the start of the read.", _BATCH, kind=TIMESTAMP
     )
     body_type: BodyType = setting("The type of the column `body`; `string` decodes UTF-8.", default="binary")
     min_partitions: int | None = setting(
@@ -87,29 +90,38 @@ class ReadOptions:
         default="peek",
     )
     max_messages_per_trigger: int | None = setting(
-        "The largest number of messages of a micro-batch; None = all, or 10,000 with `mode` receive.", kind=whole(1)
+        "The largest number of messages of a micro-batch; None = all, or 10,000 with `mode` receive.",
+        _STREAM,
+        kind=whole(1),
     )
     max_bytes_per_trigger: int | None = setting(
         "The largest size of the messages of a micro-batch; a larger message is read alone. None = no limit.",
+        _STREAM,
         kind=SIZE,
     )
     sessions: tuple[str, ...] | None = setting(
         "Of a queue with sessions: `all`, or ids separated by commas, which may be patterns with `*`, `?` and `[…]`.",
+        _STREAM,
         kind=SESSIONS,
     )
     max_sessions_per_trigger: int = setting(
         "With `mode` receive, the number of sessions that are locked while a micro-batch runs.",
+        _STREAM,
         kind=whole(1, 100_000),
         default=1000,
     )
     starting_sequence_number: int = setting(
-        "Where a new stream starts: a sequence number, `earliest` or `latest`.", kind=START, default=EARLIEST
+        "Where a new stream starts: a sequence number, `earliest` (0) or `latest`.",
+        _STREAM,
+        kind=START,
+        default=EARLIEST,
     )
     fail_on_data_loss: bool = setting(
-        "Fail a stream if messages left the queue before it read them; otherwise log a warning.", default=True
+        "Fail a stream if messages left the queue before it read them; otherwise log a warning.", _STREAM, default=True
     )
     orphans: Orphans = setting(
         "With `mode` receive, deferred messages that no micro-batch names: `leave` them, or `take` them at the start.",
+        _STREAM,
         default="leave",
     )
 
@@ -119,18 +131,6 @@ READ_TABLE: Final = table_of(
     dict.fromkeys(("queue", "entity", "topic", "subscription", "path"), TEXT) | {"queues": NAMES},
 )
 """Every option of a read, by name."""
-
-
-_OF_STREAMS: Final = (
-    "maxMessagesPerTrigger",
-    "maxBytesPerTrigger",
-    "sessions",
-    "maxSessionsPerTrigger",
-    "startingSequenceNumber",
-    "failOnDataLoss",
-    "orphans",
-)
-_OF_BATCHES: Final = ("maxMessages", "fromSequenceNumber", "endingTime", "backlog", "subQueue")
 
 
 def read_options(options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
@@ -164,10 +164,9 @@ def read_options(options: Mapping[str, str], *, is_streaming: bool = False) -> R
 
 def _check_kind(names: set[str], given: Mapping[str, Any], *, is_streaming: bool) -> None:
     """Reject options of streams in a batch read, and the reverse."""
-    foreign = _OF_BATCHES if is_streaming else _OF_STREAMS
-    for name in foreign:
-        if name.lower() in names:
-            kind, other = ("a stream", "a batch read") if is_streaming else ("a batch read", "a stream")
+    kind, other = (_STREAM, _BATCH) if is_streaming else (_BATCH, _STREAM)
+    for name, row in READ_TABLE.items():
+        if row.group == other and name.lower() in names:
             raise InvalidOperationError(f"option {name} is for {other}, and this is {kind}: remove it")
     if not is_streaming and given.get("mode") == "receive":
         raise InvalidOperationError(

@@ -1,4 +1,4 @@
-"""The page about Spark lists every option there is, and no other; what it shows runs as it stands."""
+"""What the page about Spark shows runs as it stands; the help lists every option."""
 
 from __future__ import annotations
 
@@ -19,21 +19,6 @@ from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import write
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
-OPTIONS: Final = PAGE.split("## Options")[1].split("## Measurements")[0]
-
-
-def listed(heading: str) -> set[str]:
-    table = OPTIONS.split(f"| for {heading} |")[1].split("\n\n")[0]
-    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    return {name for cell in first_cells for name in re.findall(r"`([A-Za-z]+)`", cell)}
-
-
-def test_every_option_of_a_write_is_listed() -> None:
-    assert listed("both") | listed("writing") == set(WRITE_TABLE)
-
-
-def test_every_option_of_a_read_is_listed() -> None:
-    assert listed("both") | listed("reading") == set(READ_TABLE)
 
 
 def test_help_explains_every_option() -> None:

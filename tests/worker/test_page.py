@@ -1,4 +1,4 @@
-"""docs/syphon.md says of the worker what is true of it: its settings, statuses, paths, reasons and limits."""
+"""docs/syphon.md says of the worker what is true of it: its statuses, paths, reasons and limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from sbclient.cli.common import Exit
 from sbclient.cli.syphon import EXIT_GRACE_S
 from sbclient.settings.durations import seconds_of
-from sbclient.settings.table import FLAG, Setting
+from sbclient.settings.table import FLAG
 from sbclient.worker.dry_run import LOOKED_AT
 from sbclient.worker.http_api import METHODS
 from sbclient.worker.reachability import UNREACHABLE_PROBE_INTERVAL_S
@@ -19,23 +19,6 @@ from tests.commands import call
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "syphon.md").read_text(encoding="utf-8")
 ALERTS: Final = (ROOT / "examples" / "deploy" / "prometheus-alerts.yml").read_text(encoding="utf-8")
-
-
-def row(setting: Setting) -> str:
-    option = f"`{setting.option}`"
-    if setting.kind is FLAG:
-        option += f", `--no-{setting.option.removeprefix('--')}`"
-    key = "" if setting.is_secret else f"`{setting.name}`"
-    cells = (option, f"`{setting.variable}`", key, setting.kind.word, setting.unit, setting.shown(setting.default))
-    return f"| {' | '.join((*cells, setting.about))} |"
-
-
-def test_the_tables_of_settings_are_the_one_in_the_code() -> None:
-    tables = PAGE.partition("## Every setting")[2]
-    assert [line for line in tables.splitlines() if line.startswith("| `--")] == [row(one) for one in SETTINGS.values()]
-    groups = re.findall(r"^### (.+)$", tables, re.M)
-    assert groups == list(dict.fromkeys(setting.group for setting in SETTINGS.values()))
-
 
 SYPHON_STATUSES: Final = set(Exit) - {Exit.EXISTS}
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the docstrings of the public names: `python -m tests.reference_page`."""
+"""The text of docs/reference.md, from the docstrings of the public names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 from sbclient.broker.profile import Profile
 from tests.net_types import table
+from tests.pages.table import DOCS
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "reference.md"
+PAGE: Final = DOCS / "reference.md"
 MODULES: Final = {
     "sbclient": "The client, messages, options, the state of a pair, and errors.",
     "sbclient.pairing.status": "What `client.pair` returns.",
@@ -28,8 +28,8 @@ MODULES: Final = {
 }
 HEAD: Final = """# Reference
 
-The classes and functions of each module, in alphabetical order. `python -m tests.reference_page` writes this page from
-their docstrings.
+The classes and functions of each module, in alphabetical order. `python -m tests.pages` writes this page from their
+docstrings.
 """
 NET_HEAD: Final = """## Types of application properties
 
@@ -177,12 +177,3 @@ def section_text(docstring: str | None) -> str:
             is_list = is_list and not line
             lines.append(line)
     return "\n".join(lines).strip() + "\n" if lines else ""
-
-
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,4 @@
-"""The clients of other makers that are tested against the emulator.
-
-`python -m tests.wire.clients` writes them as a table into `docs/emulator.md`; `tests/wire/test_clients.py` fails if the
-table is out of date.
-"""
+"""The clients of other makers that are tested against the emulator, for the table in docs/emulator.md."""
 
 from __future__ import annotations
 
@@ -11,11 +7,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.page_table import PageTable
+from tests.pages.table import PageTable
 from tests.wire import java_client, test_go, test_node
 
-HERE: Final = Path(__file__).parent
-TABLE: Final = PageTable("emulator.md", "clients", "tests.wire.clients", ("client", "version", "checks", "transports"))
+WIRE: Final = Path(__file__).parents[1] / "wire"
 
 ALL_TRANSPORTS: Final = "plain, TLS, WebSockets"
 
@@ -50,14 +45,15 @@ def clients() -> list[Client]:
 
 def _count(name: str) -> int:
     """Return how many checks a file has, without the tests that report the checks that ran at once."""
-    return len(re.findall(r"^(?:async )?def (?:check|test(?!_sdk))_", (HERE / name).read_text(), re.M))
+    return len(re.findall(r"^(?:async )?def (?:check|test(?!_sdk))_", (WIRE / name).read_text(), re.M))
 
 
 def _stated(name: str, before: str) -> str:
-    found = re.search(before + r"([\d.]+)", (HERE / name).read_text())
+    found = re.search(before + r"([\d.]+)", (WIRE / name).read_text())
     assert found is not None
     return found[1]
 
 
-if __name__ == "__main__":
-    TABLE.write(clients())
+TABLE: Final = PageTable(
+    "emulator.md", "clients", ("client", "version", "checks", "transports"), clients, needs="proton"
+)

@@ -1,7 +1,7 @@
 """The differences between this package and the installed azure-servicebus, found by comparison, each with its reason.
 
-`python -m tests.sdk_differences` writes them as a table into `docs/moving.md`. `tests/test_sdk_names.py` fails if a
-difference has no reason, a reason has no difference, or the table is out of date.
+`docs/moving.md` has them as a table. `tests/test_sdk_names.py` fails if a difference has no reason, or a reason has no
+difference.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ import sbclient.aio.management
 import sbclient.amqp
 import sbclient.exceptions
 import sbclient.management
-from tests.page_table import PageTable
-
-TABLE: Final = PageTable("moving.md", "differences", "tests.sdk_differences", ("difference", "reason"))
+from tests.pages.table import PageTable
 
 MODULES: Final = [
     (sdk, sbclient),
@@ -199,5 +197,4 @@ def rows() -> list[tuple[str, str | None]]:
     return [(f"`{difference}`", reason_of(difference)) for difference in sorted(differences())]
 
 
-if __name__ == "__main__":
-    TABLE.write(rows())
+TABLE: Final = PageTable("moving.md", "differences", ("difference", "reason"), rows)

@@ -1,0 +1,24 @@
+"""The command line: `python -m tests.pages`. tests/test_docs.py fails if a part is out of date."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from tests.pages import reference
+from tests.pages.every import TABLES
+from tests.pages.table import DOCS
+
+
+def main() -> None:
+    """Write every generated part, except for those that need a package that is not installed."""
+    reference.PAGE.write_text(reference.page(), encoding="utf-8")
+    for table in TABLES:
+        if find_spec(table.needs) is None:
+            sys.stderr.write(f"{table.name} is left as it is: {table.needs} is not installed\n")
+        else:
+            (DOCS / table.page).write_text(table.page_text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

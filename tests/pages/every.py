@@ -1,0 +1,10 @@
+"""All generated tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.pages import clients, differences, options
+from tests.pages.table import PageTable
+
+TABLES: Final[list[PageTable]] = [*options.TABLES, differences.TABLE, clients.TABLE]
