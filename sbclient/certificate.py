@@ -13,6 +13,7 @@ import ssl
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from shutil import rmtree
 from typing import Final
@@ -30,6 +31,36 @@ def default_directory() -> Path:
     with suppress(RuntimeError):
         return (Path(cache) if cache else Path.home() / ".cache") / "sbclient"
     return Path(tempfile.gettempdir()) / "sbclient"
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host is `localhost` or a loopback address. Names are not resolved: another machine may answer."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host.lower() == "localhost"
+
+
+def local_trust(host: str) -> ssl.SSLContext:
+    """Return a TLS context for an emulator on this machine.
+
+    It trusts the certificates that emulators of this user have stored, whatever their names are, and the default
+    authorities. The certificate of an emulator that serves `host` is created if it does not exist.
+
+    Args:
+        host: for which `is_this_machine` holds.
+
+    Raises:
+        OSError: a certificate cannot be written, or another user may know or change its key.
+        ModuleNotFoundError: trustme is not installed.
+    """
+    directory = default_directory()
+    Certificate(directory, (*LOCAL_NAMES, host)).make()
+    context = ssl.create_default_context()
+    for stored in directory.glob("certificate-*"):
+        with suppress(OSError):  # of another user, or not complete
+            if _has_safe_certificate(stored):
+                context.load_verify_locations(stored / _AUTHORITY)
+    return context
 
 
 class Certificate:
@@ -50,15 +81,6 @@ class Certificate:
         """The file that clients must trust. It exists after `make`."""
         return self._directory / _AUTHORITY
 
-    def check_directory(self) -> None:
-        """Check that the certificate exists or that its directory is writable.
-
-        Raises:
-            OSError: it does not exist and cannot be written.
-        """
-        if not self._exists():
-            self._new_directory().rmdir()
-
     def make(self) -> None:
         """Create the certificate unless it exists. Blocks for some tenths of a second.
 
@@ -66,7 +88,7 @@ class Certificate:
             OSError: it cannot be written.
             ModuleNotFoundError: trustme is not installed.
         """
-        if self._exists():
+        if _has_safe_certificate(self._directory):
             return
         made = self._new_directory()
         try:
@@ -89,35 +111,10 @@ class Certificate:
         # Cancelling one caller must not cancel the work for the others.
         return await asyncio.shield(self._making)
 
-    def client_context(self) -> ssl.SSLContext:
-        """Return a TLS context for a client that trusts this certificate in addition to the default authorities.
-
-        The certificate must exist.
-        """
-        context = ssl.create_default_context()
-        context.load_verify_locations(self.path)
-        return context
-
     async def close(self) -> None:
         """Wait until the certificate is not being created. Safe to call twice."""
         if self._making is not None:
             await asyncio.wait([self._making])
-
-    def _exists(self) -> bool:
-        """Whether there is a certificate.
-
-        Raises:
-            OSError: another user may know or change its key.
-        """
-        if not (self._directory / _SERVER).exists():
-            return False
-        if hasattr(os, "getuid"):
-            for path in (self._directory, self._directory / _SERVER, self._directory / _AUTHORITY):
-                if path.lstat().st_uid != os.getuid():
-                    raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
-            if self._directory.stat().st_mode & 0o022:
-                raise PermissionError(errno.EPERM, "other users may write to it", str(self._directory))
-        return True
 
     def _new_directory(self) -> Path:
         self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -145,3 +142,20 @@ class Certificate:
         chain = directory / _SERVER
         chain.touch(mode=0o600)
         server.private_key_and_cert_chain_pem.write_to_path(chain)
+
+
+def _has_safe_certificate(directory: Path) -> bool:
+    """Whether there is a certificate in a directory.
+
+    Raises:
+        OSError: another user may know or change its key.
+    """
+    if not (directory / _SERVER).exists():
+        return False
+    if hasattr(os, "getuid"):
+        for path in (directory, directory / _SERVER, directory / _AUTHORITY):
+            if path.lstat().st_uid != os.getuid():
+                raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+        if directory.stat().st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "other users may write to it", str(directory))
+    return True

@@ -183,25 +183,16 @@ async def _serve(served: Emulator, data: Path | None, *, as_json: bool) -> None:
     async with served:
         if served.is_exposed:
             typer.echo(EXPOSED, err=True)
-        certificate: Path | None = served.expected_certificate_path
+        certificate: Path | None = None
         try:
-            served.check_certificate_directory()
-        except OSError as error:
-            certificate = None
+            # Before the connection strings are printed: a client reads which certificates it trusts when it starts.
+            certificate = await asyncio.to_thread(lambda: served.certificate_path)
+        except (OSError, ModuleNotFoundError) as error:
             _report_no_certificate(error, as_json=as_json)
         show: Callable[[Emulator, Path | None, Path | None], None] = _show_json if as_json else _show
         show(served, certificate, data)
         sys.stdout.flush()
-        making = [asyncio.create_task(asyncio.to_thread(lambda: served.certificate_path))] if certificate else []
-        for each in making:
-            each.add_done_callback(lambda made: _report_failure(made, as_json=as_json))
         await ended.wait()
-        await asyncio.gather(*making, return_exceptions=True)
-
-
-def _report_failure(made: asyncio.Task[Path], *, as_json: bool) -> None:
-    if not made.cancelled() and (error := made.exception()) is not None:
-        _report_no_certificate(error, as_json=as_json)
 
 
 def _report_no_certificate(error: BaseException, *, as_json: bool) -> None:

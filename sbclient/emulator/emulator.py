@@ -316,19 +316,6 @@ class Emulator:
         self._certificate.make()
         return self._certificate.path
 
-    def check_certificate_directory(self) -> None:
-        """Check that `certificate_path` can be created.
-
-        Raises:
-            OSError: it cannot be created.
-        """
-        self._certificate.check_directory()
-
-    @property
-    def expected_certificate_path(self) -> Path:
-        """The path of that file, which may not exist yet."""
-        return self._certificate.path
-
     # ------------------------------------------------------------------ entities, from any thread
 
     def create_queue(self, name: str, namespace: str | None = None, **settings: Any) -> None:

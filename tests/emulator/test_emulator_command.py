@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -17,9 +18,14 @@ from typing import Any
 
 import pytest
 
+from sbclient import ServiceBusClient
+from sbclient.certificate import Certificate, is_this_machine
 from sbclient.cli.emulator import _connection_strings
 from sbclient.emulator import Emulator
+from sbclient.errors import ServiceBusConnectionError
 from sbclient.rules.shared_access_signature import sign
+from sbclient_spark.clients import open_client
+from sbclient_spark.options import connection_options
 from tests import commands
 from tests.commands import call
 from tests.fresh_process import output_of
@@ -62,7 +68,8 @@ def health(port: int) -> Any:
         return json.load(answer)
 
 
-def test_prints_where_to_connect_is_ready_then_and_needs_little_memory(start: Start) -> None:
+def test_prints_where_to_connect_is_ready_then_and_needs_little_memory(start: Start, tmp_path: Path) -> None:
+    Certificate(tmp_path / "sbclient").make()  # a library that only the first start needs
     process = start("--namespace", "contoso:0", "--namespace", "contoso-backup:0", "--http-port", "0", "--json")
     said = printed(process)
     for name, port in said["ports"].items():
@@ -298,3 +305,53 @@ def test_prints_lines_for_the_shell_although_the_default_http_port_is_in_use(sta
     assert not any("5300" in line for line in shown)
     process.send_signal(signal.SIGINT)
     assert "warning: HTTP port 5300 is in use; the emulator uses port" in process.communicate()[1]
+
+
+LISTENING: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "another loopback address": ("--host", "127.0.0.91"),
+    "IPv6": ("--host", "::1"),
+    "further name": ("--tls-name", "contoso.example"),
+    "both": ("--host", "127.0.0.92", "--tls-name", "other.example"),
+}
+
+
+def test_printed_connection_strings_are_trusted_at_once(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By commands, the client and both sides of Spark, while emulators with other certificates run as well."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    async def queues(text: str) -> list[list[str]]:
+        options = connection_options({"connectionString": text})
+        clients = [ServiceBusClient.from_connection_string(text, transport=each) for each in ("amqp", "sdk")]
+        found = []
+        for client in (*clients, open_client(options, paired=False)):
+            async with client:
+                found.append([queue.name async for queue in client.administration.list_queues()])
+        return found
+
+    started = [
+        start("--namespace", "contoso:0", "--http-port", "0", "--json", *options) for options in LISTENING.values()
+    ]
+    for name, process in zip(LISTENING, started, strict=True):
+        (text,) = printed(process)["connection_strings"].values()
+        call("admin", "create", "queue", "orders", "--primary", text)
+        assert "certificate" not in call("doctor", "--primary", text, "--secondary", text, status=None).output, name
+        assert asyncio.run(queues(text)) == [["orders"]] * 3, name
+
+
+@pytest.mark.real_time
+async def test_error_about_an_unknown_certificate_names_the_variable(tmp_path: Path) -> None:
+    async with Emulator("contoso:0", certificate_directory=tmp_path) as emulator:
+        for transport in ("amqp", "sdk"):
+            text = emulator.connection_string
+            async with ServiceBusClient.from_connection_string(text, transport=transport) as client:
+                with pytest.raises(ServiceBusConnectionError, match="SSL_CERT_FILE"):
+                    await client.administration.get_queue("orders")
+
+
+def test_only_loopback_addresses_are_this_machine() -> None:
+    hosts = ("localhost", "LOCALHOST", "127.0.0.1", "127.255.0.9", "::1")
+    others = ("0.0.0.0", "::", "10.0.0.1", "127.0.0.1.example.com", "localhost.example.com", "contoso.example", "")
+    assert [is_this_machine(host) for host in (*hosts, *others)] == [True] * len(hosts) + [False] * len(others)

@@ -94,7 +94,7 @@ def test_certificate_of_another_user_is_ignored(tmp_path: Path) -> None:
     os.chown(certificate.path, 12_345, 12_345)
 
     with pytest.raises(PermissionError, match="another user"):
-        certificate.check_directory()
+        certificate.make()
 
 
 def test_version_imports_neither_commands_nor_libraries() -> None:

@@ -31,6 +31,7 @@ from wsproto.events import (
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from sbclient.amqp import servicebus
+from sbclient.certificate import is_this_machine
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.transport.amqp.connection import Sink, Stream
 
@@ -39,7 +40,6 @@ AMQP_PORT: Final = 5672
 HTTPS_PORT: Final = 443
 HTTP_PORT: Final = 80
 
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _EMULATOR_ADVICE: Final = "; if it is an emulator, add UseDevelopmentEmulator=true to the connection string"
 
 
@@ -71,7 +71,7 @@ class Endpoint:
     @property
     def is_unusual(self) -> bool:
         """Whether the host or the port is none of the service."""
-        return self.hostname in _LOOPBACK or self.port not in (AMQPS_PORT, HTTPS_PORT)
+        return is_this_machine(self.hostname) or self.port not in (AMQPS_PORT, HTTPS_PORT)
 
 
 def tls_context(*, ssl_context: Any = None, verify: str | bool = True) -> ssl.SSLContext:

@@ -79,6 +79,8 @@ _NOT_CONNECTED: Final = re.compile(
 
 _EMULATOR_ADVICE: Final = "; if it is an emulator, add UseDevelopmentEmulator=true to the connection string"
 
+_TRUST_ADVICE: Final = "; set SSL_CERT_FILE to the certificate that the emulator printed when it started"
+
 _BYTES: Final = re.compile(r"\bb(['\"])(.*)\1")
 
 _NO_REASON: Final = "Operation returned an invalid status"
@@ -92,11 +94,13 @@ class Place(NamedTuple):
 
     Attributes:
         namespace: its host, with the port if one is given.
+        is_emulator: whether the connection string says so.
         is_perhaps_emulator: whether the service has no such host or port, and the connection string does not mention
             an emulator.
     """
 
     namespace: str
+    is_emulator: bool = False
     is_perhaps_emulator: bool = False
 
 
@@ -114,6 +118,8 @@ def translated(error: BaseException, subject: str, place: Place | None = None) -
     text = _text_of(error)
     if place is not None and (reason := _NOT_CONNECTED.match(text)) is not None:
         advice = _EMULATOR_ADVICE if place.is_perhaps_emulator else ""
+        if place.is_emulator and any(type(inner).__name__ == "SSLCertVerificationError" for inner in _chain(error)):
+            advice = _TRUST_ADVICE
         text = f"the namespace {place.namespace} cannot be reached: {text[reason.end() :].strip('[] ')}{advice}"
     return _class_of(error)(f"{subject}: {text}")
 

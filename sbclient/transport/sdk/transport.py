@@ -15,7 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from sbclient import clock
-from sbclient.certificate import Certificate, default_directory
+from sbclient.certificate import is_this_machine, local_trust
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.options import check_known, options_of
@@ -46,7 +46,6 @@ _AMQP_ONLY: Final = (
 )
 """Options that the administration client of the SDK does not have, or that have another meaning there."""
 
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _TRUST_OPTIONS: Final = frozenset({"connection_verify", "ssl_context"})
 
 
@@ -117,9 +116,11 @@ class SdkTransport(Transport):
     def place(self) -> Place:
         """The namespace, for errors."""
         connection = self._connection
-        is_elsewhere = connection is not None and (connection.port is not None or connection.host in _LOOPBACK)
-        is_perhaps = connection is not None and is_elsewhere and not connection.use_development_emulator
-        return Place(self.namespace, is_perhaps)
+        if connection is None:
+            return Place(self.namespace)
+        is_emulator = connection.use_development_emulator
+        is_elsewhere = connection.port is not None or is_this_machine(connection.host)
+        return Place(self.namespace, is_emulator, is_perhaps_emulator=is_elsewhere and not is_emulator)
 
     @property
     def administration(self) -> SdkAdministration:
@@ -211,8 +212,8 @@ class SdkTransport(Transport):
         options.update(NO_RETRIES, connection_timeout=HTTP_TIMEOUT_S, read_timeout=HTTP_TIMEOUT_S)
         options.setdefault("headers_policy", order_policy())
         ssl_context = self._sdk_options.get("ssl_context")
-        if self._is_local_emulator and not _TRUST_OPTIONS & self._sdk_options.keys():
-            options["connection_verify"], ssl_context = _local_trust()
+        if (host := self._local_emulator) is not None and not _TRUST_OPTIONS & self._sdk_options.keys():
+            ssl_context = local_trust(host)
         options["transport"] = _http_transport(ssl_context, options)
         if "http_proxy" in self._sdk_options:
             options.setdefault("proxies", _proxies(self._sdk_options["http_proxy"]))
@@ -224,9 +225,12 @@ class SdkTransport(Transport):
         return ServiceBusAdministrationClient(self.namespace, self._credential, **options)
 
     @property
-    def _is_local_emulator(self) -> bool:
+    def _local_emulator(self) -> str | None:
+        """The host of an emulator on this machine, None for any other namespace."""
         connection = self._connection
-        return connection is not None and connection.use_development_emulator and connection.host in _LOOPBACK
+        if connection is None or not connection.use_development_emulator or not is_this_machine(connection.host):
+            return None
+        return connection.host
 
     def _sdk_client(self) -> Any:
         """Return the client of the SDK, which has no connection and makes senders and receivers."""
@@ -278,16 +282,6 @@ def _text_for_keys(namespace: str, credential: Any) -> str | None:
     if isinstance(credential, AzureSasCredential):
         return f"Endpoint=sb://{namespace}/;SharedAccessSignature={credential.signature}"
     return None
-
-
-def _local_trust() -> tuple[str, Any]:
-    """Return the path of the certificate of local emulators, and a context that trusts it and the system's authorities.
-
-    The certificate is made if it does not exist.
-    """
-    certificate = Certificate(default_directory())
-    certificate.make()
-    return str(certificate.path), certificate.client_context()
 
 
 def _http_transport(ssl_context: Any, options: dict[str, Any]) -> Any:
