@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
+from sbclient.arguments.kinds import check_encodable
+
 
 class ServiceBusReceiveMode(StrEnum):
     """Whether a received message is locked until it is settled, or deleted when it is delivered."""
@@ -61,7 +63,7 @@ class Settlement:
 
     Attributes:
         mode: how it is settled.
-        reason, error_description: for DEAD_LETTER only.
+        reason, error_description: for DEAD_LETTER only; texts that UTF-8 can encode.
         properties: application properties to set on the message; for all modes but COMPLETE.
     """
 
@@ -69,6 +71,15 @@ class Settlement:
     reason: str | None = None
     error_description: str | None = None
     properties: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        # A broker or a link that fails on them half way would lose the message.
+        for name in ("reason", "error_description") if self.mode is SettleMode.DEAD_LETTER else ():
+            text = getattr(self, name)
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{name} must be a str, not {type(text).__name__}")
+            if text is not None:
+                check_encodable(name, text)
 
 
 def expiry(enqueued_at: datetime, time_to_live: timedelta | None) -> datetime | None:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 from uuid import UUID
 
+from sbclient.arguments.kinds import check_encodable
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
 PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | timedelta | UUID | Decimal | None
@@ -44,18 +45,6 @@ _SHOWN_RECEIVED = (*_SHOWN, "sequence_number", "enqueued_time_utc", "delivery_co
 Body: TypeAlias = bytes | tuple[bytes, ...] | Any
 
 
-def _encodable(name: str, value: str) -> str:
-    """Return the text if UTF-8 can encode it, so that no encoder or hash fails on it later."""
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise InvalidOperationError(
-                f"{name} contains a lone surrogate, which UTF-8 cannot encode: decode the text correctly"
-            ) from None
-    return value
-
-
 def _short_id(name: str, value: str | bytes | int | UUID | None) -> str | None:
     if value is None:
         return None
@@ -65,13 +54,13 @@ def _short_id(name: str, value: str | bytes | int | UUID | None) -> str | None:
         raise InvalidOperationError(
             f"{name} has {len(value)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
         )
-    return _encodable(name, value)
+    return check_encodable(name, value)
 
 
 def _text(name: str, value: str | bytes | int | UUID | None) -> str | None:
     if value is None:
         return None
-    return _encodable(name, value if isinstance(value, str) else _as_text(name, value))
+    return check_encodable(name, value if isinstance(value, str) else _as_text(name, value))
 
 
 def _as_text(name: str, value: object) -> str:
@@ -139,9 +128,9 @@ def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
     name = key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
     if not isinstance(name, str):
         raise TypeError(f"application property {key!r} must be named by a str, not {type(key).__name__}")
-    _encodable("the name of an application property", name)
+    check_encodable("the name of an application property", name)
     if isinstance(value, str):
-        return name, _encodable(f"application property {name!r}", value)
+        return name, check_encodable(f"application property {name!r}", value)
     if type(value) is bytes:
         try:
             return name, value.decode()

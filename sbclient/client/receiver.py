@@ -9,10 +9,11 @@ from functools import partial
 from typing import Final, Self, TypeVar
 
 from sbclient import clock
+from sbclient.arguments.kinds import check_count, check_reason, check_session
 from sbclient.client.core import ClientCore, sequence_numbers_of
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
-from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -133,6 +134,7 @@ class ServiceBusReceiver:
             raise InvalidOperationError(
                 "RECEIVE_AND_DELETE has no locks to renew: remove auto_lock_renewer, or use PEEK_LOCK"
             )
+        session = check_session("session_id", session, NEXT_AVAILABLE_SESSION)
         self._core = core
         self._path = path
         self._next_peek = 1
@@ -192,16 +194,15 @@ class ServiceBusReceiver:
         """Wait for a first message; return it with others that are available, or an empty list if none arrives.
 
         Args:
-            max_message_count: the largest number to return; None = 1. A call may return fewer although there are more.
+            max_message_count: the largest number to return, at least 1; None = 1. A call may return fewer although
+                there are more.
             max_wait_time: seconds to wait for the first message; None = the receiver's own, or 60.
 
         Raises:
             SessionLockLostError: the lock of the session has expired.
             ServiceBusError: the primary namespace does not deliver messages; receiving is never diverted.
         """
-        count = 1 if max_message_count is None else max_message_count
-        if not isinstance(count, int) or count < 1:
-            raise InvalidOperationError(f"max_message_count is {max_message_count!r}: it must be at least 1")
+        count = 1 if max_message_count is None else check_count("max_message_count", max_message_count)
         if max_wait_time is not None:
             check_seconds("max_wait_time", max_wait_time)
         await self._open()
@@ -259,11 +260,10 @@ class ServiceBusReceiver:
             sequence_number: where to begin; 0 = after the last message that this receiver has peeked. Repeated calls
                 return every message once, on a partitioned entity fragment by fragment, and then an empty list.
         """
-        if not isinstance(max_message_count, int) or max_message_count < 1:
-            raise InvalidOperationError(f"max_message_count is {max_message_count!r}: it must be at least 1")
+        count = check_count("max_message_count", max_message_count)
         first = sequence_number or self._next_peek
         began_at = clock.monotonic()
-        peek = partial(self._link.peek, max_message_count=max_message_count, sequence_number=first)
+        peek = partial(self._link.peek, max_message_count=count, sequence_number=first)
         messages = await self._run(peek, timeout)
         if messages:
             self._next_peek = messages[-1].sequence_number + 1
@@ -318,13 +318,22 @@ class ServiceBusReceiver:
     async def dead_letter_message(
         self,
         message: ServiceBusReceivedMessage,
-        reason: str | None = None,
-        error_description: str | None = None,
+        reason: str | BaseException | None = None,
+        error_description: str | BaseException | None = None,
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Move the message to the dead-letter queue, with a reason and a description of at most 4,096 characters."""
-        await self._settle(message, Settlement(SettleMode.DEAD_LETTER, reason, error_description), transaction)
+        """Move the message to the dead-letter queue, with a reason and a description of at most 4,096 characters.
+
+        Args:
+            reason, error_description: a text, or an exception, whose text is taken; an empty one is None.
+        """
+        settlement = Settlement(
+            SettleMode.DEAD_LETTER,
+            check_reason("reason", reason),
+            check_reason("error_description", error_description),
+        )
+        await self._settle(message, settlement, transaction)
 
     async def renew_message_lock(self, message: ServiceBusReceivedMessage, *, timeout: float | None = None) -> datetime:
         """Renew the lock of the message; return its new end, also stored as `locked_until_utc` of the message.

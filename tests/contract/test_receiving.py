@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from datetime import timedelta
+from enum import Enum
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -18,6 +22,10 @@ from sbclient import (
 )
 from sbclient.message import ServiceBusMessageState
 from tests.contract.kinds import NamespaceKind
+
+
+class Color(str, Enum):  # noqa: UP042 - not a StrEnum: its str() is not its value
+    RED = "red"
 
 
 async def filled(kind: NamespaceKind, count: int, **description: object) -> str:
@@ -330,3 +338,41 @@ async def test_the_sections_of_a_received_message_can_be_read(kind: NamespaceKin
     assert raw.application_properties == {"n": 1}
     assert (list(raw.body), raw.body_type) == ([b"x"], message.body_type)
     assert "body=" not in repr(raw)
+
+
+@pytest.mark.parametrize("text", [5, True, b"text", {"a": 1}, ["a"], UUID(int=1), "\ud800"], ids=repr)
+async def test_a_reason_that_is_no_text_is_rejected_and_the_message_stays_locked(
+    kind: NamespaceKind, text: Any
+) -> None:
+    queue = await filled(kind, 2)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        first, second = await receiver.receive_messages(2, max_wait_time=kind.patience_s)
+        others = asyncio.create_task(receiver.complete_message(second))
+        for texts in ({"reason": text}, {"error_description": text}):
+            with pytest.raises((TypeError, InvalidOperationError)):
+                await receiver.dead_letter_message(first, **texts)
+        await others
+        await receiver.complete_message(first)
+
+
+@pytest.mark.parametrize(
+    ("given", "read"), [(ValueError("boom"), "boom"), (TimeoutError(), "TimeoutError"), (Color.RED, "red"), ("", None)]
+)
+async def test_a_reason_may_be_an_exception_or_an_enum(kind: NamespaceKind, given: Any, read: str | None) -> None:
+    queue = await filled(kind, 1)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        (message,) = await receiver.receive_messages(max_wait_time=kind.patience_s)
+        await receiver.dead_letter_message(message, reason=given, error_description=given)
+    async with kind.plain.get_queue_receiver(queue, sub_queue="deadletter") as receiver:
+        (dead,) = await receiver.receive_messages(max_wait_time=kind.patience_s)
+        assert (dead.dead_letter_reason, dead.dead_letter_error_description) == (read, read)
+        assert type(dead.dead_letter_reason) in (str, type(None))
+
+
+async def test_any_number_of_messages_can_be_asked_for(kind: NamespaceKind) -> None:
+    queue = await filled(kind, 1)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
+        for count in (2**31, 2**32, sys.maxsize):
+            assert len(await receiver.peek_messages(count, sequence_number=1)) == 1
+            (message,) = await receiver.receive_messages(count, max_wait_time=kind.patience_s)
+            await receiver.abandon_message(message)

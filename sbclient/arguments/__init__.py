@@ -1,0 +1,1 @@
+"""How the arguments of public calls are declared and checked."""
