@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from sbclient.amqp import EncodedMessage
 from sbclient.amqp.batch import size_in_batch
-from sbclient.client.encoding import NewId, encoded_message
+from sbclient.client.encoding import Message, NewId, encoded_message
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
 
@@ -54,7 +54,7 @@ class ServiceBusMessageBatch:
     def __repr__(self) -> str:
         return f"ServiceBusMessageBatch(max_size_in_bytes={self._max_size_in_bytes}, message_count={len(self)})"
 
-    def add_message(self, message: ServiceBusMessage | Any) -> None:
+    def add_message(self, message: Message) -> None:
         """Add a copy of a message, as `send_messages` takes it.
 
         Raises:

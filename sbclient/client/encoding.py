@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, EncodeError, encode_message
@@ -15,6 +15,12 @@ from sbclient.message import AmqpAnnotatedMessage, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import check_not_ping
 from sbclient.transport.sdk.message import is_sdk_message, parts_of
+
+if TYPE_CHECKING:
+    from sbclient.transport.sdk.message import SdkMessage
+
+Message: TypeAlias = "ServiceBusMessage | AmqpAnnotatedMessage | SdkMessage | Mapping[str, Any]"
+"""A message of this package or of azure-servicebus, or a mapping of the arguments of `ServiceBusMessage`."""
 
 ALIAS_BYTES: Final = 160
 """The bytes that sealing for a backlog queue adds to a message, without the path of the destination."""

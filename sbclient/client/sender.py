@@ -12,7 +12,7 @@ from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.batch import ServiceBusMessageBatch
 from sbclient.client.core import ClientCore, sequence_numbers_of
-from sbclient.client.encoding import encoded_message, encoded_messages, is_message
+from sbclient.client.encoding import Message, encoded_message, encoded_messages, is_message
 from sbclient.client.outbox import Outbox
 from sbclient.client.route import DirectRoute, PairedRoute, not_sent
 from sbclient.client.transaction import Transaction
@@ -22,18 +22,14 @@ from sbclient.errors import (
     InvalidOperationError,
     TransactionNotSupportedError,
 )
-from sbclient.message import ServiceBusMessage
 from sbclient.options import check_seconds
 from sbclient.telemetry.operations import BACKLOG, PRIMARY, Telemetry
 from sbclient.telemetry.tracing import TRACE_BYTES, is_on
 
 T = TypeVar("T")
 
-Sendable: TypeAlias = ServiceBusMessage | ServiceBusMessageBatch | Iterable[ServiceBusMessage] | Any
-"""A message, a batch, or an iterable of messages.
-
-A message is one of this package, one of azure-servicebus, or a mapping of the arguments of `ServiceBusMessage`.
-"""
+Sendable: TypeAlias = "Message | ServiceBusMessageBatch | Iterable[Message]"
+"""A message, a batch, or an iterable of messages."""
 
 
 class ServiceBusSender:
@@ -87,6 +83,8 @@ class ServiceBusSender:
         messages are stored.
 
         Args:
+            message: a `ServiceBusMessage`, a mapping of its arguments, a message of azure-servicebus, an iterable of
+                these, or a batch.
             timeout: seconds for the whole operation, with retries and diversion; None = the client's, 60 by default.
             transaction: send as part of it. A transaction is never diverted.
 

@@ -56,7 +56,7 @@ def test_changes_after_add_message_are_not_sent() -> None:
 
 def test_only_messages_can_be_added() -> None:
     with pytest.raises(TypeError):
-        batch(1000).add_message("text")
+        batch(1000).add_message("text")  # type: ignore[arg-type]
 
 
 def test_a_batch_made_by_hand() -> None:

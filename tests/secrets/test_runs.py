@@ -295,7 +295,7 @@ async def test_errors_about_rejected_messages_leak_nothing(capture: OutputCaptur
         with capture.expecting(ServiceBusError, where="large properties"):
             await sender.send_messages(ServiceBusMessage(BODY, application_properties=large))
         with capture.expecting(TypeError, ServiceBusError, where="no message"):
-            await sender.send_messages(BODY)
+            await sender.send_messages(BODY)  # type: ignore[arg-type]
         await client.close()
         with capture.expecting(ServiceBusError, ValueError, where="closed"):
             await sender.send_messages(secret())

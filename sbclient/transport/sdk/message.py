@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
 from sbclient import message as our_message
 from sbclient.amqp import EncodedMessage, servicebus
@@ -28,6 +28,9 @@ from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 if TYPE_CHECKING:
     from azure import servicebus as sdk
     from azure.servicebus.amqp import AmqpAnnotatedMessage
+
+SdkMessage: TypeAlias = "sdk.ServiceBusMessage | AmqpAnnotatedMessage"
+"""A message of azure-servicebus."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -44,7 +47,7 @@ _NET: Final[dict[bytes, Callable[[Any], Any]]] = {
 """The classes of described values of .NET; the SDK returns these values with an attribute `descriptor`."""
 
 
-def is_sdk_message(candidate: object) -> TypeGuard[sdk.ServiceBusMessage | AmqpAnnotatedMessage]:
+def is_sdk_message(candidate: object) -> TypeGuard[SdkMessage]:
     """Return whether an object is a `ServiceBusMessage`, received or not, or `AmqpAnnotatedMessage` of the SDK."""
     plain = _sdk_types("azure.servicebus", "ServiceBusMessage")
     return isinstance(candidate, plain + _sdk_types("azure.servicebus.amqp", "AmqpAnnotatedMessage"))
@@ -56,7 +59,7 @@ def _sdk_types(module: str, name: str) -> tuple[type, ...]:
     return () if kind is None else (kind,)
 
 
-def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> EncodedMessage:
+def from_sdk(message: SdkMessage) -> EncodedMessage:
     """Encode a message of the SDK.
 
     Names and values of application properties that are bytes in the SDK become str. The scheduled enqueue time may be a
@@ -73,7 +76,7 @@ def from_sdk(message: sdk.ServiceBusMessage | AmqpAnnotatedMessage) -> EncodedMe
 
 
 def parts_of(
-    message: sdk.ServiceBusMessage | AmqpAnnotatedMessage | our_message.AmqpAnnotatedMessage,
+    message: SdkMessage | our_message.AmqpAnnotatedMessage,
 ) -> tuple[ServiceBusMessage, dict[str, Any]]:
     """Return a plain message, and the arguments of `encode_annotated` for all that it has no attribute for.
 
@@ -165,7 +168,7 @@ def to_sdk(encoded: EncodedMessage) -> sdk.ServiceBusMessage:
     Raises:
         InvalidOperationError: the SDK cannot encode a body of type VALUE that is False or an integer beyond 32 bits.
     """
-    from azure.servicebus import ServiceBusMessage as SdkMessage
+    from azure.servicebus import ServiceBusMessage as PlainMessage
     from azure.servicebus.amqp import AmqpAnnotatedMessage
 
     message, ours = encoded.decoded(), encoded.annotated()
@@ -180,7 +183,7 @@ def to_sdk(encoded: EncodedMessage) -> sdk.ServiceBusMessage:
     raw.delivery_annotations = {name: _typed(value) for name, value in ours.delivery_annotations.items()} or None
     raw.footer = {name: _typed(value) for name, value in ours.footer.items()} or None
     # The attributes of ServiceBusMessage would shorten the time to live and add a message id.
-    return SdkMessage(None, message=None, raw_amqp_message=raw)
+    return PlainMessage(None, message=None, raw_amqp_message=raw)
 
 
 def _body_of(message: ServiceBusMessage) -> dict[str, Any]:
