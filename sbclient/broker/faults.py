@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from random import Random
 from typing import Any, Final, TypeVar
@@ -75,6 +75,7 @@ class Fault:
         until_at: the time at which the fault ends, in seconds since 1970-01-01 UTC of the broker's clock.
         latency_s: seconds, of SLOW.
         error: the class that ERROR raises, or an error with the text.
+        applied: how often it had an effect.
 
     Raises:
         InvalidOperationError: a value is not one of these.
@@ -89,6 +90,7 @@ class Fault:
     until_at: float = math.inf
     latency_s: float = 1.0
     error: type[ServiceBusError] | ServiceBusError = ServiceBusInternalError
+    applied: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.kind = _member(FaultKind, "kind", self.kind)
@@ -307,6 +309,7 @@ class Faults:
             return False
         if fault.probability < 1 and self._random.random() >= fault.probability:
             return False
+        fault.applied += 1
         if fault.count is not None:
             fault.count -= 1
             if fault.count == 0:

@@ -59,7 +59,9 @@ class WireFault:
         until_at: when it heals by itself, in seconds of the broker's clock.
         latency_s: of LATENCY.
         condition, description: of DETACH.
-        is_healed: whether it was healed. A fault whose count is used up still affects the connections that it has hit.
+        applied: how often it occurred.
+        is_healed: whether it was healed. A black hole whose count is used up still affects the connections that it has
+            hit.
     """
 
     kind: WireFaultKind
@@ -70,6 +72,7 @@ class WireFault:
     latency_s: float = 1.0
     condition: str = "amqp:link:detach-forced"
     description: str = "the link was ended by an injected fault"
+    applied: int = field(default=0, init=False)
     is_healed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -124,8 +127,12 @@ class WireFaults:
         """The faults that can still occur, oldest first."""
         if self._faults:
             self._faults = [fault for fault in self._faults if fault.until_at > now]
-            self._spent = [fault for fault in self._spent if fault.until_at > now]
         return list(self._faults)
+
+    def spent(self, now: float) -> list[WireFault]:
+        """The faults whose count is used up and that still affect connections."""
+        self._spent = [fault for fault in self._spent if fault.until_at > now]
+        return list(self._spent)
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` whenever a fault is injected or healed; returns a function that ends this."""
@@ -177,11 +184,13 @@ class WireFaults:
                 continue
             if fault.probability < 1 and self._random.random() >= fault.probability:
                 continue
+            fault.applied += 1
             if fault.count is not None:
                 fault.count -= 1
                 if fault.count == 0:
                     self._faults.remove(fault)
-                    self._spent.append(fault)
+                    if kind is WireFaultKind.BLACK_HOLE:
+                        self._spent.append(fault)
             return fault
         return None
 

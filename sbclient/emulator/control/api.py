@@ -8,7 +8,7 @@
     *      /$control/entities                       see `entities_api`
     GET    /$control/faults                     the active faults
     PUT    /$control/faults                     [fault, ...] or {"seed": 7, "faults": [...]}: replace all faults
-    POST   /$control/faults                     fault: inject one more
+    POST   /$control/faults                     fault: inject one more; the answer has it even if its count is used up
     DELETE /$control/faults[/id]                heal all faults, or one; without a body
     GET    /$control/events                     a stream of server-sent events, until the token expires
 
@@ -19,7 +19,7 @@ connections affect it on the port of the namespace but not on the HTTP port, whe
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from sbclient import clock
@@ -168,7 +168,7 @@ class ControlApi:
         for fault in faults:
             self.context.inject(fault)
             self.context.publish("fault.thrown", **write_fault(fault, clock.now()))
-        return {"faults": self.numbered_faults()}
+        return {"faults": self.numbered_faults(faults)}
 
     async def _heal_all(self, request: Request) -> Any:
         _check_heals_all(request)
@@ -181,8 +181,9 @@ class ControlApi:
 
     async def _heal_one(self, request: Request) -> Any:
         _check_heals_all(request)
+        self.numbered_faults()
         number = request.segments[2]
-        chosen = next((each["id"] for each in self.numbered_faults() if str(each["id"]) == number), None)
+        chosen = next((each for each in self._ids if str(each) == number), None)
         if chosen is None:
             return json_response(404, {"error": f"fault {number[:32]!r} does not exist, or has healed already"})
         fault = self._ids.pop(chosen)
@@ -190,16 +191,28 @@ class ControlApi:
         self.context.publish("fault.healed", **write_fault(fault, clock.now()))
         return {"faults": self.numbered_faults()}
 
-    def numbered_faults(self) -> list[dict[str, Any]]:
-        """The active faults as JSON, each with its number, including those that were injected in process."""
+    def numbered_faults(self, injected: Sequence[AnyFault] = ()) -> list[dict[str, Any]]:
+        """The active faults as JSON, each with its number, including those that were injected in process.
+
+        Args:
+            injected: listed also if their count is used up already; `applied` says how often they have had an effect.
+        """
+        now = clock.now()
         active = self.context.active_faults()
-        self._ids = {number: fault for number, fault in self._ids.items() if any(fault is each for each in active)}
-        for fault in active:
-            if not any(fault is known for known in self._ids.values()):
+        shown = {id(fault): fault for fault in (*active, *injected)}
+        kept = shown.keys() | {id(fault) for fault in self.context.wire_faults.spent(now)}
+        self._ids = {number: fault for number, fault in self._ids.items() if id(fault) in kept}
+        numbered = {id(fault) for fault in self._ids.values()}
+        for key, fault in shown.items():
+            if key not in numbered:
                 self._last_id += 1
                 self._ids[self._last_id] = fault
-        now = clock.now()
-        return [{"id": number, **write_fault(fault, now)} for number, fault in self._ids.items()]
+        found = {number: fault for number, fault in self._ids.items() if id(fault) in shown}
+        described = [{"id": number, **write_fault(fault, now)} for number, fault in found.items()]
+        for fields, fault in zip(described, found.values(), strict=True):
+            if fault.applied and any(fault is each for each in injected):
+                fields["applied"] = fault.applied
+        return described
 
     # ------------------------------------------------------------------ events
 

@@ -77,7 +77,7 @@ def read_fault(fields: Any, now: float) -> AnyFault:
 
 
 def write_fault(fault: AnyFault, now: float) -> dict[str, Any]:
-    """The object that describes a fault, without members that have their default."""
+    """The object that describes a fault, without members that have their default; `count` is what is left of it."""
     kind = fault.kind.value
     if isinstance(fault, Fault) and fault.kind is FaultKind.ERROR and fault.error is ServiceBusQuotaExceededError:
         kind = QUOTA

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from sbclient import clock
-from sbclient.broker.faults import Fault, FaultKind
+from sbclient.broker.faults import Call, Fault, FaultKind, NoAnswer, Operation
 from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.control.fault_json import KINDS
 from sbclient.emulator.events import MAX_SUBSCRIBERS
-from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.emulator.faults import OF_CONNECTIONS, WireFault, WireFaultKind, WireFaults
 from sbclient.entities import EntityKind
-from sbclient.errors import ServiceBusInternalError
+from sbclient.errors import ServiceBusError, ServiceBusInternalError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create, put
 from tests.emulator.control.scene import Control
 from tests.emulator.requests import request
+
+USES: Final[Mapping[str, Callable[[WireFaults, float], object]]] = {
+    WireFaultKind.REFUSE: WireFaults.refuses,
+    WireFaultKind.RESET: WireFaults.resets,
+    WireFaultKind.BLACK_HOLE: WireFaults.black_hole,
+    WireFaultKind.LATENCY: WireFaults.latency_s,
+    WireFaultKind.DROP_ACKNOWLEDGEMENT: lambda faults, now: faults.drops_acknowledgement("orders", now),
+    WireFaultKind.DETACH: lambda faults, now: faults.detaching("orders", now),
+    WireFaultKind.SERVER_BUSY: lambda faults, now: faults.is_busy("orders", now),
+}
+"""What applies each fault of the wire."""
 
 
 class TestState:
@@ -148,6 +162,49 @@ class TestFaults:
         first = (await control.ask("POST", "faults", {"kind": "busy"}))["faults"][0]["id"]
         await control.ask("DELETE", "faults")
         assert (await control.ask("POST", "faults", {"kind": "busy"}))["faults"][0]["id"] != first
+
+    @pytest.mark.parametrize("kind", KINDS)
+    async def test_answer_has_the_injected_fault_also_when_it_is_spent(
+        self, control: Control, context: NamespaceContext, kind: str
+    ) -> None:
+        """With a count that is used up at once, used up later, and without a count."""
+
+        def strike() -> None:
+            for fault in context.active_faults():
+                if isinstance(fault, Fault):
+                    with suppress(ServiceBusError, NoAnswer):
+                        context.host.namespace.faults.check(Call(Operation.SEND, clock.now()), "orders")
+                else:
+                    USES[fault.kind](context.wire_faults, clock.now())
+
+        said = {"kind": kind} if kind in OF_CONNECTIONS else {"kind": kind, "entity": "orders"}
+        (other,) = (await control.ask("POST", "faults", {"kind": "slow", "entity": "other"}))["faults"]
+        for method in ("POST", "PUT") if kind in USES else ():
+            forget = context.wire_faults.listen(strike)  # as open links and connections do
+            body = {**said, "count": 1} if method == "POST" else [{**said, "count": 1}]
+            *_, spent = (await control.ask(method, "faults", body))["faults"]
+            forget()
+            assert (spent["kind"], spent["count"], spent["applied"]) == (kind, 0, 1)
+            assert spent["id"] > other["id"]
+            assert spent not in (await control.ask("GET", "faults"))["faults"]
+        await control.ask("DELETE", "faults")
+        *_, later = (await control.ask("POST", "faults", {**said, "count": 1}))["faults"]
+        *_, never = (await control.ask("POST", "faults", said))["faults"]
+        assert [later["count"], "applied" in later, "applied" in never] == [1, False, False]
+        assert [each["id"] for each in (await control.ask("GET", "faults"))["faults"]] == [later["id"], never["id"]]
+        strike()
+        assert [each["id"] for each in (await control.ask("GET", "faults"))["faults"]] == [never["id"]]
+
+    async def test_black_hole_that_is_spent_is_healed_by_its_number(
+        self, control: Control, context: NamespaceContext
+    ) -> None:
+        (fault,) = (await control.ask("POST", "faults", {"kind": "black_hole", "count": 1}))["faults"]
+        hole = context.wire_faults.black_hole(clock.now())
+        assert hole is not None
+        assert (await control.ask("GET", "faults"))["faults"] == []
+        await control.ask("DELETE", f"faults/{fault['id']}")
+        assert hole.is_healed
+        await control.ask("DELETE", f"faults/{fault['id']}", status=404)
 
     async def test_fault_ends_by_itself(self, control: Control) -> None:
         await control.ask("POST", "faults", {"kind": "busy", "duration_s": 10})
