@@ -7,6 +7,8 @@ parts that they need.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from sbclient.version import VERSION
+
 if TYPE_CHECKING:
     from sbclient.administration import ServiceBusAdministrationClient
     from sbclient.client.batch import ServiceBusMessageBatch
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from sbclient.syphon.syphon import SyphonReport
     from sbclient.transport.base import TransportType
 
+__version__ = VERSION
 __all__ = [
     "NEXT_AVAILABLE_SESSION",
     "ORIGINAL_OUTAGE_ERRORS",

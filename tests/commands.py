@@ -13,10 +13,9 @@ from typer.testing import CliRunner, Result
 from sbclient.cli.app import make_app
 
 ROOT: Final = Path(__file__).parents[1]
-_MAIN: Final = ("-c", "from sbclient.cli import main; main()")
 
-SBCLIENT: Final = [sys.executable, *_MAIN]
-STRICT_SBCLIENT: Final = [sys.executable, "-W", "error", *_MAIN]
+SBCLIENT: Final = [sys.executable, "-m", "sbclient"]
+STRICT_SBCLIENT: Final = [sys.executable, "-W", "error", "-m", "sbclient"]
 """The same, where a warning is an error."""
 
 

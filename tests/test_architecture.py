@@ -65,6 +65,8 @@ def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     if parts[-1] == "__init__":
         parts = parts[:-1]
+    if parts == ("sbclient", "__main__"):
+        return "cli.__main__"  # starts the commands and has nothing of its own
     return ".".join(parts[1:] if parts[0] == "sbclient" and len(parts) > 1 else parts)
 
 
@@ -226,7 +228,7 @@ def test_no_imports_form_a_cycle() -> None:
 
 def test_root_holds_few_files() -> None:
     """Public doors and the vocabulary; what has a subject of its own belongs into a folder."""
-    assert sum(path.is_file() for path in (ROOT / "sbclient").iterdir()) <= 20
+    assert len(list((ROOT / "sbclient").glob("*.py"))) <= 20
 
 
 def test_every_name_of_a_floor_covers_a_file() -> None:

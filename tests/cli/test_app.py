@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 from typer.testing import CliRunner
 
+import sbclient
 from sbclient import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 from sbclient.cli.app import COMMANDS, make_app, run_with_json_errors
 from sbclient.cli.common import Exit, print_error, status_of
@@ -140,6 +141,7 @@ def test_commands_start_without_slow_modules() -> None:
 def test_version_is_printed() -> None:
     result = CliRunner().invoke(make_app(), ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"{VERSION}\n")
+    assert sbclient.__version__ == VERSION
 
 
 def test_a_secret_in_a_bad_connection_string_is_not_repeated() -> None:
@@ -374,7 +376,7 @@ def test_the_tracking_id_of_the_service_is_shown_in_json_only(
 
 @pytest.mark.slow
 def test_missing_library_of_the_commands_is_named_with_its_extra() -> None:
-    code = "import sys; sys.modules['typer'] = None; from sbclient.cli import main; main()"
+    code = "import sys, runpy; sys.modules['typer'] = None; runpy.run_module('sbclient', run_name='__main__')"
     ended = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

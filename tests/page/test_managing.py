@@ -18,7 +18,7 @@ from tests.page.test_looking import expect, link, open_entity
 Page = Any
 Locator = Any
 KEY = "a key of its own"
-SBCLIENT = f'sbclient() {{ {sys.executable} -c "from sbclient.cli import main; main()" "$@"; }}'
+SBCLIENT = f'sbclient() {{ {sys.executable} -m sbclient "$@"; }}'
 
 
 def submit(page: Page, action: str) -> None:

@@ -1,0 +1,5 @@
+"""`python -m sbclient`: the command line where the program `sbclient` is not on the path."""
+
+from sbclient.cli import main
+
+main()
