@@ -170,7 +170,7 @@ def test_what_is_copied_into_the_image_exists_and_is_all_that_is_installed() -> 
     assert [name for name in copied if not (ROOT / name).exists()] == []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needed = {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-    needed |= {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"]}
+    needed |= {"pyproject.toml", "hatch_build.py", "README.md", *project["project"]["license-files"]}
     assert set(copied) == needed
     (extras, packages) = instructions("ARG", "build")
     chosen = {extras.removeprefix("EXTRAS="), *re.findall(r"EXTRAS: (\w+)", COMPOSE)}
