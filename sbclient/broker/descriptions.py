@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -218,6 +218,32 @@ def changed(before: D, after: D, profile: Profile) -> D:
         if not rest and single in profile.sizes_in_megabytes:
             after = replace(after, max_size_in_megabytes=single)
     return completed(after, profile)
+
+
+def with_rule_times(description: D, before: Description | None, at: datetime) -> D:
+    """Return a completed description whose authorization rules have the times of their creation and last change.
+
+    A new rule keeps the times that it was sent with.
+
+    Args:
+        before: the earlier description of the entity; None = it is new.
+        at: the time of the request.
+    """
+    if isinstance(description, SubscriptionProperties):
+        return description
+    earlier = (
+        {} if before is None else {each.key_name.casefold(): each for each in before.get("authorization_rules") or ()}
+    )
+    timed = []
+    for rule in description.authorization_rules or ():
+        known = earlier.get(rule.key_name.casefold())
+        created, modified = rule.created_at_utc or at, rule.modified_at_utc or at
+        if known is not None:
+            created = known.created_at_utc or created
+            is_same = replace(known, created_at_utc=rule.created_at_utc, modified_at_utc=rule.modified_at_utc) == rule
+            modified = known.modified_at_utc or modified if is_same else at
+        timed.append(replace(rule, created_at_utc=created, modified_at_utc=modified))
+    return replace(description, authorization_rules=timed)
 
 
 def check_api_version(description: QueueProperties | TopicProperties, api_version: str | None) -> None:

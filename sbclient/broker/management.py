@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import timedelta
 from random import Random
 
-from sbclient.broker.descriptions import changed, check_api_version, check_values, completed, policy_of
+from sbclient.broker.descriptions import changed, check_api_version, check_values, completed, policy_of, with_rule_times
 from sbclient.broker.directory import Entity, path_of
 from sbclient.broker.entity import OnQueueReady, Queue
 from sbclient.broker.entry import utc_datetime
@@ -122,7 +122,7 @@ class Management:
         if isinstance(properties, SubscriptionProperties):
             return self._added(self._checked_subscription(call, address, properties), call.now)
         check_api_version(properties, api_version)
-        description = completed(properties, self._profile)
+        description = with_rule_times(completed(properties, self._profile), None, utc_datetime(call.now))
         self._check_entity_counts(is_partitioned=bool(description.enable_partitioning))
         self._check_forwarding(description)
         return self._added(self._made(description, call.now), call.now)
@@ -167,7 +167,7 @@ class Management:
             above = self._directory.at(EntityAddress(EntityKind.TOPIC, (topic,)))
             entity = self._made_subscription(above, description, now)
         else:
-            entity = self._made(description, now)
+            entity = self._made(with_rule_times(description, description, utc_datetime(now)), now)
         self._directory.add(entity)
         return entity
 
@@ -372,6 +372,7 @@ class Management:
         entity = self._directory.at(address)
         named = replace(properties, name=entity.description.name)
         description = changed(entity.description, named, self._profile)
+        description = with_rule_times(description, entity.description, utc_datetime(call.now))
         self._check_forwarding(description)
         self._apply(entity, description)
         entity.updated_at = call.now

@@ -53,6 +53,13 @@ def fields(answer: Response) -> dict[str, str]:
     return {child.name: child.text for child in description(answer).children}
 
 
+def times(document: Element) -> dict[str, str]:
+    """The times in the description of an entity."""
+    content = document.child("content")
+    assert content is not None
+    return {child.name: child.text for child in content.children[0].children if child.name.endswith("At")}
+
+
 def titles(answer: Response) -> list[str]:
     return [title.text for entry in read_xml(answer.body).all("entry") if (title := entry.child("title"))]
 
@@ -180,6 +187,8 @@ class TestCreate:
             "ClaimType",
             "ClaimValue",
             "Rights",
+            "CreatedTime",
+            "ModifiedTime",
             "KeyName",
             "PrimaryKey",
             "SecondaryKey",
@@ -188,17 +197,54 @@ class TestCreate:
         assert len(texts["SecondaryKey"]) == 44
         assert [right.text for right in rule.children[2].children] == ["Send", "Listen"]
 
-    async def test_authorization_rules_have_the_times_that_were_sent(self, api: ManagementApi) -> None:
-        """Source: live tests of azservicebus 1.11 for Go compare rules, which they sent without times."""
-        inner = "".join(
-            f"<AuthorizationRule>{time}<KeyName>{name}</KeyName><PrimaryKey>a</PrimaryKey></AuthorizationRule>"
-            for name, time in (("old", "<CreatedTime>2022-01-12T01:28:26Z</CreatedTime>"), ("new", ""))
-        )
-        await made(api, ("/orders", described("Queue", f"<AuthorizationRules>{inner}</AuthorizationRules>")))
-        found = description(await api.answer(request("GET", "/orders"))).child("AuthorizationRules")
-        assert found is not None
-        times = [[each.text for each in rule.children if each.name.endswith("Time")] for rule in found.children]
-        assert times == [["2022-01-12T01:28:26Z"], []]
+    async def test_each_time_is_in_each_description(self, api: ManagementApi) -> None:
+        """After create, get, list and update, of entities of each kind; only the time of an update changes."""
+        entities = {"Queue": "/orders", "Topic": "/news", "Subscription": "/news/subscriptions/eu"}
+        lists = {"Queue": "/$Resources/queues", "Topic": "/$Resources/topics", "Subscription": "/news/subscriptions"}
+        for kind, path in entities.items():
+            seen = [await api.answer(request("PUT", path, described(kind)))]
+            await clock.sleep(10)
+            for _ in range(2):
+                seen.append(await api.answer(request("GET", path)))
+                entry = read_xml((await api.answer(request("GET", lists[kind]))).body).child("entry")
+                assert entry is not None
+                assert times(entry) == times(read_xml(seen[-1].body))
+                await api.answer(request("PUT", path, described(kind, UserMetadata="7"), if_match="*"))
+            created, before, after = (times(read_xml(answer.body)) for answer in seen)
+            assert created.keys() == before.keys() - ({"AccessedAt"} if kind != "Subscription" else set())
+            assert before["CreatedAt"] == created["CreatedAt"] == after["CreatedAt"] == created["UpdatedAt"]
+            assert after["UpdatedAt"] > before["UpdatedAt"] == created["UpdatedAt"]
+
+    async def test_authorization_rules_have_the_times_of_creation_and_change(self, api: ManagementApi) -> None:
+        """Those that were sent are kept. A rule that an update leaves as it is keeps both."""
+
+        def body(kind: str, **keys: str) -> str:
+            sent = {"old": "<CreatedTime>2022-01-12T01:28:26Z</CreatedTime>"}
+            inner = "".join(
+                f"<AuthorizationRule>{sent.get(name, '')}<KeyName>{name}</KeyName><PrimaryKey>{key}</PrimaryKey>"
+                f"<SecondaryKey>b</SecondaryKey></AuthorizationRule>"
+                for name, key in keys.items()
+            )
+            return described(kind, f"<AuthorizationRules>{inner}</AuthorizationRules>")
+
+        async def found(path: str) -> dict[str, list[str]]:
+            rules = description(await api.answer(request("GET", path))).child("AuthorizationRules")
+            assert rules is not None
+            named = [{child.name: child.text for child in rule.children} for rule in rules.children]
+            return {rule["KeyName"]: [rule["CreatedTime"], rule["ModifiedTime"]] for rule in named}
+
+        for kind, path in (("Queue", "/orders"), ("Topic", "/news")):
+            await made(api, (path, body(kind, old="a", new="a", other="a")))
+            first = await found(path)
+            assert first["old"] == ["2022-01-12T01:28:26Z", first["new"][1]]
+            assert first["new"] == first["other"] == [first["new"][0]] * 2
+            await clock.sleep(10)
+            changed = body(kind, old="a", new="b", OTHER="a", later="a")
+            await api.answer(request("PUT", path, changed, if_match="*"))
+            second = await found(path)
+            assert second["old"] == first["old"]
+            assert second["new"][0] == first["new"][0] < second["new"][1] == second["later"][0] == second["later"][1]
+            assert second["OTHER"][0] == first["other"][0]
 
     @pytest.mark.parametrize(
         ("fields_said", "named"),
