@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
+from shutil import which
 from typing import Any, Final
 
 import pytest
@@ -79,6 +80,35 @@ async def test_the_python_lines_send_to_the_emulator() -> None:
         await asyncio.to_thread(run(block)["send"], emulator.connection_string)
         counts = await client.administration.get_queue_runtime_properties("orders")
     assert counts.active_message_count == 1
+
+
+@pytest.mark.real_time
+async def test_the_python_lines_exchange_messages_over_http() -> None:
+    (block,) = (block for block in found_in(ROOT / "docs" / "emulator.md") if "def exchange(" in block)
+    async with Emulator("contoso") as emulator:
+        emulator.create_queue("orders")
+        found = await asyncio.to_thread(run(block)["exchange"], emulator.ports["contoso"])
+        assert len(emulator.context().host.namespace.queue("orders")) == 0
+    assert found == [b"one", b"two"]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("missing", [name for name in ("sh", "curl", "openssl") if which(name) is None] or [None])
+async def test_the_shell_lines_exchange_messages_over_http(missing: str | None, tmp_path: Path) -> None:
+    if missing is not None:
+        pytest.skip(f"{missing} is not installed")
+    section = (ROOT / "docs" / "emulator.md").read_text(encoding="utf-8").partition("### Messages over HTTP")[2]
+    lines = "".join(re.findall(r"^```sh\n(.*?)^```", section.partition("\n### ")[0], re.M | re.S))
+    async with Emulator("contoso") as emulator:
+        emulator.create_queue("orders", max_delivery_count=1)
+        script = lines.replace("5672", str(emulator.ports["contoso"]))
+        shell = await asyncio.create_subprocess_exec("sh", "-eu", "-c", script, cwd=tmp_path, stdout=-1, stderr=-1)
+        said, complaint = await shell.communicate()
+        orders = emulator.context().host.namespace.directory.find("orders")[0]
+        left = [len(fragment) for queue in orders.queues() for fragment in queue.fragments]
+    assert (shell.returncode, complaint) == (0, b"")
+    assert said == b"an orderthree"  # two of the messages: one was unlocked and so dead-lettered
+    assert left == [0, 0]
 
 
 def test_the_two_commands_are_the_ones_that_are_checked() -> None:

@@ -37,6 +37,10 @@ OnQueueReady: TypeAlias = Callable[["Queue", str | ServiceBusSessionFilter | Non
 """As `fragment.OnReady`, with the queue."""
 
 
+class SessionUseError(InvalidOperationError):
+    """A receiver uses sessions on an entity without them, or none on an entity that requires them."""
+
+
 class Queue:
     """Messages in fragments.
 
@@ -238,15 +242,15 @@ class Queue:
         """Check that a receiver uses sessions if, and only if, the entity requires them.
 
         Raises:
-            InvalidOperationError: it does not.
+            SessionUseError: it does not.
         """
         if self.requires_session and not with_session:
-            raise InvalidOperationError(
+            raise SessionUseError(
                 "It is not possible for an entity that requires sessions to create a non-sessionful message receiver. "
                 f"For {self.path}, open the receiver with a session_id or NEXT_AVAILABLE_SESSION"
             )
         if with_session and not self.requires_session:
-            raise InvalidOperationError(
+            raise SessionUseError(
                 "A sessionful message receiver cannot be created on an entity that does not require sessions. "
                 f"For {self.path}, open the receiver without session_id"
             )

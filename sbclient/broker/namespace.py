@@ -443,6 +443,19 @@ class Namespace:
         path = (entity.topic or entity).path
         transaction.add_settlements(Scope(path, fragment.index), fragment, held, settlement, lock, call.now)
 
+    def locked(self, call: Call, path: str, token: UUID) -> Entry | None:
+        """Return the message with a lock token; None if there is none.
+
+        Raises:
+            SessionUseError: the entity requires sessions.
+        """
+        queue = self.queue(path)
+        queue.check_receiver(with_session=False)
+        try:
+            return queue.placement.holder_of(call, (token.int,)).check_lock(token.int, call.now)
+        except ServiceBusError:
+            return None
+
     def settle_each(
         self, call: Call, path: str, tokens: Sequence[UUID], settlement: Settlement, *, lock: SessionLock | None = None
     ) -> dict[UUID, ServiceBusError]:

@@ -1,4 +1,4 @@
-"""Routes an HTTP request to the page, the health check, the control API or the management API.
+"""Routes an HTTP request to the page, the health check, the control API, the messages or the management API.
 
 `GET /` is the page and `GET /health` the health check. With an api-version or a token, which management clients send,
 they are requests about the namespace, or about an entity named `health`.
@@ -16,9 +16,11 @@ from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 
 if TYPE_CHECKING:
     from sbclient.emulator.management.api import ManagementApi
+    from sbclient.emulator.messaging.api import MessagingApi
 
 CONTROL: Final = "$control"
 HEALTH: Final = "health"
+MESSAGES: Final = "messages"
 PAGE: Final = "$page"
 
 _READING: Final = ("GET", "HEAD")
@@ -44,6 +46,12 @@ class Router:
 
         return ManagementApi(self._context)
 
+    @cached_property
+    def _messaging(self) -> MessagingApi:
+        from sbclient.emulator.messaging.api import MessagingApi
+
+        return MessagingApi(self._context)
+
     async def answer(self, request: Request) -> Response:
         """Answer one request.
 
@@ -56,6 +64,10 @@ class Router:
                 return await self._health()
         elif first in (CONTROL, PAGE) or _is_for_page(request):
             return await self._answer_control(request) if first == CONTROL else _page(request)
+        if MESSAGES in map(str.casefold, request.segments):
+            answered = await self._messaging.answer(request)
+            if answered is not None:
+                return answered
         return await self._management.answer(request)
 
     async def _answer_control(self, request: Request) -> Response:

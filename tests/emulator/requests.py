@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,6 +13,16 @@ from sbclient.rules.shared_access_signature import sign
 
 HOST = "localhost:5672"
 FOREVER = 4_000_000_000.0
+
+
+class NoConnection:
+    """A connection that stays open."""
+
+    scheme = "http"
+    front_end = 0
+
+    async def gone(self) -> None:
+        await asyncio.Event().wait()
 
 
 def token(path: str = "", *, key_name: str = ROOT_KEY_NAME, key: str = ROOT_KEY) -> str:
@@ -36,6 +47,7 @@ def request(
         headers={"host": HOST, **named},
         body=body.encode() if isinstance(body, str) else body,
         client="127.0.0.1:50123",
+        connection=NoConnection(),
         raw_query=query,
     )
 

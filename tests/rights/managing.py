@@ -1,4 +1,7 @@
-"""The operations over HTTP: each request, the path that its token must cover, and the claim. All need Manage."""
+"""The operations over HTTP: each request, the path that its token must cover, and the claim.
+
+Those on messages need Send or Listen, all others Manage.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,10 @@ TOPIC_BODY: Final = described("Topic")
 SUBSCRIPTION_BODY: Final = described("Subscription")
 RULE_BODY: Final = described("Rule", '<Filter i:type="TrueFilter"/>')
 FORWARDING_BODY: Final = described("Queue", ForwardTo=OTHER)
+
+
+LOCKED: Final = "1/00000000-0000-0000-0000-000000000000"
+"""Stands in a target for the locked message of the world."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ class HttpOperation:
 
     async def status(self, world: World, authorization: str | None) -> int:
         headers = {"if_match": "*"} if self.is_update else {}
-        asked = request(self.method, self.target, self.body, authorization=authorization or "", **headers)
+        target = self.target.replace(LOCKED, f"{world.locked_number}/{world.locked}")
+        asked = request(self.method, target, self.body, authorization=authorization or "", **headers)
         answer = await world.front.answer(asked)
         if answer.events is not None:
             await answer.events.aclose()
@@ -86,6 +94,7 @@ def _operations() -> Iterator[HttpOperation]:
         ("throw a fault", "POST", "faults", '{"kind": "down"}'),
         ("throw other faults", "PUT", "faults", '{"faults": [{"kind": "latency", "latency_s": 1}]}'),
         ("heal", "DELETE", "faults", ""),
+        ("heal one fault, which does not exist", "DELETE", "faults/1", ""),
         ("events", "GET", "events", ""),
         ("messages", "GET", f"messages?entity={QUEUE}", ""),
         ("one message", "GET", f"messages/1?entity={QUEUE}", ""),
@@ -99,7 +108,20 @@ def _operations() -> Iterator[HttpOperation]:
         ("overview", "GET", "overview", ""),
         ("watch", "GET", f"watch?namespace=contoso&entity={QUEUE}", ""),
     ):
-        yield HttpOperation(f"control: {name}", method, f"/$control/{target}", "", 200, body)
+        answers = 404 if target == "faults/1" else 200
+        yield HttpOperation(f"control: {name}", method, f"/$control/{target}", "", answers, body)
+    for name, method, target, path, answers, claim in (
+        ("send", "POST", "messages", QUEUE, 201, Claim.SEND),
+        ("send to a topic", "POST", "messages", TOPIC, 201, Claim.SEND),
+        ("lock", "POST", "messages/head", QUEUE, 201, Claim.LISTEN),
+        ("receive", "DELETE", "messages/head", QUEUE, 200, Claim.LISTEN),
+        ("receive from a subscription", "DELETE", "messages/head", SUBSCRIPTION, 200, Claim.LISTEN),
+        ("receive dead letters", "DELETE", "messages/head", f"{QUEUE}/$DeadLetterQueue", 200, Claim.LISTEN),
+        ("complete", "DELETE", f"messages/{LOCKED}", QUEUE, 200, Claim.LISTEN),
+        ("unlock", "PUT", f"messages/{LOCKED}", QUEUE, 200, Claim.LISTEN),
+        ("renew", "POST", f"messages/{LOCKED}", QUEUE, 200, Claim.LISTEN),
+    ):
+        yield HttpOperation(f"messages: {name}", method, f"/{path}/{target}", path, answers, "sent", claim=claim)
     yield HttpOperation("health", "GET", "/health", "", claim=Claim.NOTHING)
     yield HttpOperation("a file of the page", "GET", "/$page/main.js", "", claim=Claim.NOTHING)
 

@@ -9,10 +9,13 @@ import pytest
 
 from sbclient import clock
 from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.control.api import ITEM, ControlApi
 from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.messaging import api as messaging
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 from sbclient.emulator.router import Router
-from sbclient.emulator.sas import ROOT_KEY_NAME, Authorizer, root_rule
+from sbclient.emulator.sas import ROOT_KEY_NAME, AuthorizationMode, Authorizer, root_rule
+from sbclient.entities import AccessRights
 from sbclient.hosting.host import BrokerHost
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.requests import request
@@ -50,6 +53,17 @@ async def test_operation_is_allowed_exactly_when_documented(which: str, part: in
 
 def test_matrix_has_enough_cells() -> None:
     assert len(matrix.distinct(OPERATIONS)) >= 1_400
+
+
+def test_matrix_has_every_route() -> None:
+    """A new route of the control API or of messages belongs into `tests/rights/managing.py`."""
+    asked = [request(operation.method, operation.target) for operation in OPERATIONS]
+    of_messages = {found[0] for each in asked if (found := messaging.target_of(each)) is not None}
+    assert of_messages == set(messaging.ROUTES.values())
+    world = World(frozenset(AccessRights), AuthorizationMode.SAS)
+    routes = ControlApi(world.context, lambda: None)._routes
+    known = {(each.segments[1] + ITEM * (len(each.segments) == 3), each.method) for each in asked if each.segments[1:]}
+    assert {(name, method) for name, methods in routes.items() for method in methods} <= known
 
 
 def test_oracle_allows_and_rejects_every_operation_except_health() -> None:

@@ -71,7 +71,7 @@ class World:
     """The namespace, with a rule of the same rights in every place that may have one.
 
     Attributes:
-        locked: the lock token of a message of `QUEUE`.
+        locked: the lock token of a message of `QUEUE`; `locked_number` is its sequence number.
         deferred, scheduled: sequence numbers there.
     """
 
@@ -120,7 +120,7 @@ class World:
         self.deferred = number
         for path in (QUEUE, SUBSCRIPTION, BACKLOG):
             self._settle(path, self._take(path)[1], SettleMode.DEAD_LETTER)
-        _, self.locked = self._take(QUEUE)
+        self.locked_number, self.locked = self._take(QUEUE)
         later = ServiceBusMessage("secret", scheduled_enqueue_time_utc=LATER)
         (self.scheduled,) = self.host.namespace.schedule(self._call(Operation.SCHEDULE), QUEUE, [encode_message(later)])
         lock = self.host.namespace.accept_session(self._call(Operation.SESSION), SESSIONS, SESSION)

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from email.utils import formatdate
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, unquote
@@ -28,9 +29,10 @@ from sbclient import clock
 from sbclient.amqp import servicebus
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.browsers import reason_to_refuse
-from sbclient.emulator.net.http_messages import EventSource, Handler, NoResponse, Request, Response
+from sbclient.emulator.net.http_messages import Connection, EventSource, Handler, NoResponse, Request, Response
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice, start_unauthenticated
+from sbclient.emulator.net.tls_stream import TlsStream
 from sbclient.errors import ServiceBusAuthenticationError
 from sbclient.telemetry.log import get_logger
 
@@ -68,6 +70,7 @@ async def serve_http(
 class _Connection:
     def __init__(self, stream: ByteStream, context: NamespaceContext, handler: Handler, upgrade: Upgrade) -> None:
         self._stream = stream
+        self._host = context.host
         self._settings = context.settings
         self._unauthenticated = context.unauthenticated
         self._handler = handler
@@ -75,6 +78,28 @@ class _Connection:
         self._authorizer = context.authorizer
         self._time_slice = TimeSlice()
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
+
+    # ------------------------------------------------------------------ as the handler sees it
+
+    @property
+    def scheme(self) -> str:
+        return "https" if isinstance(self._stream, TlsStream) else "http"
+
+    @cached_property
+    def front_end(self) -> int:
+        return self._host.connect()
+
+    async def gone(self) -> None:
+        while True:
+            ahead, _ = self._engine.trailing_data
+            if len(ahead) > self._settings.max_header_bytes:  # read no more until the handler has answered
+                await asyncio.Event().wait()
+            data = await self._stream.read()
+            if not data:
+                return
+            self._engine.receive_data(data)
+
+    # ------------------------------------------------------------------ requests
 
     async def serve(self, first: bytes) -> None:
         if first:  # h11 takes empty data as the end of the connection
@@ -102,7 +127,7 @@ class _Connection:
             if _has_two_lengths(head):
                 await self._refuse(400, "the request has a Content-Length and a Transfer-Encoding: send one of them")
                 return False
-            request = _request_of(head, self._stream.peer)
+            request = _request_of(head, self._stream.peer, self)
             if request is None:
                 await self._refuse(400, "the target of the request is malformed: send a path with percent encoding")
                 return False
@@ -200,7 +225,7 @@ class _Connection:
         headers = {"Content-Type": response.content_type} if response.content_type else {}
         date = formatdate(clock.now(), usegmt=True)
         headers |= {"Date": date, "Server": "sbclient", **response.headers}
-        if response.events is None:
+        if response.events is None and response.status != HTTPStatus.NO_CONTENT:
             headers["Content-Length"] = str(len(response.body))
         reason = (response.reason or HTTPStatus(response.status).phrase).encode()
         self._send(h11.Response(status_code=response.status, headers=list(headers.items()), reason=reason))
@@ -256,7 +281,7 @@ def _has_two_lengths(head: h11.Request) -> bool:
     return {b"content-length", b"transfer-encoding"} <= {name for name, _ in head.headers}
 
 
-def _request_of(head: h11.Request, client: str) -> Request | None:
+def _request_of(head: h11.Request, client: str, connection: Connection) -> Request | None:
     """The request without its body; None if its target is malformed."""
     target = head.target.decode("ascii", "replace")
     if "://" in target[:12]:
@@ -265,8 +290,11 @@ def _request_of(head: h11.Request, client: str) -> Request | None:
     if not path.startswith("/") or len(target) > MAX_TARGET_LENGTH:
         return None
     headers: dict[str, str] = {}
-    for raw_name, raw_value in head.headers:
-        name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+    header_names: dict[str, str] = {}
+    for raw_name, raw_value in head.headers.raw_items():
+        sent, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+        name = sent.lower()
+        header_names[name] = sent
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     try:
         fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=64))
@@ -280,5 +308,7 @@ def _request_of(head: h11.Request, client: str) -> Request | None:
         headers=headers,
         body=b"",
         client=client,
+        connection=connection,
         raw_query=query,
+        header_names=header_names,
     )

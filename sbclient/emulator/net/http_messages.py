@@ -25,6 +25,21 @@ class EventSource(Protocol):
         """The response has ended. Called exactly once."""
 
 
+class Connection(Protocol):
+    """The connection of a request."""
+
+    @property
+    def scheme(self) -> str:
+        """`http` or `https`."""
+
+    @property
+    def front_end(self) -> int:
+        """The front end of the broker that serves this connection."""
+
+    async def gone(self) -> None:
+        """Wait until the client has disconnected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """An HTTP request.
@@ -34,7 +49,9 @@ class Request:
         query: the last value of each name.
         headers: by lower-case name; several of one name are joined by commas.
         client: the address of the client, for logs.
+        connection: of the client.
         raw_query: the query as it was sent.
+        header_names: the names of the headers as they were sent, by lower-case name.
     """
 
     method: str
@@ -43,7 +60,9 @@ class Request:
     headers: Mapping[str, str] = field(repr=False)  # with a token
     body: bytes = field(repr=False)
     client: str
+    connection: Connection = field(repr=False)
     raw_query: str = ""
+    header_names: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def authority(self) -> str:

@@ -6,11 +6,14 @@ import pytest
 
 from sbclient.emulator.net.browsers import host_of, is_local_name, reason_to_refuse
 from sbclient.emulator.net.http_messages import Request
+from tests.emulator.requests import NoConnection
 
 
 def asked(method: str = "POST", **headers: str) -> Request:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Request(method, ("$control", "purge"), {}, {"host": "localhost:5672", **named}, b"", "127.0.0.1:1")
+    return Request(
+        method, ("$control", "purge"), {}, {"host": "localhost:5672", **named}, b"", "127.0.0.1:1", NoConnection()
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Messages over HTTP: the REST API with which clients send, receive and settle."""
