@@ -25,10 +25,10 @@ from sbclient.broker.locks import TOKEN_FRAGMENT_BITS
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import SessionLock
-from sbclient.broker.storage import COUNTER_BITS
 from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSessionFilter, Settlement
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.rules.entity_path import canonical
+from sbclient.rules.sequence_number import COUNTER_BITS
 
 PEEK_LIMIT_BYTES: Final = 2**18
 """The maximum size of one peek, unless its first message alone is larger. Source: partitioned entities."""

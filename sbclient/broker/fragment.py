@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Final, TypeAlias
@@ -27,11 +27,10 @@ from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry, Selector
 from sbclient.broker.locks import Locks
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import Session, SessionLock, Sessions
-from sbclient.broker.storage import Storage
+from sbclient.broker.storage import Storage, not_found
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSessionFilter, Settlement, SettleMode
 from sbclient.errors import (
     MessageLockLostError,
-    MessageNotFoundError,
     MessageSizeExceededError,
     SessionCannotBeLockedError,
     SessionLockLostError,
@@ -241,23 +240,31 @@ class Fragment(Storage):
             self.remove(entry)
         return entry
 
-    def check_deferred(self, number: int, now: float, lock: SessionLock | None) -> Entry:
-        """Return a deferred message that is not locked.
+    def check_deferred(self, numbers: Sequence[int], now: float, lock: SessionLock | None) -> list[Entry]:
+        """Return deferred messages that are not locked, in the order of the numbers.
 
         Raises:
-            MessageNotFoundError: there is none with that number in this session, or it has expired.
+            MessageNotFoundError: there is none with one of the numbers in this session, or it has expired.
         """
         self.advance(now)
-        entry: Entry | None = self._entries.get(number)
-        if entry is not None and entry.state is _DEFERRED and not entry.token:
-            if entry.expires_at <= now:
-                self._expire(entry)
-            elif lock is None or session_of(entry.content) == lock.session_id:
-                return entry
-        raise MessageNotFoundError(
-            f"{self.path} has no deferred message {number}: it does not exist, was not deferred, has expired or is "
-            "locked by another receiver"
-        )
+        found: list[Entry] = []
+        missing: list[int] = []
+        for number in numbers:
+            entry: Entry | None = self._entries.get(number)
+            if entry is not None and entry.state is _DEFERRED and not entry.token:
+                if entry.expires_at <= now:
+                    self._expire(entry)
+                elif lock is None or session_of(entry.content) == lock.session_id:
+                    found.append(entry)
+                    continue
+            missing.append(number)
+        if missing:
+            raise not_found(
+                missing,
+                f"{self.path} has no such deferred message: it does not exist, was not deferred, has expired or is "
+                "locked by another receiver",
+            )
+        return found
 
     def hand_out(self, entry: Entry, now: float, *, delete: bool) -> None:
         """Lock or delete a message that is ready, or that `check_deferred` has returned."""

@@ -277,16 +277,15 @@ class Namespace:
     def cancel_scheduled(
         self, call: Call, path: str, numbers: Sequence[int], *, transaction: Transaction | None = None
     ) -> None:
-        """Remove scheduled messages: all or none."""
+        """Remove scheduled messages of one fragment: all or none."""
         entity, _ = self._gate.check(call, path)
-        placement = entity.body.placement
-        keepers = [(placement.keeper_of(call, number), number) for number in distinct(numbers)]
-        for fragment, number in keepers:
-            fragment.check_scheduled(number, call.now)
+        asked = distinct(numbers)
+        fragment = entity.body.placement.keeper_of(call, asked, "CancelScheduledMessage")
+        fragment.check_scheduled(asked, call.now)
         if transaction is not None:
-            transaction.add_cancellations(entity.path, keepers, call.now)
+            transaction.add_cancellations(Scope(entity.path, fragment.index), fragment, asked, call.now)
             return
-        for fragment, number in keepers:
+        for number in asked:
             fragment.cancel(number)
 
     def _admitted(self, entity: Entity, target: Queue | Topic, messages: Sequence[EncodedMessage]) -> AdmittedMessages:
@@ -373,19 +372,19 @@ class Namespace:
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         lock: SessionLock | None = None,
     ) -> list[Entry]:
-        """Take deferred messages: all or none. The entries are as for `receive`."""
+        """Take deferred messages of one fragment: all or none. The entries are as for `receive`."""
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
             holder = queue.placement.session_holder(call, lock)
             holder.advance(call.now)
             holder.check_session(lock)
-        keepers = [(queue.placement.keeper_of(call, number), number) for number in distinct(numbers)]
-        found = [(fragment, fragment.check_deferred(number, call.now, lock)) for fragment, number in keepers]
-        deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        for fragment, entry in found:
-            fragment.hand_out(entry, call.now, delete=deletes)
-        return [entry for _, entry in found]
+        asked = distinct(numbers)
+        fragment = queue.placement.keeper_of(call, asked, "ReceiveBatch")
+        found = fragment.check_deferred(asked, call.now, lock)
+        for entry in found:
+            fragment.hand_out(entry, call.now, delete=mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+        return found
 
     def release(self, call: Call, path: str, tokens: Sequence[UUID]) -> None:
         """Release messages that no application has seen; tokens of ended locks, or of a deleted entity, are ignored."""

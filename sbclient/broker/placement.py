@@ -16,9 +16,10 @@ from sbclient.broker.faults import REPLACING_S, Call, FaultKind, Faults
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.locks import TOKEN_FRAGMENT_BITS
 from sbclient.broker.session import SessionLock
-from sbclient.broker.storage import COUNTER_BITS
-from sbclient.errors import InvalidOperationError, MessageLockLostError, MessageNotFoundError
+from sbclient.broker.storage import not_found
+from sbclient.errors import InvalidOperationError, MessageLockLostError
 from sbclient.rules.partition_key import fragment_of
+from sbclient.rules.sequence_number import partition_of
 
 
 class Placement:
@@ -42,17 +43,30 @@ class Placement:
         """The fragment of a key."""
         return self._fragments[fragment_of(key, len(self._fragments))]
 
-    def keeper_of(self, call: Call, number: int) -> Fragment:
-        """The fragment of a sequence number.
+    def keeper_of(self, call: Call, numbers: Sequence[int], request: str) -> Fragment:
+        """The fragment of one or more sequence numbers, each given once.
+
+        Args:
+            request: what the service calls the request, for the error.
 
         Raises:
-            MessageNotFoundError: the number belongs to no fragment.
+            InvalidOperationError: they belong to several fragments, or there are none.
+            MessageNotFoundError: one belongs to no fragment.
             ServiceBusError, NoAnswer: the fragment is unreachable.
         """
-        index = number >> COUNTER_BITS
-        if not 0 <= index < len(self._fragments):
-            raise MessageNotFoundError(f"{self._path} has no message with the sequence number {number}")
-        return self.reached(call, index)
+        if not numbers:
+            raise InvalidOperationError(f"no sequence number of {self._path} is given: give at least one")
+        indexes = set(map(partition_of, numbers))
+        if len(indexes) > 1 and len(self._fragments) > 1:
+            raise InvalidOperationError(
+                f"{request} of sequence numbers from different partitions is not supported for an entity with "
+                f"partitioning enabled. The numbers for {self._path} are of {len(indexes)} partitions: send one "
+                "request for each, by their top 16 bits"
+            )
+        unknown = [number for number in numbers if not 0 <= partition_of(number) < len(self._fragments)]
+        if unknown:
+            raise not_found(unknown, f"{self._path} has no messages with such numbers")
+        return self.reached(call, indexes.pop())
 
     def holder_of(self, call: Call, tokens: Sequence[int]) -> Fragment:
         """The fragment of one or more lock tokens.
@@ -67,8 +81,9 @@ class Placement:
             raise InvalidOperationError(f"no lock token of {self._path} is given: give at least one")
         if len(indexes) > 1 and len(self._fragments) > 1:
             raise InvalidOperationError(
-                f"{len(tokens)} lock tokens of {self._path} belong to {len(indexes)} fragments: "
-                "use tokens of one fragment in each call"
+                "Batching lock tokens for different partitions is not supported for an entity with partitioning "
+                f"enabled. {len(tokens)} lock tokens of {self._path} belong to {len(indexes)} partitions: send one "
+                "request for each"
             )
         index = indexes.pop()
         if index >= len(self._fragments):

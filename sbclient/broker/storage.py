@@ -10,6 +10,7 @@ Rules (source: documented):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Final
 
 from sortedcontainers import SortedDict
@@ -21,11 +22,18 @@ from sbclient.broker.entry import Entry
 from sbclient.broker.policy import Policy, Usage
 from sbclient.errors import MessageNotFoundError, ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusMessageState
+from sbclient.rules.sequence_number import COUNTER_BITS
 
-COUNTER_BITS: Final = 48
 _COUNTER_MASK: Final = (1 << COUNTER_BITS) - 1
 
 _ACTIVE, _SCHEDULED = ServiceBusMessageState.ACTIVE, ServiceBusMessageState.SCHEDULED
+
+
+def not_found(numbers: Sequence[int], reason: str) -> MessageNotFoundError:
+    """Return the error for messages that do not exist, in the words of the service (seen), with the reason."""
+    return MessageNotFoundError(
+        f"Messages not found. Missing sequence numbers: {', '.join(map(str, numbers))}. {reason}"
+    )
 
 
 class Storage(ABC):
@@ -137,17 +145,21 @@ class Storage(ABC):
         self._insert(entry, number)
         self._schedule.set(number, at)
 
-    def check_scheduled(self, number: int, now: float) -> None:
-        """Check that a scheduled message exists.
+    def check_scheduled(self, numbers: Sequence[int], now: float) -> None:
+        """Check that scheduled messages exist.
 
         Raises:
-            MessageNotFoundError: it does not.
+            MessageNotFoundError: one does not.
         """
         self.advance(now)
-        entry = self._entries.get(number)
-        if entry is None or entry.state is not _SCHEDULED:
-            raise MessageNotFoundError(
-                f"{self.path} has no scheduled message {number}: it was cancelled, or enqueued under a new number"
+        missing = []
+        for number in numbers:
+            entry = self._entries.get(number)
+            if entry is None or entry.state is not _SCHEDULED:
+                missing.append(number)
+        if missing:
+            raise not_found(
+                missing, f"{self.path} has no such scheduled message: it was cancelled, or enqueued under a new number"
             )
 
     def cancel(self, number: int) -> None:

@@ -223,27 +223,23 @@ class Transaction:
             )
             self.add(step, scope, now, token=token)
 
-    def add_cancellations(self, path: str, keepers: Sequence[tuple[Fragment, int]], now: float) -> None:
-        """Store the cancellation of scheduled messages, given by fragment and number, that were checked.
+    def add_cancellations(self, scope: Scope, fragment: Fragment, numbers: Sequence[int], now: float) -> None:
+        """Store the cancellation of scheduled messages that were checked.
 
         Raises:
             InvalidOperationError: the transaction cannot include it.
         """
         self.check_open(now)
-        if len({fragment.index for fragment, _ in keepers}) > 1:
-            raise InvalidOperationError(
-                f"the scheduled messages of {path} are in several fragments: a transaction can include those of one"
-            )
-        for fragment, number in keepers:
-            self.check_scope(Scope(path, fragment.index), len(keepers))
+        self.check_scope(scope, len(numbers))
+        for number in numbers:
             self.check_settled_once(number)
-        for fragment, number in keepers:
+        for number in numbers:
             step = Step(
-                check=partial(fragment.check_scheduled, number),
+                check=partial(fragment.check_scheduled, [number]),
                 apply=partial(_cancel, fragment, number),
                 fragment=fragment,
             )
-            self.add(step, Scope(path, fragment.index), now, token=number)
+            self.add(step, scope, now, token=number)
 
     def add_session_state(
         self, scope: Scope, fragment: Fragment, lock: SessionLock, state: bytes | None, now: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from random import Random
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
@@ -127,6 +127,22 @@ class ClientCore:
         # Half of the cost of `str(UUID(...))`, for a value that most messages need.
         digits = f"{self.random.getrandbits(128) & _RANDOM_BITS | _VERSION_4:032x}"
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+async def each_part(work: Callable[[list[int]], Awaitable[None]], parts: Sequence[list[int]]) -> None:
+    """Do some work for each part of some sequence numbers; raise the first error when all parts have ended.
+
+    A note on the error names its part, which alone it concerns.
+    """
+    if len(parts) == 1:
+        await work(parts[0])
+        return
+    outcomes = await asyncio.gather(*map(work, parts), return_exceptions=True)
+    failed = [(part, outcome) for part, outcome in zip(parts, outcomes, strict=True) if outcome is not None]
+    if failed:
+        numbers = ", ".join(str(number) for part, _ in failed for number in part)
+        failed[0][1].add_note(f"{len(failed)} of {len(parts)} partitions failed, with the sequence numbers {numbers}")
+        raise failed[0][1]
 
 
 def sequence_numbers_of(given: int | Sequence[int]) -> list[int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final, Self, TypeVar
 
 from sbclient import clock
 from sbclient.arguments.kinds import check_count, check_reason, check_session
-from sbclient.client.core import ClientCore, sequence_numbers_of
+from sbclient.client.core import ClientCore, each_part, sequence_numbers_of
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
@@ -22,6 +22,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import check_seconds
 from sbclient.rules.ping import is_ping
+from sbclient.rules.sequence_number import by_partition
 from sbclient.telemetry import tracing
 from sbclient.telemetry.log import get_logger
 from sbclient.telemetry.operations import Telemetry
@@ -36,6 +37,7 @@ DEFAULT_WAIT_S: Final = 60.0
 
 
 _COMPLETE: Final = Settlement(SettleMode.COMPLETE)
+_ABANDON: Final = Settlement(SettleMode.ABANDON)
 
 
 class ServiceBusSession:
@@ -138,6 +140,7 @@ class ServiceBusReceiver:
         self._core = core
         self._path = path
         self._next_peek = 1
+        self._unreturned: dict[int, ServiceBusReceivedMessage] = {}
         self._max_wait_time = max_wait_time
         self._renewer = auto_lock_renewer
         self._link: ReceiverLink = core.primary.open_receiver(
@@ -273,20 +276,43 @@ class ServiceBusReceiver:
     async def receive_deferred_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
     ) -> list[ServiceBusReceivedMessage]:
-        """Receive deferred messages by their sequence numbers, all of them or none.
+        """Receive deferred messages by their sequence numbers, all of them or none; in the order asked for.
+
+        The service answers for one partition at a time, so each partition gets a request of its own. If one fails, the
+        messages of the others are abandoned, which counts a delivery. A receiver that deletes keeps them: the next
+        call that asks for their numbers returns them.
 
         Raises:
             MessageNotFoundError: a message is not deferred, or another receiver has locked it.
         """
-        numbers = sequence_numbers_of(sequence_numbers)
+        numbers = dict.fromkeys(sequence_numbers_of(sequence_numbers))
         if not numbers:
             return []
         began_at = clock.monotonic()
-        messages = await self._run(partial(self._link.receive_deferred, numbers), timeout)
+        messages = await self._receive_deferred(numbers, timeout)
         if self._renewer is not None:
             self._renew(self._renewer, messages)
         self._telemetry.received(tracing.RECEIVE_DEFERRED, messages, began_at)
         return messages
+
+    async def _receive_deferred(self, numbers: Iterable[int], timeout: float | None) -> list[ServiceBusReceivedMessage]:
+        answers = {number: self._unreturned.pop(number) for number in numbers if number in self._unreturned}
+
+        async def receive(part: list[int]) -> None:
+            received = await self._run(partial(self._link.receive_deferred, part), timeout)
+            answers.update({message.sequence_number: message for message in received})
+
+        try:
+            await each_part(receive, by_partition(number for number in numbers if number not in answers))
+        except BaseException as error:
+            if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
+                self._unreturned |= answers
+            elif isinstance(error, ServiceBusError):
+                timeout_s = self._core.retry.options.timeout
+                abandoning = (self._link.settle(one, _ABANDON, timeout_s=timeout_s) for one in answers.values())
+                await asyncio.gather(*abandoning, return_exceptions=True)
+            raise
+        return [answers[number] for number in numbers if number in answers]
 
     async def complete_message(
         self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
@@ -307,7 +333,7 @@ class ServiceBusReceiver:
         self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None
     ) -> None:
         """Release the message now; it is delivered again, with a higher delivery count."""
-        await self._settle(message, Settlement(SettleMode.ABANDON), transaction)
+        await self._settle(message, _ABANDON, transaction)
 
     async def defer_message(
         self, message: ServiceBusReceivedMessage, *, transaction: Transaction | None = None

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.batch import ServiceBusMessageBatch
-from sbclient.client.core import ClientCore, sequence_numbers_of
+from sbclient.client.core import ClientCore, each_part, sequence_numbers_of
 from sbclient.client.encoding import Message, encoded_message, encoded_messages, is_message
 from sbclient.client.outbox import Outbox
 from sbclient.client.route import DirectRoute, PairedRoute, not_sent
@@ -23,6 +23,7 @@ from sbclient.errors import (
     TransactionNotSupportedError,
 )
 from sbclient.options import check_seconds
+from sbclient.rules.sequence_number import by_partition
 from sbclient.telemetry.operations import BACKLOG, PRIMARY, Telemetry
 from sbclient.telemetry.tracing import TRACE_BYTES, is_on
 
@@ -179,7 +180,10 @@ class ServiceBusSender:
     async def cancel_scheduled_messages(
         self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
     ) -> None:
-        """Remove messages that are still scheduled, all of them or none.
+        """Remove messages that are still scheduled, of each partition all of them or none.
+
+        The service answers for one partition at a time, so each partition gets a request of its own. The messages that
+        one call of `schedule_messages` returns are in one partition.
 
         Raises:
             MessageNotFoundError: one of the messages is not scheduled, or no longer.
@@ -191,7 +195,8 @@ class ServiceBusSender:
         numbers = sequence_numbers_of(sequence_numbers)
         if numbers:
             self._route.check_schedulable()
-            await self._core.retry.run(self._link.cancel_scheduled, numbers, deadline=deadline)
+            cancel = partial(self._core.retry.run, self._link.cancel_scheduled, deadline=deadline)
+            await each_part(cancel, by_partition(numbers))
 
     async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
         """Create an empty batch, as large as the entity and, with pairing, the backlog accept.

@@ -258,6 +258,10 @@ class Destination:
             try:
                 messages = await source.receive_parked(numbers)
             except ServiceBusError:
+                if not source.is_ordered:  # their partition may be down: try others first
+                    for number in numbers:
+                        known.pop(number, None)
+                        known[number] = None
                 continue
             finally:
                 self._trying = None

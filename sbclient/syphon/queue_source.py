@@ -18,6 +18,7 @@ from sbclient.rules.backoff import growing
 from sbclient.rules.entity_path import is_entity_path
 from sbclient.rules.envelope import path_of
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from sbclient.rules.sequence_number import by_partition
 from sbclient.syphon.budget import SyphonBudget
 from sbclient.syphon.destination import FORGET_AFTER_S
 from sbclient.syphon.destination_table import Destinations
@@ -76,6 +77,7 @@ class QueueSource(Source):
         self._destinations = destinations
         self._link: ReceiverLink = pair.secondary.open_receiver(queue)
         self._full_polls = 0
+        self._is_refused = False
         self._nameless: list[int] = []
         self._counts = self._next_counts = QueueCounts()
         self._read_time = clock.reader()
@@ -130,13 +132,22 @@ class QueueSource(Source):
         return await self.take(self._link, messages)
 
     async def receive_parked(self, numbers: Sequence[int]) -> list[InFlight]:
-        """Receive deferred messages by sequence number, without those that are gone or locked.
+        """Receive deferred messages by number, without those that are gone or locked; in the order of each key.
 
         If the lock of a message has expired before the answers arrived, another syphon may have the message: a scan
-        finds it again.
+        finds it again, as it finds those of a partition that does not answer while others do.
         """
         asked_at = clock.now()
-        answered = await self._find_parked(numbers)
+        outcomes = await asyncio.gather(*map(self._find_parked, by_partition(numbers)), return_exceptions=True)
+        answered = [one for outcome in outcomes if isinstance(outcome, list) for one in outcome]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for error in errors:
+            if isinstance(error, ServiceBusError):
+                self._note_refused(error)
+            if not answered or not isinstance(error, ServiceBusError):
+                raise error
+            self.scan_needed.set()
+        self._is_refused = bool(errors)
         now = clock.now()
         found = [
             one
@@ -146,6 +157,17 @@ class QueueSource(Source):
         if len(found) < len(answered):
             self.scan_needed.set()
         return await self.take(self._link, found)
+
+    def _note_refused(self, error: ServiceBusError) -> None:
+        if not self._is_refused:
+            self.pair.record(
+                "syphon.parked_not_received",
+                "cannot receive parked messages of backlog queue {path!r}: {error}",
+                self.queue,
+                level=logging.WARNING,
+                error=error,
+            )
+        self._is_refused = True
 
     async def _find_parked(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
         try:
@@ -204,11 +226,13 @@ class QueueSource(Source):
     async def _is_finished(self) -> bool:
         """Return whether only messages are left that their destinations keep refusing; wait a little if not."""
         if not self.in_flight:
+            self.scan_needed.clear()
             scan = await self.scan()
             await self._offer_nameless()
             waiting = self._destinations.failures_of_waiting(self, with_forgotten=bool(scan.forgotten))
             is_stuck = all(failures >= TRIES_UNTIL_EMPTY for failures in waiting)
-            if not scan.active and not self.in_flight and is_stuck and (waiting or not scan.forgotten):
+            is_current = not self.scan_needed.is_set()  # else parked messages that it found are not known any more
+            if not scan.active and not self.in_flight and is_stuck and is_current and (waiting or not scan.forgotten):
                 return True
         await self._changed_within(FIRST_PAUSE_S)
         return False

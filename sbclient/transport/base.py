@@ -106,9 +106,10 @@ class SenderLink(Protocol):
         """Store messages with a `scheduled_enqueue_time_utc`. Returns their sequence numbers in order."""
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
-        """Delete scheduled messages, all or none.
+        """Delete scheduled messages of one partition, all or none.
 
         Raises:
+            InvalidOperationError: they are of several partitions.
             MessageNotFoundError: one of them does not exist.
         """
 
@@ -169,9 +170,10 @@ class ReceiverLink(Protocol):
     async def receive_deferred(
         self, sequence_numbers: Sequence[int], *, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
-        """Receive deferred messages by number, all or none.
+        """Receive deferred messages of one partition by number, all or none.
 
         Raises:
+            InvalidOperationError: they are of several partitions.
             MessageNotFoundError: one of them does not exist.
         """
 

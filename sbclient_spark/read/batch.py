@@ -29,11 +29,11 @@ from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.backlog import backlog_queue_names, primary_name_of, session_backlog_queue_names
 from sbclient.rules.entity_path import split_subscription
+from sbclient.rules.sequence_number import COUNTER_BITS
 from sbclient_spark.clients import open_client, worker_clients
 from sbclient_spark.credentials import connection_string_of
 from sbclient_spark.options import ConnectionOptions, NamespaceOptions
 from sbclient_spark.read.browsing import (
-    FRAGMENT_BITS,
     FRAGMENTS,
     Extent,
     Pages,
@@ -190,7 +190,7 @@ def _ranges(shape: Shape, min_partitions: int | None, paths: int) -> list[tuple[
         return [(low, end - 1) for low, end in ranges]
     if not shape.has_fragments:
         return [(0, None)]
-    bounds = [fragment << FRAGMENT_BITS for fragment in range(FRAGMENTS)]
+    bounds = [fragment << COUNTER_BITS for fragment in range(FRAGMENTS)]
     return [(low, high - 1) for low, high in pairwise(bounds)] + [(bounds[-1], None)]
 
 

@@ -23,6 +23,7 @@ from sbclient.entities import QueueProperties, SubscriptionProperties
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.rules.entity_path import split_subscription
+from sbclient.rules.sequence_number import COUNTER_BITS, partition_of
 from sbclient_spark.read.options import SubQueueWord
 
 PAGE: Final = 250
@@ -31,8 +32,6 @@ TRIES: Final = 3
 
 FRAGMENTS: Final = 16
 """The usual number of fragments. If there are more, `extents` finds them."""
-
-FRAGMENT_BITS: Final = 48
 
 Pages: TypeAlias = AsyncGenerator[list[ServiceBusReceivedMessage], None]
 """Messages in pages, some of which may be empty."""
@@ -45,14 +44,9 @@ class Extent(NamedTuple):
     end: int
 
 
-def fragment_of(number: int) -> int:
-    """Return the fragment of a sequence number."""
-    return number >> FRAGMENT_BITS
-
-
 def first_number_of(fragment: int) -> int:
     """Return the lowest sequence number of a fragment."""
-    return max(fragment << FRAGMENT_BITS, 1)
+    return max(fragment << COUNTER_BITS, 1)
 
 
 def split_ranges(ranges: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int]]:
@@ -163,7 +157,7 @@ async def browse(
     number = max(first, 1)
     reached_range = number > 1  # a peek from 1 may start in another fragment: do not stop before the range
     while page := await receiver.peek_messages(PAGE, sequence_number=number):
-        if last is not None and reached_range and fragment_of(page[0].sequence_number) != fragment_of(last):
+        if last is not None and reached_range and partition_of(page[0].sequence_number) != partition_of(last):
             return
         number = page[-1].sequence_number + 1
         wanted = [
@@ -263,7 +257,7 @@ async def extents(
         seen.add(fragment)
         start = max(start_by_fragment.get(fragment, default_start), first_number_of(fragment))
         message = await _next(receiver, max(start, 2))
-        here = None if message is None else fragment_of(message.sequence_number)
+        here = None if message is None else partition_of(message.sequence_number)
         if start == 1 and await _may_have_message_1(receiver, others_follow=here == 0):
             found[0] = Extent(1, await _end(receiver, 1, max_width) if here == 0 else 2)
         elif message is not None and here == fragment:
@@ -292,7 +286,7 @@ async def _may_have_message_1(receiver: ServiceBusReceiver, *, others_follow: bo
     if oldest is None or oldest.sequence_number == 1:
         return oldest is not None
     if others_follow:
-        return fragment_of(oldest.sequence_number) > 0
+        return partition_of(oldest.sequence_number) > 0
     async for page in browse(receiver, 1, 1):
         if page:
             return True
@@ -305,11 +299,11 @@ async def _end(receiver: ServiceBusReceiver, first: int, max_width: int | None) 
     Args:
         first: the number of a message.
     """
-    fragment = fragment_of(first)
+    fragment = partition_of(first)
 
     async def next_number(number: int) -> int | None:
         message = await _next(receiver, number)
-        is_here = message is not None and fragment_of(message.sequence_number) == fragment
+        is_here = message is not None and partition_of(message.sequence_number) == fragment
         return message.sequence_number if message is not None and is_here else None
 
     low, high, step = first, None, 1

@@ -30,10 +30,11 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, MessageLockLostError, MessageNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.rules.sequence_number import by_partition, partition_of
 from sbclient_spark.clients import worker_clients
 from sbclient_spark.log import log_event
 from sbclient_spark.options import SPARK_OPTIONS
-from sbclient_spark.read.browsing import TRIES, active_before, active_count, browse, fragment_of, open_receiver
+from sbclient_spark.read.browsing import TRIES, active_before, active_count, browse, open_receiver
 from sbclient_spark.read.held_sessions import SessionService
 from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.offsets import QueueOffset, StreamOffset, ranges_of
@@ -191,7 +192,7 @@ class ReceiveStreamReader(ServiceBusStreamReader):
         found: list[StreamPartition] = []
         for path, queue in end.queues.items():
             has_sessions = self._requires_session[path]
-            for _, of_fragment in groupby(sorted(queue.numbers), key=fragment_of):
+            for _, of_fragment in groupby(sorted(queue.numbers), key=partition_of):
                 numbers = list(of_fragment)
                 parts: Sequence[Sequence[int]] = _parts(numbers, width)
                 if has_sessions and len(parts) > 1:
@@ -255,35 +256,51 @@ async def _is_any_before(receiver: ServiceBusReceiver, target: Mapping[int, int]
 
 
 def _is_late(message: ServiceBusReceivedMessage, target: Mapping[int, int]) -> bool:
-    return message.sequence_number >= target.get(fragment_of(message.sequence_number), 0)
+    return message.sequence_number >= target.get(partition_of(message.sequence_number), 0)
 
 
 async def _complete(client: ServiceBusClient, path: str, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Complete deferred messages; return the numbers of those that are locked."""
+    """Complete deferred messages; return the numbers of those that are locked, or whose partition does not answer.
+
+    Raises:
+        ServiceBusError: no partition answers.
+    """
     left: list[int] = []
+    failures: list[ServiceBusError] = []
+    partitions = by_partition(sorted(numbers))
     receiver = open_receiver(client, path)
     try:
-        for part in _parts(sorted(numbers), PAGE):
-            left += await _complete_part(receiver, part)
+        for of_partition in partitions:
+            try:
+                for part in _parts(of_partition, PAGE):
+                    left += await _complete_part(receiver, part)
+            except ServiceBusError as error:
+                failures.append(error)
+                if len(failures) == len(partitions) or not error.is_transient:
+                    raise
+                left += of_partition  # those that are completed by now are found to be gone
     finally:
         await receiver.close()
-    return tuple(left)
+    return tuple(dict.fromkeys(left))
 
 
 async def _complete_part(receiver: ServiceBusReceiver, numbers: Sequence[int]) -> list[int]:
+    """Complete deferred messages of one partition; return the numbers of those that are locked."""
     try:
         messages = await receiver.receive_deferred_messages(numbers)
-    except MessageNotFoundError:
-        if len(numbers) > 1:  # all or none: find those that are not there, or locked since an earlier attempt
-            middle = len(numbers) // 2
-            return [
-                *await _complete_part(receiver, numbers[:middle]),
-                *await _complete_part(receiver, numbers[middle:]),
-            ]
-        async for page in browse(receiver, numbers[0], numbers[0]):
-            if any(_is_deferred(one) for one in page):
-                return list(numbers)
-        return []
+    except MessageNotFoundError:  # all or none: some are gone, or locked since an earlier attempt
+        there: list[int] = []
+        async for page in browse(receiver, numbers[0], numbers[-1], numbers=numbers):
+            there += [one.sequence_number for one in page if _is_deferred(one)]
+        if len(there) < len(numbers):
+            return await _complete_part(receiver, there) if there else []
+        if len(numbers) == 1:
+            return there
+        middle = len(numbers) // 2
+        return [
+            *await _complete_part(receiver, numbers[:middle]),
+            *await _complete_part(receiver, numbers[middle:]),
+        ]
     outcomes = await asyncio.gather(*(receiver.complete_message(one) for one in messages), return_exceptions=True)
     return [
         one.sequence_number

@@ -32,8 +32,9 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import split_subscription
+from sbclient.rules.sequence_number import partition_of
 from sbclient_spark.log import log_event
-from sbclient_spark.read.browsing import TRIES, active_before, browse, fragment_of, open_receiver
+from sbclient_spark.read.browsing import TRIES, active_before, browse, open_receiver
 from sbclient_spark.read.limits import Budget
 
 T = TypeVar("T")
@@ -136,7 +137,7 @@ class _Round:
 
     def is_wanted(self, message: ServiceBusReceivedMessage) -> bool:
         number = message.sequence_number
-        return self.target is None or number < self.target.get(fragment_of(number), 0)
+        return self.target is None or number < self.target.get(partition_of(number), 0)
 
 
 class StreamSessions:
@@ -374,7 +375,7 @@ class StreamSessions:
         found: list[tuple[str, int]] = []
         receiver = open_receiver(self._client, self._path)
         try:
-            for _, of_fragment in groupby(sorted(numbers), key=fragment_of):
+            for _, of_fragment in groupby(sorted(numbers), key=partition_of):
                 chosen = list(of_fragment)
                 async for page in browse(receiver, chosen[0], chosen[-1], numbers=chosen):
                     found += [(one.session_id or "", one.sequence_number) for one in page]

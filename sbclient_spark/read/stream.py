@@ -28,6 +28,7 @@ from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
+from sbclient.rules.sequence_number import partition_of
 from sbclient_spark.clients import open_client, worker_clients
 from sbclient_spark.log import log_event
 from sbclient_spark.read.browsing import (
@@ -38,7 +39,6 @@ from sbclient_spark.read.browsing import (
     entity_facts,
     extents,
     first_number_of,
-    fragment_of,
     open_receiver,
     split_ranges,
 )
@@ -374,7 +374,7 @@ async def _is_numbered_anew(client: ServiceBusClient, path: str, offset: QueueOf
     if not oldest or offset.until is None:
         return False
     number = oldest[0].sequence_number
-    is_read = number < offset.next.get(fragment_of(number), 0)
+    is_read = number < offset.next.get(partition_of(number), 0)
     return is_read and oldest[0].enqueued_time_utc > datetime.fromisoformat(offset.until)
 
 

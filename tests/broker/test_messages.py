@@ -469,8 +469,9 @@ def test_cancelling_deletes_all_or_nothing(queue: Driver) -> None:
     numbers = queue.schedule(
         "q", *(message(str(n), partition_key="k", scheduled_enqueue_time_utc=later) for n in range(3))
     )
-    with pytest.raises(MessageNotFoundError):
-        queue.cancel("q", numbers[0], 12345)
+    unknown = numbers[0] + 2000
+    with pytest.raises(MessageNotFoundError, match=f"Missing sequence numbers: {unknown}, {unknown + 1}\\."):
+        queue.cancel("q", numbers[0], unknown, unknown + 1)
     queue.cancel("q", numbers[0], numbers[0], numbers[1])
     with pytest.raises(MessageNotFoundError):
         queue.cancel("q", numbers[0])

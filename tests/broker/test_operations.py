@@ -69,8 +69,8 @@ def test_receive_by_sequence_number(pair: Pair) -> None:
     held = pair.broker.receive(pair.path, 3)
     for each in held:
         pair.broker.settle(pair.path, each, how=DEFER)
-    fetched = pair.broker.deferred(pair.path, *(each.sequence_number for each in held))
-    assert bodies(fetched) == bodies(held)
+    for each in held:
+        assert bodies(pair.broker.deferred(pair.path, each.sequence_number)) == [str(each)]
 
 
 def test_peek(pair: Pair) -> None:

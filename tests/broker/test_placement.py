@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.broker.faults import FaultKind, NoAnswer
-from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import (
     InvalidOperationError,
     MessageLockLostError,
@@ -23,7 +22,8 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.partition_key import fragment_of
 from sbclient.rules.ping import ping_message
-from tests.broker.driver import ABANDON, COMPLETE, DEAD_LETTER, DEFER, KEYS, Driver, bodies, message
+from sbclient.rules.sequence_number import COUNTER_BITS
+from tests.broker.driver import ABANDON, COMPLETE, DEAD_LETTER, DEFER, KEYS, Driver, at, bodies, message
 
 
 def sizes(broker: Driver, path: str = "q") -> list[int]:
@@ -441,6 +441,32 @@ def test_lock_tokens_of_several_fragments_in_one_call_are_refused(broker: Driver
         broker.renew("q", *held)
     for each in held:
         broker.settle("q", each)
+
+
+@pytest.mark.parametrize("requires_session", [False, True])
+def test_sequence_numbers_of_several_fragments_in_one_call_are_refused(broker: Driver, requires_session: bool) -> None:
+    broker.partitioned(requires_session=requires_session)
+    broker.partitioned("p")
+    later = at(broker.now + 60)
+    scheduled = [
+        broker.schedule("p", message(partition_key=key, scheduled_enqueue_time_utc=later))[0] for key in KEYS[:2]
+    ]
+    with pytest.raises(InvalidOperationError, match="different partitions is not supported"):
+        broker.cancel("p", *scheduled)
+    for key in KEYS[:2]:
+        broker.send("q", message(key, session_id=key))
+    locks = [broker.held("q", key) for key in KEYS[:2]] if requires_session else [None, None]
+    held = [each for lock in locks for each in broker.receive("q", lock=lock)]
+    for lock, each in zip(locks, held, strict=True):
+        broker.settle("q", each, how=DEFER, lock=lock)
+    numbers = [each.sequence_number for each in held]
+    words = "ReceiveBatch of sequence numbers from different partitions is not supported"
+    with pytest.raises(InvalidOperationError, match=words):
+        broker.deferred("q", *numbers, lock=locks[0])
+    for lock, number in zip(locks, numbers, strict=True):
+        assert len(broker.deferred("q", number, number, lock=lock)) == 1
+    for number in scheduled:
+        broker.cancel("p", number)
 
 
 def test_unknown_lock_tokens_and_numbers_are_rejected(broker: Driver) -> None:

@@ -17,6 +17,7 @@ from sbclient.cli.source import Source
 from sbclient.errors import MessageLockLostError
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
 from sbclient.transport.memory.transport import memory_host
+from tests.broker.driver import KEYS
 from tests.cli.calling import PRIMARY, call, lines, on, sent
 
 
@@ -72,6 +73,22 @@ def test_deferred_message_is_received_by_sequence_number() -> None:
     by_number = [word for number in numbers for word in ("--sequence-number", str(number))]
     assert received("--queue", "q", *by_number) == ["0", "1"]
     received("--queue", "q", *by_number, status=5)
+
+
+def test_commands_work_on_messages_of_every_partition() -> None:
+    make("q", *(ServiceBusMessage(key, partition_key=key) for key in KEYS), enable_partitioning=True)
+    received("--queue", "q", "--settle", "defer")
+    numbers = {message["body"]: str(message["sequence_number"]) for message in lines(call("peek", "--queue", "q"))}
+    by_number = [word for key in KEYS for word in ("--sequence-number", numbers[key])]
+    assert received("--queue", "q", "--settle", "abandon", *by_number) == KEYS
+    assert received("--queue", "q", "--settle", "dead-letter", *by_number) == KEYS
+    assert sorted(bodies("peek", "--queue", "q", "--dead-letter")) == sorted(KEYS)
+    dead = {message["body"]: str(message["sequence_number"]) for message in lines(call("dead-letter", "show", "q"))}
+    chosen = [word for key in KEYS[4:] for word in ("--sequence-number", dead[key])]
+    call("dead-letter", "resubmit", "q", *chosen, "--yes")
+    assert sorted(received("--queue", "q")) == sorted(KEYS[4:])
+    call("dead-letter", "purge", "q", "--yes")
+    assert bodies("peek", "--queue", "q", "--dead-letter") == []
 
 
 def test_dead_letter_has_its_reason_and_is_sent_again_without_it() -> None:

@@ -18,12 +18,14 @@ from sbclient.errors import (
     MessageNotFoundError,
     OperationTimeoutError,
     ServiceBusConnectionError,
+    ServiceBusInternalError,
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.receiver import MemoryReceiver
+from tests.broker.driver import KEYS
 from tests.client.scene import QUEUE, make_queue, taken, texts, with_pings
 
 
@@ -132,6 +134,57 @@ async def test_deferred_messages_are_received_all_or_none(pair: MemoryPair, clie
         with pytest.raises(MessageNotFoundError):
             await receiver.receive_deferred_messages([message.sequence_number, 999])
         assert texts(await receiver.receive_deferred_messages([message.sequence_number])) == ["a"]
+
+
+async def deferred_in_every_fragment(pair: MemoryPair, client: ServiceBusClient, queue: str) -> list[int]:
+    await make_queue(pair, queue, enable_partitioning=True)
+    numbers: list[int] = []
+    async with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        for key in KEYS:
+            await sender.send_messages(ServiceBusMessage(key, partition_key=key))
+        while len(numbers) < len(KEYS):
+            for message in await receiver.receive_messages(len(KEYS)):
+                await receiver.defer_message(message)
+                numbers.append(message.sequence_number)
+    return sorted(numbers)
+
+
+async def test_a_partition_that_fails_leaves_the_deferred_messages_of_the_others_deferred(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    numbers = await deferred_in_every_fragment(pair, client, "p")
+    async with client.get_queue_receiver("p") as receiver:
+        for missing in (numbers[3] + 1, numbers[3] + 5):
+            with pytest.raises(MessageNotFoundError, match=f"numbers: {missing}") as raised:
+                await receiver.receive_deferred_messages([*numbers, missing])
+            assert raised.value.__notes__ == [
+                f"1 of 16 partitions failed, with the sequence numbers {numbers[3]}, {missing}"
+            ]
+        again = await receiver.receive_deferred_messages(numbers)
+        assert texts(again) == KEYS
+        assert [each.delivery_count for each in again] == [1 if each is again[3] else 3 for each in again]
+
+
+async def test_what_the_other_partitions_deleted_is_returned_by_the_next_call(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    numbers = await deferred_in_every_fragment(pair, client, "p")
+    mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    async with client.get_queue_receiver("p", receive_mode=mode) as receiver:
+        fault = Fault(FaultKind.DOWN, entity_path="p", fragments=[7], operations=[Operation.RECEIVE_DEFERRED])
+        pair.primary.inject(fault)
+        with pytest.raises(ServiceBusInternalError):
+            await receiver.receive_deferred_messages(numbers, timeout=30)
+        pair.primary.heal(fault)
+        hanging = Fault(FaultKind.HANG, entity_path="p", fragments=[7], operations=[Operation.RECEIVE_DEFERRED])
+        pair.primary.inject(hanging)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await receiver.receive_deferred_messages(numbers[:9])
+        pair.primary.heal(hanging)
+        assert texts(await receiver.receive_deferred_messages(numbers[::-1])) == KEYS[::-1]
+        with pytest.raises(MessageNotFoundError):
+            await receiver.receive_deferred_messages(numbers)
 
 
 # -- disturbances ------------------------------------------------------------------------------------------------------

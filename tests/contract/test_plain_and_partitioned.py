@@ -6,6 +6,7 @@ transfer, or one transaction, has one key.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -22,6 +23,7 @@ from sbclient import (
     ServiceBusSender,
     clock,
 )
+from tests.broker.driver import KEYS
 from tests.contract.kinds import NamespaceKind
 
 pytestmark = pytest.mark.needs("partitioning")
@@ -135,6 +137,64 @@ async def sessions(kind: NamespaceKind, client: ServiceBusClient, queue: str) ->
     return results
 
 
+async def every_fragment(kind: NamespaceKind, client: ServiceBusClient, queue: str) -> list[Any]:
+    """Everything that names several messages at once, for messages in all fragments."""
+    results: list[Any] = []
+    moment = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
+    async with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+        scheduled: list[int] = []
+        for key in KEYS:
+            await sender.send_messages(ServiceBusMessage(key, partition_key=key))
+            scheduled += await sender.schedule_messages(ServiceBusMessage(key, partition_key=key), moment)
+        await sender.cancel_scheduled_messages(scheduled[::-1])
+        results.append(await refusal_of(sender.cancel_scheduled_messages(scheduled)))
+        found = await taken(kind, receiver, len(KEYS))
+        ends = await asyncio.gather(*map(receiver.renew_message_lock, found))
+        results.append(len(ends))
+        await asyncio.gather(*map(receiver.defer_message, found))
+        numbers = [message.sequence_number for message in found]
+        again = await receiver.receive_deferred_messages(numbers[::-1])
+        results += [texts(again) == texts(found[::-1]), len(set(numbers)), {each.delivery_count for each in again}]
+        results.append(await refusal_of(receiver.receive_deferred_messages(numbers)))
+        await asyncio.gather(*map(receiver.abandon_message, again[:8]), *map(receiver.dead_letter_message, again[8:]))
+        kept = await receiver.receive_deferred_messages([*numbers[8:], numbers[8]])
+        results.append(texts(kept) == texts(found[8:]))
+        await asyncio.gather(*map(receiver.defer_message, kept))
+        seen = 0
+        async with client.get_queue_receiver(queue) as other:
+            while page := await other.peek_messages(250):
+                seen += len(page)
+        results.append(seen)
+        async with client.get_queue_receiver(queue, receive_mode="receiveanddelete") as deleting:
+            results.append(texts(await deleting.receive_deferred_messages(numbers[8:])) == texts(found[8:]))
+    async with client.get_queue_receiver(queue, sub_queue="deadletter") as dead:
+        buried = await taken(kind, dead, 8)
+        await asyncio.gather(*map(dead.defer_message, buried))
+        parked = await dead.receive_deferred_messages([each.sequence_number for each in buried])
+        results.append(texts(parked) == texts(buried))
+        await asyncio.gather(*map(dead.complete_message, parked))
+    counts = await client.administration.get_queue_runtime_properties(queue)
+    return [*results, counts.total_message_count]
+
+
+async def sessions_of_every_fragment(kind: NamespaceKind, client: ServiceBusClient, queue: str) -> list[Any]:
+    """Everything that can be done with a session, for sessions in all fragments."""
+    results: list[Any] = []
+    async with client.get_queue_sender(queue) as sender:
+        for key in KEYS:
+            await sender.send_messages([ServiceBusMessage(f"{key} {n}", session_id=key) for n in range(2)])
+    for key in KEYS:
+        async with client.get_queue_receiver(queue, session_id=key) as receiver:
+            found = await taken(kind, receiver, 2)
+            await asyncio.gather(*map(receiver.defer_message, found))
+            await receiver.session.set_state(key)
+            await receiver.session.renew_lock()
+            again = await receiver.receive_deferred_messages([each.sequence_number for each in found[::-1]])
+            results += [texts(again), await receiver.session.get_state()]
+            await asyncio.gather(*map(receiver.complete_message, again))
+    return results
+
+
 async def duplicates(kind: NamespaceKind, client: ServiceBusClient, queue: str) -> list[Any]:
     """A second copy of a message is accepted and dropped."""
     async with client.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
@@ -166,6 +226,8 @@ async def one_transaction(kind: NamespaceKind, client: ServiceBusClient, queue: 
         (scheduling, {}),
         (mistakes, {}),
         (sessions, {"requires_session": True}),
+        (every_fragment, {}),
+        (sessions_of_every_fragment, {"requires_session": True}),
         (duplicates, {"requires_duplicate_detection": True}),
         (one_transaction, {}),
     ],

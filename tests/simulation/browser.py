@@ -11,13 +11,13 @@ from random import Random
 from typing import Final
 
 from sbclient import clock
-from sbclient.broker.storage import COUNTER_BITS
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import ServiceBusSubQueue
 from sbclient.errors import ServiceBusError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.rules.sequence_number import COUNTER_BITS
 from sbclient.testing import Fault, FaultKind, Operation
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.simulation.census import stored

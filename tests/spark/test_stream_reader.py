@@ -12,12 +12,15 @@ from sbclient import ServiceBusClient, ServiceBusMessage, clock
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.testing import Fault, FaultKind, Operation
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
+from sbclient_spark.read import receive_stream
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.read.options import read_options
 from sbclient_spark.read.receive_stream import ReceiveStreamReader
 from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader
+from tests.broker.driver import KEYS
 from tests.spark.emulated import SECONDARY, EmulatedPair
 
 streaming = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.2 gives a stream its start")
@@ -441,6 +444,12 @@ def test_a_stream_waits_while_both_namespaces_are_unavailable(pair: EmulatedPair
 # -- receive -----------------------------------------------------------------------------------------------------
 
 
+def counted(clients: WorkerClients) -> int:
+    properties = run(clients, lambda client: client.administration.get_queue_runtime_properties("orders"))
+    count: int = properties.total_message_count
+    return count
+
+
 def states(clients: WorkerClients) -> list[str]:
     async def work(client: ServiceBusClient) -> list[str]:
         receiver = client.get_queue_receiver("orders")
@@ -505,6 +514,38 @@ def test_messages_that_are_locked_when_their_batch_ends_are_completed_later(
     stream.restart()
     assert stream.batch() == []
     assert states(clients) == []
+
+
+def test_messages_of_every_partition_are_completed_although_one_partition_fails(clients: WorkerClients) -> None:
+    create(clients, enable_partitioning=True)
+    for key in KEYS:
+        send(clients, range(4), partition_key=key)
+    stream = Stream(clients, mode="receive")
+    assert len(stream.batch()) == 64
+    fault = Fault(FaultKind.ERROR, entity_path="orders", fragments=[5], operations=[Operation.RECEIVE_DEFERRED])
+    faults = memory_host("stream").namespace.faults
+    faults.inject(fault)
+    send(clients, range(1), partition_key=KEYS[0])
+    assert len(stream.batch()) == 1
+    assert counted(clients) == 4 + 1
+    faults.heal(fault)
+    stream.restart()
+    assert stream.batch() == []
+    assert counted(clients) == 0
+
+
+def test_completing_what_is_gone_costs_two_requests_for_each_partition(clients: WorkerClients) -> None:
+    create(clients, enable_partitioning=True)
+    for key in KEYS:
+        send(clients, range(20), partition_key=key)
+    stream = Stream(clients, mode="receive")
+    assert len(stream.batch()) == 320
+    numbers = stream.reader._planned.queues["orders"].numbers  # type: ignore[attr-defined]
+    run(clients, lambda client: receive_stream._complete(client, "orders", numbers))
+    host = memory_host("stream")
+    before = host.namespace.operation_count
+    assert run(clients, lambda client: receive_stream._complete(client, "orders", numbers)) == ()
+    assert host.namespace.operation_count - before == 32
 
 
 def test_orphans_are_left_or_taken(clients: WorkerClients) -> None:

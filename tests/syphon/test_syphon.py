@@ -38,6 +38,7 @@ from sbclient.syphon import destination, destination_table, queue_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.receiver import MemoryReceiver
+from tests.broker.driver import KEYS
 from tests.client.scene import (
     BACKLOG,
     QUEUE,
@@ -743,6 +744,32 @@ async def test_a_parked_message_whose_lock_expires_before_the_answer_arrives_is_
     assert texts(await taken(pair)) == expected(1)
     assert clock.monotonic() >= 6.0
     assert "syphon.not_settled" not in [vars(record)["event_name"] for record in caplog.records]
+
+
+async def test_parked_messages_of_every_partition_are_drained_although_one_partition_fails(pair: MemoryPair) -> None:
+    await make_queue(pair, BACKLOG[0], secondary=True, enable_partitioning=True)
+    deferring = [Operation.RECEIVE_DEFERRED]
+    async with pair.client(ONE) as client, pair.unpaired_client(secondary=True) as backlog:
+        for number in range(320):
+            await divert(client, number, partition_key=KEYS[number % 16])
+        async with backlog.get_queue_receiver(BACKLOG[0]) as receiver:
+            while found := await receiver.receive_messages(100, max_wait_time=1):
+                await asyncio.gather(*map(receiver.defer_message, found))
+        fault = Fault(FaultKind.ERROR, entity_path=BACKLOG[0], fragments=[5], operations=deferring)
+        pair.secondary.inject(fault)
+        draining = asyncio.create_task(client.run_syphon())
+        await clock.sleep(30)
+        assert len(await diverted(pair)) == 20
+        pair.secondary.heal(fault)
+        pair.secondary.inject(Fault(FaultKind.ERROR, entity_path=BACKLOG[0], operations=deferring, count=3))
+        await clock.sleep(600)
+        await cancel(draining)
+        refused = [event.path for event in client.pair.events() if event.name == "syphon.parked_not_received"]
+        assert set(refused) == {BACKLOG[0]}
+    moved = [int(text.split()[1]) for text in texts(await taken(pair))]
+    assert sorted(moved) == [*range(320)]
+    for key in range(16):  # in the order of each key
+        assert [number for number in moved if number % 16 == key] == [*range(key, 320, 16)]
 
 
 async def test_a_lock_that_is_lost_while_its_message_waits_for_the_rate_limit_is_left_to_another_syphon(

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeAlias
 
 from sbclient.amqp import EncodedMessage
 from sbclient.broker.entry import Entry
-from sbclient.broker.storage import COUNTER_BITS
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.formats.message_json import TEXTS, message_of, value_json
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState
+from sbclient.rules.sequence_number import COUNTER_BITS
 
 Facts: TypeAlias = dict[str, Any]
 

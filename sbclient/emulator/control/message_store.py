@@ -18,11 +18,11 @@ from sbclient.broker.entry import Entry
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import Session
-from sbclient.broker.storage import COUNTER_BITS
 from sbclient.broker.topic import Topic
 from sbclient.errors import InvalidOperationError, MessageNotFoundError, MessagingEntityNotFoundError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusMessageState
 from sbclient.rules.entity_path import split_sub_queue
+from sbclient.rules.sequence_number import COUNTER_BITS
 
 MAX_OF_SESSION: Final = 10_000
 """Messages of one session that are read."""

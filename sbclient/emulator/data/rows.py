@@ -19,11 +19,11 @@ from sbclient.broker.directory import Entity
 from sbclient.broker.entry import Entry
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.rule import Rule
-from sbclient.broker.storage import COUNTER_BITS
 from sbclient.emulator.data.descriptions import decode_description, encode_description
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessageState
 from sbclient.rules.entity_path import canonical
+from sbclient.rules.sequence_number import COUNTER_BITS
 
 VERSION: Final = 2
 

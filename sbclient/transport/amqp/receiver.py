@@ -9,8 +9,9 @@ Laws:
    when its link is lost, so is its lock.
 4. A message is settled on the link that brought it. Without that link, and without a session, the management node
    settles it by its lock token; deferred messages always.
-5. Lock renewals of one step of the event loop share a request for each link that brought the messages. The request
-   names the link, so that the service does not detach it for idleness. A lock whose link is gone is renewed without.
+5. Lock renewals of one step of the event loop share a request for each link that brought the messages, and for each
+   partition, because the service refuses the locks of several. The request names the link, so that the service does not
+   detach it for idleness. A lock whose link is gone is renewed without.
 6. A request of a session goes over the connection that holds the session.
 
 Source: Service Bus protocol guide; request-response operations, documented.
@@ -41,6 +42,7 @@ from sbclient.errors import (
     SessionLockLostError,
 )
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.rules.sequence_number import partition_of
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
 from sbclient.transport.amqp.owner import Owner
@@ -377,7 +379,7 @@ class AmqpReceiver(ReceiverLink):
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
         _, end = self._delivery_of(message)
         assert message.lock_token is not None  # just checked
-        return await self._renewals.renew(message.lock_token, end, timeout_s)
+        return await self._renewals.renew(message.lock_token, end, partition_of(message.sequence_number), timeout_s)
 
     async def _renew_tokens(self, end: IncomingEnd | None, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
         """Renew locks of messages of one link in one request: all or none."""

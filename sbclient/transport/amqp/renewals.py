@@ -1,4 +1,4 @@
-"""The lock renewals of one receiver: those of one step of the event loop and of one link share a request."""
+"""The lock renewals of one receiver: those of one step of the event loop, link and partition share a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from sbclient.transport.amqp.inbox import IncomingEnd
 from sbclient.transport.amqp.waiter import Waiter
 
 RenewTokens: TypeAlias = Callable[[IncomingEnd | None, Sequence[UUID], float], Awaitable[list[datetime]]]
-"""Renews locks of messages of one link in one request, all or none, within some seconds; returns when they end."""
+"""Renews locks of messages of one link and partition in one request, all or none, within some seconds; returns when
+they end."""
+
+
+_Group: TypeAlias = tuple[IncomingEnd | None, int]
+"""A link and a partition."""
 
 
 class Renewals:
@@ -34,20 +39,22 @@ class Renewals:
         self._path = path
         self._tasks = tasks
         self._deadlines = deadlines
-        self._waiting: dict[IncomingEnd | None, list[_Renewal]] = {}
+        self._waiting: dict[_Group, list[_Renewal]] = {}
 
-    async def renew(self, token: UUID, end: IncomingEnd | None, timeout_s: float) -> datetime:
+    async def renew(self, token: UUID, end: IncomingEnd | None, partition: int, timeout_s: float) -> datetime:
         """The end of the renewed lock.
 
         Args:
             token: of the lock.
             end: the link that brought the message; None if it is gone.
+            partition: of the message: the service refuses a request for locks of several.
             timeout_s: seconds for the call.
         """
         renewal = _Renewal(token, clock.monotonic() + timeout_s, f"renew a lock of {self._path!r}")
-        waiting = self._waiting.setdefault(end, [])
+        waiting = self._waiting.setdefault((end, partition), [])
         if not waiting:
-            self._tasks.start(self._renew_waiting(end, timeout_s), name=f"renew locks of {self._path}")
+            renewing = self._renew_waiting((end, partition), timeout_s)
+            self._tasks.start(renewing, name=f"renew locks of {self._path}")
         waiting.append(renewal)
         self._deadlines.add(renewal)
         try:
@@ -56,8 +63,8 @@ class Renewals:
         finally:
             self._deadlines.remove(renewal)
 
-    async def _renew_waiting(self, end: IncomingEnd | None, timeout_s: float) -> None:
-        waiting = self._waiting.pop(end)
+    async def _renew_waiting(self, group: _Group, timeout_s: float) -> None:
+        end, waiting = group[0], self._waiting.pop(group)
         try:
             await self._renew(end, waiting, timeout_s)
         except ServiceBusError as error:

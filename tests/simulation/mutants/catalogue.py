@@ -387,9 +387,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a run until empty ends while something is left",
         Change(
             "syphon.queue_source:QueueSource._is_finished",
-            "not scan.active and (not self.in_flight) and is_stuck and (waiting or not scan.forgotten)",
+            "not scan.active and (not self.in_flight) and is_stuck and is_current and (waiting or not scan.forgotten)",
             "not self.in_flight",
         ),
+    ),
+    _mutant(
+        _BACKLOG,
+        "parked messages of several partitions are asked for at once",
+        Change("syphon.queue_source:QueueSource.receive_parked", "by_partition(numbers)", "[list(numbers)]"),
     ),
     _mutant(
         _BACKLOG,

@@ -958,6 +958,18 @@ async def test_renewals_are_grouped_by_the_link_that_brought_the_messages(
     ]
 
 
+async def test_renewals_are_grouped_by_partition(service: Service, transport: AmqpTransport) -> None:
+    until = renews(service)
+    store(service, *"abcde")
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, 5)
+    for index, message in enumerate(messages):
+        message.sequence_number = index % 2 << 48 | index
+    assert await asyncio.gather(*(receiver.renew_lock(message, timeout_s=10) for message in messages)) == [until] * 5
+    renewals = [list(body["lock-tokens"]) for operation, _, body in service.end.requests if "renew" in operation]
+    assert renewals == [[message.lock_token for message in messages[part::2]] for part in range(2)]
+
+
 @pytest.mark.parametrize("others", ["a", "ac"])
 async def test_one_lost_lock_does_not_fail_the_renewals_of_others(
     service: Service, transport: AmqpTransport, others: str
