@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeVar
-from xml.etree import ElementTree
 
 from sbclient import clock
 from sbclient.entities import (
@@ -25,7 +24,6 @@ from sbclient.errors import (
     OperationTimeoutError,
     ServiceBusAuthenticationError,
 )
-from sbclient.formats.description_tables import KINDS, TABLES
 from sbclient.rules.entity_path import canonical
 from sbclient.transport.base import Administration
 from sbclient.transport.sdk.entities import (
@@ -42,8 +40,6 @@ from sbclient.transport.sdk.errors import translated
 from sbclient.transport.sdk.link import Owner
 
 R = TypeVar("R")
-SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
-
 TIMEOUT_S: Final = 60.0
 
 _TWINS: Final = {EntityKind.QUEUE: EntityKind.TOPIC, EntityKind.TOPIC: EntityKind.QUEUE}
@@ -166,40 +162,6 @@ class SdkAdministration(Administration):
         except ServiceBusAuthenticationError:
             await self.disconnect()  # the next call reads the credential again
             raise
-
-
-def in_service_order(document: bytes) -> bytes:
-    """Return a request with the elements of its description in the order in which the service applies them.
-
-    The SDK sends `ForwardTo`, `UserMetadata` and `ForwardDeadLetteredMessagesTo` of queues, and `UserMetadata` of
-    topics and subscriptions, behind elements that they must precede. The service then ignores them. Rules stay as they
-    are.
-    """
-    root = ElementTree.fromstring(document)
-    for described in root.iterfind("{*}content/*"):
-        name = described.tag.rpartition("}")[2]
-        if name not in KINDS or KINDS[name] is EntityKind.RULE:
-            return document
-        places = {f"{{{SERVICE_BUS}}}{element}": at for at, element in enumerate(TABLES[KINDS[name]])}
-        described[:] = sorted(described, key=lambda element: places.get(element.tag, len(places)))
-    ordered: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=True)
-    return ordered
-
-
-def order_policy() -> Any:
-    """Return a policy for the pipeline of the SDK that applies `in_service_order`.
-
-    It takes the place of the policy for headers, which precedes the one that computes the length of the body.
-    """
-    from azure.core.pipeline.policies import HeadersPolicy
-
-    class ElementOrder(HeadersPolicy):
-        def on_request(self, request: Any) -> None:
-            super().on_request(request)
-            if request.http_request.body:
-                request.http_request.set_bytes_body(in_service_order(request.http_request.body))
-
-    return ElementOrder()
 
 
 def _method(sdk: Any, verb: str, kind: EntityKind, what: str = "") -> Callable[..., Awaitable[Any]]:

@@ -59,6 +59,8 @@ _BY_NAME: Final[dict[str, type[errors.ServiceBusError]]] = {
     "ServiceResponseTimeoutError": errors.OperationTimeoutError,
     "ServiceRequestError": errors.ServiceBusConnectionError,
     "ServiceResponseError": errors.ServiceBusConnectionError,
+    "IncompleteReadError": errors.ServiceBusConnectionError,
+    "DecodeError": errors.ServiceBusCommunicationError,
     # of Python
     "TimeoutError": errors.OperationTimeoutError,
     "OSError": errors.ServiceBusConnectionError,
@@ -154,7 +156,10 @@ def _class_of_http(error: Any) -> type[errors.ServiceBusError]:
     sub_code = _SUB_CODE.search(str(error))
     if sub_code and sub_code[1] in _BY_SUB_CODE:
         return _BY_SUB_CODE[sub_code[1]]
-    return _HTTP_STATUS.get(_status_of(error) or 0) or _named(error) or errors.ServiceBusInternalError
+    status = _status_of(error) or 0
+    if status // 100 == 3:
+        return errors.ServiceBusCommunicationError
+    return _HTTP_STATUS.get(status) or _named(error) or errors.ServiceBusInternalError
 
 
 def _named(error: BaseException) -> type[errors.ServiceBusError] | None:
@@ -185,9 +190,15 @@ def _text_of(error: BaseException) -> str:
     refusal = next((inner for inner in _chain(error) if type(inner).__name__ == "TokenAuthFailure"), error)
     text = getattr(refusal, "status_description", None) or getattr(refusal, "message", None) or refusal
     if str(text).startswith(_NO_REASON):
-        text = _detail(error) or f"status {_status_of(error)} of the management API"
+        text = _detail(error) or _answered(_status_of(error))
     line = " ".join(str(text).split()) or type(error).__name__
     return plain_text(_DECORATION.sub("", _BYTES.sub(r"\2", line)))
+
+
+def _answered(status: int | None) -> str:
+    if status is not None and status // 100 == 3:
+        return f"the management API redirects to another address (status {status}), which is not followed"
+    return f"status {status} of the management API"
 
 
 def _detail(error: BaseException) -> str | None:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from importlib.util import find_spec
 from random import Random
 from typing import Any, Final
 
@@ -23,14 +22,13 @@ from sbclient.rules.connection_string import ConnectionString
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.base import Check, Transport
 from sbclient.transport.credential_file import CredentialFile
-from sbclient.transport.sdk.administration import SdkAdministration, order_policy
+from sbclient.transport.sdk.administration import SdkAdministration
 from sbclient.transport.sdk.errors import Place, translated
 from sbclient.transport.sdk.link import CANCEL_TIMEOUT_S
 from sbclient.transport.sdk.receiver import SdkReceiver
 from sbclient.transport.sdk.sender import SdkSender, SdkTransaction
 
 NO_RETRIES: Final = {"retry_total": 0, "retry_backoff_factor": 0.0}
-HTTP_TIMEOUT_S: Final = 20
 
 _AMQP_ONLY: Final = (
     "amqp_transport",
@@ -207,16 +205,21 @@ class SdkTransport(Transport):
         """Return a new administration client of the SDK."""
         from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
+        from sbclient.transport.sdk import http
+
         self._check_open()
-        options = {name: value for name, value in self._sdk_options.items() if name not in _AMQP_ONLY}
-        options.update(NO_RETRIES, connection_timeout=HTTP_TIMEOUT_S, read_timeout=HTTP_TIMEOUT_S)
-        options.setdefault("headers_policy", order_policy())
-        ssl_context = self._sdk_options.get("ssl_context")
-        if (host := self._local_emulator) is not None and not _TRUST_OPTIONS & self._sdk_options.keys():
-            ssl_context = local_trust(host)
-        options["transport"] = _http_transport(ssl_context, options)
-        if "http_proxy" in self._sdk_options:
-            options.setdefault("proxies", _proxies(self._sdk_options["http_proxy"]))
+        given = self._sdk_options
+        options = {name: value for name, value in given.items() if name not in _AMQP_ONLY}
+        ssl_context, verify = given.get("ssl_context"), given.get("connection_verify", True)
+        proxies = http.proxies_of_option(given["http_proxy"]) if "http_proxy" in given else None
+        if (host := self._local_emulator) is not None:
+            proxies = proxies or {}
+            if not _TRUST_OPTIONS & given.keys():
+                ssl_context = local_trust(host)
+        if proxies is None:
+            proxies = http.proxies_of_environment(self.namespace)
+        options.setdefault("proxies", proxies)
+        options.update(NO_RETRIES, **http.pipeline_options(ssl_context, verify))
         if self._connection is not None:
             current = self._current_connection(self._connection)
             return ServiceBusAdministrationClient.from_connection_string(_text_of(current), **options)
@@ -282,32 +285,6 @@ def _text_for_keys(namespace: str, credential: Any) -> str | None:
     if isinstance(credential, AzureSasCredential):
         return f"Endpoint=sb://{namespace}/;SharedAccessSignature={credential.signature}"
     return None
-
-
-def _http_transport(ssl_context: Any, options: dict[str, Any]) -> Any:
-    """Return a transport over aiohttp or, if it is not installed, over requests, which the SDK depends on."""
-    verify = options.get("connection_verify", True)
-    settings = {"connection_timeout": HTTP_TIMEOUT_S, "read_timeout": HTTP_TIMEOUT_S, "connection_verify": verify}
-    if find_spec("aiohttp") is None:
-        from azure.core.pipeline.transport import AsyncioRequestsTransport
-
-        return AsyncioRequestsTransport(**settings)
-    from azure.core.pipeline.transport import AioHttpTransport
-
-    if ssl_context is None:
-        return AioHttpTransport(**settings)
-    import aiohttp
-
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=ssl_context), trust_env=False)
-    return AioHttpTransport(session=session, **settings)
-
-
-def _proxies(proxy: dict[str, Any]) -> dict[str, str]:
-    """Return the HTTP proxies for the AMQP proxy settings of the SDK."""
-    user, password = proxy.get("username"), proxy.get("password")
-    account = f"{user}:{password}@" if user else ""
-    address = f"http://{account}{proxy['proxy_hostname']}:{proxy['proxy_port']}"
-    return {"http": address, "https": address}
 
 
 def _ignore(error: BaseException) -> None:
