@@ -30,6 +30,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.management.atom import described, read_default_rule, read_properties
 from sbclient.emulator.management.atom_descriptions import read_sent
+from sbclient.emulator.management.xml import read_xml
 from sbclient.emulator.net.http import serve_http
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.websocket_stream import accept_websocket
@@ -135,7 +136,7 @@ def read_http(raw: bytes) -> None:
 
 def read_atom(raw: bytes) -> None:
     """The description of an entity."""
-    sent = read_sent(described(raw), "2021-05")
+    sent = read_sent(described(read_xml(raw)), "2021-05")
     read_properties(sent, "orders")
     read_default_rule(sent)
 

@@ -26,7 +26,7 @@ from sbclient.emulator.management.atom_descriptions import (
     write_namespace,
 )
 from sbclient.emulator.management.atom_rules import read_rule, write_rule
-from sbclient.emulator.management.xml import Element, read_xml, tag, text_tag
+from sbclient.emulator.management.xml import Element, tag, text_tag
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
     EntityKind,
@@ -127,13 +127,12 @@ def error_document(status: int, detail: str, tracking_id: str, tracker: str, at:
     return tag("Error", [tag("Code", str(status)), text_tag("Detail", text)]).encode()
 
 
-def described(document: bytes) -> Element:
-    """The element in the body of a request that describes an entity.
+def described(root: Element) -> Element:
+    """The element in a request that describes an entity.
 
     Raises:
         InvalidOperationError: the body has none.
     """
-    root = read_xml(document)
     content = root.child("content") if root.name == "entry" else None
     found = None if content is None else next((child for child in content.children if child.name in KINDS), None)
     if found is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+import tracemalloc
 from contextlib import suppress
 from xml.dom.minidom import parseString
 
@@ -9,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbclient.emulator.management.xml import MAX_DEPTH, Element, read_xml, tag, text_tag
+from sbclient.emulator.management.xml import (
+    MAX_DEPTH,
+    MAX_NODES,
+    PART_BYTES,
+    Element,
+    read_xml,
+    read_xml_in_slices,
+    tag,
+    text_tag,
+)
 from sbclient.errors import InvalidOperationError
 
 
@@ -58,12 +70,54 @@ def test_document_type_is_rejected_before_it_is_read(document: bytes) -> None:
         b"\xff\xfe\xfd",
         b'<?xml version="1.0" encoding="nonsense"?><a/>',
         b"<a>" * (MAX_DEPTH + 2) + b"</a>" * (MAX_DEPTH + 2),
-        b"<a>" + b"<b/>" * 20_001 + b"</a>",
+        b"<a>" + b"<b/>" * MAX_NODES + b"</a>",
+        b"<a>" + b"<b x='' y=''/>" * (MAX_NODES // 3 + 1) + b"</a>",
+        b"<a>" + b"<b xmlns='u'/>" * (MAX_NODES // 2) + b"</a>",
+        b"<a xmlns='%s'/>" % (b"u" * 257),
+        b"<a xmlns:p='%s' p:b=''/>" % (b"u" * 257),
+        b"<a " + b" ".join(b"a%d=''" % number for number in range(90_000)) + b"/>",
+        b"<a " + b" ".join(b"xmlns:n%d='u'" % number for number in range(60_000)) + b"/>",
+        b"<a><!--%s--></a>" % (b"x" * 900_000),
     ],
+    ids=lambda document: f"{document[:24]!r}",
 )
 def test_unreasonable_document_is_rejected(document: bytes) -> None:
     with pytest.raises(InvalidOperationError):
         read_xml(document)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"<a xmlns='%s'>" % (b"u" * 256) + b"<b/>" * (MAX_NODES - 2) + b"</a>",
+        b"<a xmlns:p='%s'>" % (b"u" * 256) + b"<p:b p:c=''/>" * (MAX_NODES // 2 - 1) + b"</a>",
+        b"<a>" + b"y" * 950_000 + b"x<b/>" * (MAX_NODES - 1) + b"</a>",
+        b"<a " + b" ".join(b"a%d='%s'" % (number, b"x" * 180) for number in range(600)) + b"/>",
+        b"<a>" + b"&lt;" * 240_000 + b"</a>",
+    ],
+    ids=lambda document: f"{document[:24]!r}",
+)
+def test_memory_and_time_follow_the_bytes(document: bytes) -> None:
+    began_at = time.process_time()
+    tracemalloc.start()
+    read_xml(document)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak_bytes < 20 * len(document) + 2_000_000
+    assert time.process_time() - began_at < 1.0  # some hundredths, tenths while the memory is traced
+
+
+async def test_other_tasks_run_while_a_large_document_is_read() -> None:
+    text = "α&lt;" * PART_BYTES  # parts end within a character and within a reference
+    reading = asyncio.ensure_future(read_xml_in_slices(f"<a>{text}</a>".encode()))
+    steps = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        steps += 1
+
+    assert steps > 5
+    assert reading.result().text == text.replace("&lt;", "<")
 
 
 @given(st.binary(max_size=200))
