@@ -32,7 +32,7 @@ from sbclient.message import (
 )
 from sbclient.pairing.pair import Pair
 from sbclient.rules.entity_path import dead_letter_path
-from sbclient.rules.envelope import path_of
+from sbclient.rules.envelope import path_of, rejection
 from sbclient.tasks import gather
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
@@ -53,24 +53,32 @@ class DestinationView:
     Attributes:
         waiting: number of messages that a syphon can receive or has in flight.
         parked: number of messages deferred because their destination refuses them.
+        rejected: number of waiting and parked messages that a syphon will dead-letter, by reason.
         dead_letters: number of messages that cannot be forwarded, by reason.
         oldest_utc: enqueued time of the oldest waiting or parked message; None if there is none.
     """
 
     waiting: int = 0
     parked: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
     dead_letters: Counter[str] = field(default_factory=Counter)
     oldest_utc: datetime | None = None
 
     @property
     def depth(self) -> int:
-        """Number of messages that are still to be forwarded."""
+        """Number of waiting and parked messages."""
         return self.waiting + self.parked
+
+    @property
+    def sendable(self) -> int:
+        """Number of messages that a syphon will send to their destination."""
+        return self.depth - self.rejected.total()
 
     def add(self, other: DestinationView) -> None:
         """Add other counts."""
         self.waiting += other.waiting
         self.parked += other.parked
+        self.rejected += other.rejected
         self.dead_letters += other.dead_letters
         self.oldest_utc = min(filter(None, (self.oldest_utc, other.oldest_utc)), default=None)
 
@@ -95,6 +103,11 @@ class BacklogQueueView(DestinationView):
     def destinations(self) -> Counter[str]:
         """Number of waiting and parked messages by destination."""
         return Counter({path: view.depth for path, view in self.by_destination.items() if view.depth})
+
+    @property
+    def sendable_to(self) -> list[str]:
+        """The destinations that a syphon will send waiting or parked messages to."""
+        return [path for path, view in self.by_destination.items() if view.sendable]
 
     def count(self, message: ServiceBusReceivedMessage, seen: DestinationView) -> None:
         """Count one message, in total and for its destination."""
@@ -227,9 +240,16 @@ class Backlog:
             await self._read_counts(view)
 
     async def _look_at_messages(self, view: BacklogQueueView, limit: int) -> None:
+        now, allowed = clock.now(), self._pair.options.syphon_destinations
         async for message in self._browse(view.queue, limit, view):
             is_parked = message.state is ServiceBusMessageState.DEFERRED
-            one = DestinationView(waiting=not is_parked, parked=is_parked, oldest_utc=message.enqueued_time_utc)
+            reason = rejection(message, now=now, allowed=allowed)
+            one = DestinationView(
+                waiting=not is_parked,
+                parked=is_parked,
+                rejected=Counter([] if reason is None else [reason]),
+                oldest_utc=message.enqueued_time_utc,
+            )
             view.count(message, one)
 
     async def _read_counts(self, view: BacklogQueueView) -> None:

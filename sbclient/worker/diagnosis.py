@@ -416,7 +416,7 @@ class Doctor:
         """Return which destinations reject messages, and why."""
         destinations = together(views).by_destination
         waiting = {path: part for path, part in destinations.items() if part.depth}
-        answers = await destination_answers(self._pair, list(waiting)[:PROBED])
+        answers = await destination_answers(self._pair, together(views).sendable_to[:PROBED])
         refusing = worker.refusing if worker is not None else {}
         findings: list[Finding] = []
         for path, answer in answers.items():
@@ -433,6 +433,9 @@ class Doctor:
             if full or (answer == ACCEPTS and not reason):
                 findings.append(Finding(BACKLOG, amount))
         for path, part in destinations.items():
+            for reason, number in part.rejected.items():
+                text = f"{number:,} messages for {path!r} will be dead-lettered by the syphon: {reason}"
+                findings.append(Finding(BACKLOG, text, "see the dead-letter reasons in docs/pairing.md"))
             if part.dead_letters:
                 reasons = ", ".join(f"{number:,} {reason}" for reason, number in part.dead_letters.most_common())
                 findings.append(Finding(BACKLOG, f"dead letters for {path!r}: {reasons}"))

@@ -21,7 +21,7 @@ class DryRun:
     Attributes:
         primary, secondary: names of the namespaces.
         queues: content of each backlog queue.
-        answers: `ACCEPTS` or the error of each destination, by path.
+        answers: `ACCEPTS` or the error of each destination that messages would be sent to, by path.
     """
 
     primary: str
@@ -31,19 +31,24 @@ class DryRun:
 
     @property
     def would_move(self) -> int:
-        """Number of messages that would be forwarded now."""
-        counts = together(self.queues).destinations
-        return sum(number for path, number in counts.items() if self.answers.get(path, ACCEPTS) == ACCEPTS)
+        """Number of messages that would be sent to destinations that accept messages."""
+        parts = together(self.queues).by_destination
+        return sum(part.sendable for path, part in parts.items() if self.answers.get(path, ACCEPTS) == ACCEPTS)
+
+    @property
+    def would_dead_letter(self) -> dict[str, int]:
+        """Number of messages that would be dead-lettered, by reason."""
+        return dict(together(self.queues).rejected.most_common())
 
     @property
     def would_stay(self) -> int:
         """Number of messages that would stay: their destination refuses, or is not known."""
-        return together(self.queues).destinations.total() - self.would_move
+        return together(self.queues).sendable - self.would_move
 
     @property
     def is_complete(self) -> bool:
         """Whether every message would be forwarded and every queue exists."""
-        return not self.would_stay and all(view.is_present for view in self.queues)
+        return not self.would_stay and not self.would_dead_letter and all(view.is_present for view in self.queues)
 
     def content(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -51,6 +56,7 @@ class DryRun:
             "primary": self.primary,
             "secondary": self.secondary,
             "would_move": self.would_move,
+            "would_dead_letter": self.would_dead_letter,
             "would_stay": self.would_stay,
             "queues": [
                 {
@@ -58,6 +64,7 @@ class DryRun:
                     "is_present": view.is_present,
                     "waiting": view.waiting,
                     "parked": view.parked,
+                    "rejected": dict(view.rejected),
                     "dead_letters": dict(view.dead_letters),
                     "destinations": dict(view.destinations),
                     "is_complete": view.is_complete,
@@ -79,7 +86,11 @@ class DryRun:
             lines.append(f"{view.queue}  {view.waiting:,} waiting, {view.parked:,} parked{dead}{more}")
             lines += [f"    {number:,} for {path}" for path, number in view.destinations.most_common()]
         lines += [f"{path}  {answer}" for path, answer in self.answers.items()]
-        lines.append(f"would move {self.would_move:,}, would leave {self.would_stay:,}; nothing was moved")
+        for path, part in together(self.queues).by_destination.items():
+            for reason, number in part.rejected.items():
+                lines.append(f"{path}  {number:,} would be dead-lettered: {reason}")
+        dead = f"would dead-letter {sum(self.would_dead_letter.values()):,}, " if self.would_dead_letter else ""
+        lines.append(f"would move {self.would_move:,}, {dead}would leave {self.would_stay:,}; nothing was moved")
         return lines
 
 
@@ -101,7 +112,7 @@ async def dry_run(client: ServiceBusClient, queues: Iterable[str], *, are_chosen
     if error is not None:
         raise type(error)(f"the primary {pair.state.primary.namespace} is unreachable: {error.message}") from error
     views = [view for view in await Backlog(pair).survey(limit=LOOKED_AT) if view.queue in names]
-    paths = list(dict.fromkeys(path for view in views for path in view.destinations))
+    paths = together(views).sendable_to
     return DryRun(
         pair.state.primary.namespace,
         pair.state.secondary.namespace,

@@ -16,8 +16,6 @@ from sbclient.errors import (
     ServiceBusServerBusyError,
 )
 from sbclient.pairing.pair import Pair
-from sbclient.rules.backlog import is_backlog_path
-from sbclient.rules.entity_path import is_entity_path
 
 CHECK_S: Final = 15.0
 """Longest duration of one check."""
@@ -178,9 +176,7 @@ async def destination_answers(pair: Pair, paths: Sequence[str]) -> dict[str, str
 
     async def probe(path: str) -> str:
         if path == UNKNOWN_DESTINATION:
-            return "the messages name no destination: they would be dead-lettered"
-        if not is_entity_path(path) or is_backlog_path(path):
-            return "is not the path of an entity: its messages would be dead-lettered"
+            return "the destinations can be read only with a lock on the session"
         async with slots:
             try:
                 await probe_primary(pair, path)

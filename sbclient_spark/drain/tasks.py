@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sbclient import clock
-from sbclient.backlog import UNKNOWN_DESTINATION, Backlog
+from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, together
 from sbclient.entities import EntityAddress, EntityKind
 from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
 from sbclient.options import SyphonLimits
@@ -129,7 +129,7 @@ class SurveyReader(DataSourceReader):
     async def _survey(self) -> list[tuple[Any, ...]]:
         async with open_client(self._options.connection, paired=True) as client:
             views = await Backlog(client.pair).survey(limit=SURVEY_MESSAGES)
-            names = dict.fromkeys(name for view in views for name in view.destinations if name != UNKNOWN_DESTINATION)
+            names = [name for name in together(views).sendable_to if name != UNKNOWN_DESTINATION]
             unreachable = [name for name in names if not await _answers(client.pair, name)]
         return [
             (
@@ -137,8 +137,8 @@ class SurveyReader(DataSourceReader):
                 view.waiting,
                 view.parked,
                 view.dead_letters.total(),
-                ",".join(name for name in view.destinations if name != UNKNOWN_DESTINATION),
-                ",".join(name for name in view.destinations if name in unreachable),
+                ",".join(name for name in view.sendable_to if name != UNKNOWN_DESTINATION),
+                ",".join(name for name in view.sendable_to if name in unreachable),
             )
             for view in views
             if view.is_present

@@ -77,6 +77,16 @@ def test_dry_run_has_status_1_when_messages_would_remain() -> None:
     assert "would move 0, would leave 5; nothing was moved\n" in call("--dry-run", status=1).stdout
 
 
+def test_dry_run_says_what_the_run_does_with_destinations_that_are_not_allowed() -> None:
+    make_backlog(5)
+    options = ("--destination", "others")
+    planned = call("--dry-run", *options, status=1).stdout
+    assert "orders  5 would be dead-lettered: DestinationNotAllowed\n" in planned
+    assert "would move 0, would dead-letter 5, would leave 0; nothing was moved\n" in planned
+    done = json.loads(call("--until", "empty", "--json", *options).stdout)
+    assert done == {"drained": 0, "dead_lettered": {"DestinationNotAllowed": 5}, "parked": 0}
+
+
 def test_dry_run_creates_no_queues() -> None:
     assert "do not exist" in error_of(call("--dry-run", "--provision", status=5))
 

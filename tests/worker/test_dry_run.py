@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any, Final
+
 import pytest
 
 from sbclient.broker.faults import Operation
@@ -16,8 +18,10 @@ from tests.client.scene import BACKLOG, QUEUE, diverted, make_queue, options
 from tests.worker.scene import make_backlog
 
 
-async def looked(pair: MemoryPair, *, queues: list[str] | None = None, are_chosen: bool = False) -> DryRun:
-    async with pair.client(options(provision="none")) as client:
+async def looked(
+    pair: MemoryPair, *, queues: list[str] | None = None, are_chosen: bool = False, **pairing: Any
+) -> DryRun:
+    async with pair.client(options(provision="none", **pairing)) as client:
         return await dry_run(client, queues or BACKLOG, are_chosen=are_chosen, entity=None)
 
 
@@ -39,17 +43,30 @@ async def test_dry_run_reports_messages_by_queue_and_destination_and_moves_none(
     assert {message.delivery_count for message in left} == {0}
 
 
-async def test_dry_run_reports_blocked_messages_with_the_reason(pair: MemoryPair) -> None:
+SENT_BY_HAND: Final[list[dict[str, Any]]] = [
+    {"x-ms-path": "missing"},
+    {"x-ms-path": BACKLOG[1]},
+    {"x-ms-path": "visits"},
+    {"x-ms-path": QUEUE, "x-ms-timetolive": "soon"},
+    {},
+]
+
+
+@pytest.mark.parametrize("allowed", [None, ["missing", QUEUE], ["VISITS"]])
+async def test_dry_run_predicts_what_the_run_does(pair: MemoryPair, allowed: list[str] | None) -> None:
+    await make_queue(pair, "visits")
     await make_backlog(pair, 1)
     async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(BACKLOG[0]) as sender:
-        await sender.send_messages(ServiceBusMessage("a", application_properties={"x-ms-path": "missing"}))
-        await sender.send_messages(ServiceBusMessage("b", application_properties={"x-ms-path": BACKLOG[1]}))
-        await sender.send_messages(ServiceBusMessage("c"))
-    found = await looked(pair)
-    assert (found.would_move, found.would_stay, found.is_complete) == (1, 3, False)
-    assert found.answers["missing"].startswith("MessagingEntityNotFoundError: ")
-    assert "would be dead-lettered" in found.answers[BACKLOG[1]]
-    assert "would be dead-lettered" in found.answers["(unknown)"]
+        for properties in SENT_BY_HAND:
+            await sender.send_messages(ServiceBusMessage("m", application_properties=properties, session_id="s"))
+    found = await looked(pair, syphon_destinations=allowed)
+    async with pair.client(options(syphon_destinations=allowed)) as client:
+        report = await client.run_syphon(until="empty")
+    assert (found.would_move, found.would_dead_letter) == (report.drained, report.dead_lettered)
+    assert found.would_stay == report.parked
+    assert found.would_move + sum(found.would_dead_letter.values()) + found.would_stay == 1 + len(SENT_BY_HAND)
+    assert not found.is_complete
+    assert found.answers.get("missing", "MessagingEntityNotFoundError").startswith("MessagingEntityNotFoundError")
 
 
 async def test_a_missing_queue_is_reported(pair: MemoryPair) -> None:
