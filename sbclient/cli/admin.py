@@ -24,7 +24,7 @@ from sbclient.cli.common import (
     run,
 )
 from sbclient.cli.completion import destinations, entities, settings
-from sbclient.cli.control import Control, HttpPort, NamespaceName
+from sbclient.cli.control import Control, EmulatorString, HttpPort, NamespaceName
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties
 from sbclient.errors import InvalidOperationError, MessagingEntityAlreadyExistsError
 from sbclient.formats.entity_settings import described, with_settings
@@ -77,9 +77,11 @@ def create(
     """Create an entity. Exit status 6: it exists already.
 
     \b
-    Example: sbclient admin create queue orders --set enable_partitioning=true --set lock_duration=30s
+    Example: sbclient admin create queue orders --set enable_partitioning=true \\
+        --set lock_duration=30s
     Example: sbclient admin create topic prices --if-not-exists
-    Example: sbclient admin create subscription prices eu --set max_delivery_count=5
+    Example: sbclient admin create subscription prices eu \\
+        --set max_delivery_count=5
     Example: sbclient admin create rule prices eu cheap --set "sql=price < 10"
     Example: sbclient admin create rule prices eu irish --set property.country=IE
     """
@@ -206,13 +208,13 @@ def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False,
 
 @admin.command(short_help="Remove the messages of an emulator.")
 def purge(
-    primary: Primary,
     entity: Annotated[
         str | None,
         typer.Argument(metavar="ENTITY", autocompletion=destinations, help="Path of a queue, topic or subscription."),
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Purge all entities.")] = False,
     yes: Yes = False,
+    primary: EmulatorString = None,
     http_port: HttpPort = None,
     namespace: NamespaceName = None,
     as_json: AsJson = False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from typing import Annotated, Any, Final
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import typer
 
 from sbclient import clock
+from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.errors import (
     InvalidOperationError,
     MessagingEntityNotFoundError,
@@ -19,13 +21,25 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
 )
-from sbclient.rules.connection_string import parse_connection_string
+from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.rules.shared_access_signature import sign
 
 DEFAULT_PORT: Final = 5672
 ANSWER_S: Final = 10.0
 TOKEN_S: Final = 300.0
 
+KEY_VARIABLE: Final = "SBCLIENT_EMULATOR_KEY"
+
+EmulatorString = Annotated[
+    str | None,
+    typer.Option(
+        "--primary",
+        envvar="SERVICEBUS_CONNECTION_STRING",
+        show_default=False,
+        help="Connection string of the namespace. Default, with --http-port: an emulator on this machine with the "
+        f"default key, or the one in {KEY_VARIABLE}. Never printed.",
+    ),
+]
 HttpPort = Annotated[
     int | None,
     typer.Option(
@@ -43,12 +57,12 @@ class Control:
     """The control API of an emulator.
 
     Args:
-        connection_string: of the namespace.
+        connection_string: of the namespace; None = of an emulator on this machine, with `http_port`.
         http_port: of the emulator; None = the port of the namespace.
         namespace: its name, for `http_port`.
     """
 
-    def __init__(self, connection_string: str, http_port: int | None, namespace: str | None) -> None:
+    def __init__(self, connection_string: str | None, http_port: int | None, namespace: str | None) -> None:
         self._connection_string = connection_string
         self._http_port = http_port
         self._namespace = namespace
@@ -62,7 +76,7 @@ class Control:
             ServiceBusAuthorizationError: the key is not that of the namespace, or lacks Manage.
             ServiceBusConnectionError: the emulator does not answer.
         """
-        connection = parse_connection_string(self._connection_string)
+        connection = self._connection()
         if connection.is_memory or not connection.use_development_emulator or not connection.key:
             raise InvalidOperationError(
                 "only an emulator can do this: give its connection string, with UseDevelopmentEmulator=true and a key"
@@ -76,6 +90,18 @@ class Control:
         data = None if body is None else json.dumps(body).encode()
         request = Request(f"{origin}/$control/{what}?{asked}", data, {"Authorization": token}, method=method)
         return await asyncio.to_thread(_answer_to, request)
+
+    def _connection(self) -> ConnectionString:
+        if self._connection_string is not None:
+            return parse_connection_string(self._connection_string)
+        if self._http_port is None:
+            raise InvalidOperationError(
+                "no emulator is named: give --primary, SERVICEBUS_CONNECTION_STRING or, on this machine, --http-port"
+            )
+        return parse_connection_string(
+            f"Endpoint=sb://localhost;SharedAccessKeyName={ROOT_KEY_NAME};"
+            f"SharedAccessKey={os.environ.get(KEY_VARIABLE) or ROOT_KEY};UseDevelopmentEmulator=true"
+        )
 
 
 def _answer_to(request: Request) -> dict[str, Any]:

@@ -180,7 +180,8 @@ def list_(job: _Job) -> None:
 
     \b
     Example: sbclient dead-letter list orders
-    Example: sbclient dead-letter list orders --reason MaxDeliveryCountExceeded --since 2h
+    Example: sbclient dead-letter list orders --reason MaxDeliveryCountExceeded \\
+        --since 2h
     Example: sbclient dead-letter list --backlog
     """
     found = job.run(job.found())
@@ -226,9 +227,11 @@ def resubmit(job: _Job, dry_run: DryRun = False, yes: Yes = False) -> None:
     from which the syphon forwards them; those of the queues for sessions stay, because their order would change.
 
     \b
-    Example: sbclient dead-letter resubmit orders --reason MaxDeliveryCountExceeded --dry-run
+    Example: sbclient dead-letter resubmit orders \\
+        --reason MaxDeliveryCountExceeded --dry-run
     Example: sbclient dead-letter resubmit orders --where "price > 5" --yes
-    Example: sbclient dead-letter resubmit --backlog --reason DestinationRefused --yes
+    Example: sbclient dead-letter resubmit --backlog --reason DestinationRefused \\
+        --yes
     """
 
     async def work(transport: Transport, queue: str, done: Callable[[int], None]) -> int:
@@ -245,7 +248,8 @@ def purge(job: _Job, dry_run: DryRun = False, yes: Yes = False) -> None:
 
     \b
     Example: sbclient dead-letter purge orders --before 30d --dry-run
-    Example: sbclient dead-letter purge --backlog --reason TTLExpiredException --yes
+    Example: sbclient dead-letter purge --backlog --reason TTLExpiredException \\
+        --yes
     """
 
     async def work(transport: Transport, queue: str, done: Callable[[int], None]) -> int:

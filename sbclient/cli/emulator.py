@@ -16,6 +16,7 @@ import typer
 
 from sbclient.broker.profile import PROFILES
 from sbclient.cli import startup_signals
+from sbclient.cli.control import KEY_VARIABLE
 from sbclient.emulator.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY, AuthorizationMode
 from sbclient.errors import ServiceBusError
@@ -77,7 +78,7 @@ def emulator(
     key: Annotated[
         str,
         typer.Option(
-            envvar="SBCLIENT_EMULATOR_KEY",
+            envvar=KEY_VARIABLE,
             show_envvar=True,
             show_default=False,
             help="Key of the root policy.",
@@ -115,8 +116,10 @@ def emulator(
 
     \b
     Example: sbclient emulator
-    Example: sbclient emulator --namespace contoso:5671,443 --tls-name contoso.servicebus.windows.net
-    Example: sbclient emulator --namespace contoso:5672 --namespace contoso-backup:5673 --config Config.json
+    Example: sbclient emulator --namespace contoso:5671,443 \\
+        --tls-name contoso.servicebus.windows.net
+    Example: sbclient emulator --namespace contoso:5672 \\
+        --namespace contoso-backup:5673 --config Config.json
     Example: sbclient emulator --data ~/.local/share/sbclient
     Example: sbclient emulator --deviations
     """

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from sbclient.broker.faults import Operation
-from sbclient.cli.common import AsJson, Primary, print_json, print_line, print_note, run, seconds
+from sbclient.cli.common import AsJson, print_json, print_line, print_note, run, seconds
 from sbclient.cli.completion import destinations
-from sbclient.cli.control import Control, HttpPort, NamespaceName
+from sbclient.cli.control import Control, EmulatorString, HttpPort, NamespaceName
 from sbclient.emulator.control.fault_json import ERROR_NAMES, KINDS
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 
@@ -23,7 +23,6 @@ fault = typer.Typer(
 
 @fault.command()
 def add(
-    primary: Primary,
     kind: Annotated[
         str, typer.Argument(metavar="KIND", autocompletion=lambda: list(KINDS), help=f"One of {', '.join(KINDS)}.")
     ],
@@ -58,6 +57,7 @@ def add(
     condition: Annotated[str | None, typer.Option(help="AMQP condition, for detach.")] = None,
     description: Annotated[str | None, typer.Option(help="Description of the condition, for detach.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the random choices from now on.")] = None,
+    primary: EmulatorString = None,
     http_port: HttpPort = None,
     namespace: NamespaceName = None,
     as_json: AsJson = False,
@@ -66,7 +66,8 @@ def add(
 
     \b
     Example: sbclient fault add down --entity orders --duration 30s
-    Example: sbclient fault add error --entity orders --error ServiceBusServerBusyError --count 3
+    Example: sbclient fault add error --entity orders \\
+        --error ServiceBusServerBusyError --count 3
     Example: sbclient fault add latency --latency 0.2 --http-port 5300
     """
     fields = {
@@ -100,13 +101,14 @@ def add(
 
 @fault.command("list")
 def list_(
-    primary: Primary, http_port: HttpPort = None, namespace: NamespaceName = None, as_json: AsJson = False
+    primary: EmulatorString = None, http_port: HttpPort = None, namespace: NamespaceName = None, as_json: AsJson = False
 ) -> None:
     """Print the active faults, one per line, each with its number.
 
     \b
     Example: sbclient fault list
-    Example: sbclient fault list --json --http-port 5300 --namespace contoso-backup
+    Example: sbclient fault list --json --http-port 5300 \\
+        --namespace contoso-backup
     """
     found = run("fault list", Control(primary, http_port, namespace).call("GET", "faults"), as_json=as_json)
     for each in found["faults"]:
@@ -115,9 +117,9 @@ def list_(
 
 @fault.command()
 def remove(
-    primary: Primary,
     number: Annotated[int | None, typer.Argument(metavar="NUMBER", help="Number of a fault, see list.")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Remove all faults.")] = False,
+    primary: EmulatorString = None,
     http_port: HttpPort = None,
     namespace: NamespaceName = None,
     as_json: AsJson = False,

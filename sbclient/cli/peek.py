@@ -38,7 +38,8 @@ def peek(
     \b
     Example: sbclient peek --queue orders --count 10
     Example: sbclient peek --queue orders --dead-letter
-    Example: sbclient peek --topic prices --subscription eu --from-sequence-number 100
+    Example: sbclient peek --topic prices --subscription eu \\
+        --from-sequence-number 100
     """
     source = Source(queue, topic, subscription, session, dead_letter, transfer_dead_letter)
     progress = Progress("peeking", is_wanted=not sys.stdout.isatty())

@@ -211,9 +211,11 @@ def send(
     with the status of the error. Ctrl-C waits for the messages in flight, a second Ctrl-C does not.
 
     \b
-    Example: sbclient send --queue orders --input orders.csv --session-column OrderNo
+    Example: sbclient send --queue orders --input orders.csv \\
+        --session-column OrderNo
     Example: sbclient send --queue orders --body hello --set subject=greeting
-    Example: sbclient send --queue orders --format messages --input dead.jsonl --failed failed.jsonl
+    Example: sbclient send --queue orders --format messages --input dead.jsonl \\
+        --failed failed.jsonl
     """
     is_typed = body is None and source == STDIN and sys.stdin.isatty()
     progress = Progress("sending", is_wanted=not is_typed)

@@ -77,13 +77,19 @@ def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 
 def help_of(*command: str) -> str:
-    result = CliRunner().invoke(make_app(command), [*command, "--help"], terminal_width=100)
+    result = CliRunner().invoke(make_app(command), [*command, "--help"], terminal_width=80)
     assert result.exit_code == 0
     return result.output
 
 
 def examples(*command: str) -> list[str]:
-    return re.findall(r"^ *Example: (.+)$", help_of(*command), re.M)
+    lines = re.sub(r" \\\n +", " ", help_of(*command))
+    return re.findall(r"^ *Example: (.+)$", lines, re.M)
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in SUBCOMMANDS), *ALL], ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns(command: tuple[str, ...]) -> None:
+    assert [line for line in help_of(*command).splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
@@ -116,7 +122,7 @@ def test_each_example_of_the_help_runs(command: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("command", [(), ("dead-letter",), ("dead-letter", "show"), ("send",)], ids=" ".join)
 def test_short_option_shows_the_help(command: tuple[str, ...]) -> None:
-    short = CliRunner().invoke(make_app(command), [*command, "-h"], terminal_width=100)
+    short = CliRunner().invoke(make_app(command), [*command, "-h"], terminal_width=80)
     assert (short.exit_code, short.output) == (0, help_of(*command))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ from typer.testing import Result
 
 from sbclient.emulator.control.fault_json import KINDS
 from sbclient.emulator.emulator import Emulator
+from sbclient.emulator.sas import ROOT_KEY
 from sbclient.testing import served
+from tests.cli.test_app import examples
 from tests.cli.test_commands_page import shape, shapes_in
 from tests.commands import call
 
@@ -61,6 +64,31 @@ def test_every_kind_can_be_added(emulator: Emulator, kind: str) -> None:
     port = ["--http-port", str(emulator.http_port)]
     fault(emulator, "add", kind, "--duration", "60", "--probability", "0.5", "--seed", "7", *extras, *port)
     assert [each["kind"] for each in listed(emulator, *port)] == [kind]
+
+
+@pytest.mark.parametrize("command", ["add", "list", "remove"])
+def test_each_example_of_the_help_runs(emulator: Emulator, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --http-port alone, or else with the connection string."""
+    monkeypatch.delenv("SERVICEBUS_CONNECTION_STRING", raising=False)
+    for example in examples("fault", command):
+        number = fault(emulator, "add", "down").stdout.split()[0]
+        arguments = shlex.split(example)[1:]
+        if "--http-port" in arguments:
+            arguments[arguments.index("5300")] = str(emulator.http_port)
+        else:
+            arguments += ["--primary", emulator.connection_string]
+        call(*[number if word == "3" and command == "remove" else word for word in arguments])
+        emulator.heal()
+
+
+def test_the_key_of_an_emulator_may_be_in_the_environment(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = ["--http-port", str(emulator.http_port)]
+    monkeypatch.delenv("SERVICEBUS_CONNECTION_STRING", raising=False)
+    assert "give --primary" in call("fault", "list", status=2).stderr
+    monkeypatch.setenv("SBCLIENT_EMULATOR_KEY", "another key")
+    call("fault", "list", *port, status=4)
+    monkeypatch.setenv("SBCLIENT_EMULATOR_KEY", ROOT_KEY)
+    call("fault", "list", *port)
 
 
 def test_unknown_entity_is_a_warning(emulator: Emulator) -> None:
