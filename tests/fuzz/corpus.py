@@ -32,19 +32,20 @@ from sbclient.emulator.management.atom import described, read_default_rule, read
 from sbclient.emulator.management.atom_descriptions import read_sent
 from sbclient.emulator.management.xml import read_xml
 from sbclient.emulator.net.http import serve_http
+from sbclient.emulator.net.http_messages import NoResponse, Request, Response
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.websocket_stream import accept_websocket
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 from sbclient.emulator.router import Router
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
-from sbclient.entities import SqlRuleAction, SqlRuleFilter
+from sbclient.entities import EntityKind, SqlRuleAction, SqlRuleFilter
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.envelope import MalformedEnvelopeError, unseal
 from sbclient.testing import run_virtual
-from tests.emulator.amqp.client import wire
+from tests.emulator.amqp.client import create, wire
 
 CORPUS: Final = Path(__file__).with_name("corpus")
 MAX_INPUT_S: Final = 0.5
@@ -123,13 +124,27 @@ def read_http(raw: bytes) -> None:
 
     async def serve() -> None:
         host = BrokerHost("contoso", random=Random(1))
+        create(host, EntityKind.QUEUE, "orders")
         context = NamespaceContext(host, Authorizer(AuthorizationMode.NONE), WireFaults(Random(1)))
         registry = NamespaceRegistry()
         registry.add(context, lambda: None)
+        router, errors = Router(context, registry), []
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await router.answer(request)
+            except NoResponse:
+                raise
+            except Exception as error:  # the client would get a 500
+                errors.append(error)
+                raise
+
         near, far = wire()
         near.write(raw)
         await near.close()
-        await serve_http(far, context, b"", Router(context, registry).answer, upgrade)
+        await serve_http(far, context, b"", answer, upgrade)
+        for error in errors:
+            raise error
 
     run_virtual(serve(), horizon_s=10_000)
 

@@ -8,7 +8,7 @@ Laws (source: the documented headers and properties of messages, and published a
    booleans are not; text without quotes is accepted.
 3. A batch is a JSON array of objects with `Body`, `BrokerProperties` and `UserProperties`.
 4. A header of a response cannot break the response: text is escaped as in JSON, and a property whose name is not that
-   of a header, or is one of HTTP itself, is left out (our choice).
+   of a header, or is one of HTTP itself, is left out, and so are malformed properties (our choice).
 5. The body of an AMQP value or sequence is its text, or JSON (our choice).
 """
 
@@ -17,12 +17,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any, Final
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from sbclient.amqp.value_texts import text_of
 from sbclient.broker.entry import Entry, utc_datetime
@@ -36,6 +37,11 @@ BROKER_PROPERTIES: Final = "BrokerProperties"
 BATCH_TYPE: Final = "application/vnd.microsoft.servicebus.json"
 NO_LIMIT_S: Final = 922_337_203_685.47754
 """The time to live of a message that never expires, as the service writes it."""
+
+MAX_BATCH: Final = 4_500
+MAX_BATCH_PROPERTIES: Final = 20_000
+"""The most messages and application properties of a batch. Source of the first: a report about a transfer; of the
+second: our choice, because they take time."""
 
 _BATCH_MEMBERS: Final = ("Body", BROKER_PROPERTIES, "UserProperties")
 _TEXTS: Final = {
@@ -72,15 +78,15 @@ _SHOWN: Final = 300
 # ---------------------------------------------------------------------- from requests
 
 
-def read_messages(request: Request) -> list[ServiceBusMessage]:
-    """The message in a request, or the messages of a batch. Each has an id.
+def read_messages(request: Request) -> Iterator[ServiceBusMessage]:
+    """The message in a request, or the messages of a batch, one after another.
 
     Raises:
         InvalidOperationError: a property is not valid, or the body is not a batch.
     """
     content_type = request.headers.get("content-type")
     if content_type is not None and content_type.partition(";")[0].strip().casefold() == BATCH_TYPE:
-        messages = _batch_of(request.body)
+        yield from map(_message_of, _batch_of(request.body))
     else:
         properties = {
             request.header_names.get(name, name): _value_of(_unicode(text))
@@ -91,20 +97,20 @@ def read_messages(request: Request) -> list[ServiceBusMessage]:
         if (text := request.headers.get(BROKER_PROPERTIES.lower())) is not None:
             text = _unicode(text)
             _set_broker_properties(message, _parsed(text), text)
-        messages = [message]
-    for message in messages:
-        if message.message_id is None:
-            message.message_id = uuid4().hex
-    return messages
+        yield message
 
 
-def _batch_of(body: bytes) -> list[ServiceBusMessage]:
+def _batch_of(body: bytes) -> list[dict[str, Any]]:
     parts = _parsed(body)
     if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
         raise InvalidOperationError(
             f"the body of a batch is not a JSON array of objects with {', '.join(_BATCH_MEMBERS)}"
         )
-    return [_message_of(part) for part in parts]
+    sizes = [len(each) for part in parts if isinstance(each := part.get("UserProperties"), dict)]
+    for what, count, most in (("messages", len(parts), MAX_BATCH), ("properties", sum(sizes), MAX_BATCH_PROPERTIES)):
+        if count > most:
+            raise InvalidOperationError(f"the batch has {count} {what}, {most} are allowed: send several batches")
+    return parts
 
 
 def _message_of(part: Mapping[str, Any]) -> ServiceBusMessage:
@@ -227,7 +233,10 @@ def body_of(entry: Entry) -> bytes:
     content = entry.content
     if content.body_type is AmqpMessageBodyType.DATA:
         return bytes(content)
-    value = content.body
+    try:
+        value = content.body
+    except ServiceBusError:  # malformed
+        return bytes(content.raw_body)
     if isinstance(value, bytes):
         return bytes(value)
     return (value if isinstance(value, str) else json.dumps(value_json(value), ensure_ascii=False)).encode()
@@ -236,7 +245,10 @@ def body_of(entry: Entry) -> bytes:
 def headers_of(entry: Entry) -> dict[str, str]:
     """The headers of a response with a message: its broker properties and its application properties."""
     headers = {BROKER_PROPERTIES: json.dumps(_broker_properties(entry), separators=(",", ":"))}
-    for name, value in {**entry.content.application_properties, **entry.added_properties}.items():
+    properties = entry.added_properties
+    with suppress(ServiceBusError):  # malformed ones cannot be shown
+        properties = {**entry.content.application_properties, **properties}
+    for name, value in properties.items():
         if value is not None and _NAME.fullmatch(name) and not _is_of_http(name):
             headers[name] = _text_of(value)
     return headers

@@ -17,14 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbclient import clock
-from sbclient.amqp import encode_message
+from sbclient.amqp import EncodedMessage, encode_message
 from sbclient.amqp.types import Opaque
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
-from sbclient.emulator.messaging.http_message import BATCH_TYPE, header_type, headers_of
+from sbclient.emulator.messaging.http_message import (
+    BATCH_TYPE,
+    MAX_BATCH,
+    MAX_BATCH_PROPERTIES,
+    header_type,
+    headers_of,
+)
 from sbclient.emulator.net.http import serve_http
 from sbclient.emulator.net.http_messages import NoResponse, Request, Response
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
@@ -215,6 +221,8 @@ async def test_malformed_broker_properties_are_refused(router: Router, host: Bro
         '[{"BrokerProperties": []}]',
         '[{"Body": "\\ud800"}]',
         '[{"Body": "good"}, {"BrokerProperties": {"Label": 5}}]',
+        f"[{'{},' * MAX_BATCH}{{}}]",
+        json.dumps([{"UserProperties": dict.fromkeys(map(str, range(MAX_BATCH_PROPERTIES + 1)), 0)}]),
         "[" * 100_000,
     ],
     ids=lambda text: text[:60],
@@ -222,6 +230,12 @@ async def test_malformed_broker_properties_are_refused(router: Router, host: Bro
 async def test_a_malformed_batch_is_refused(router: Router, host: BrokerHost, body: str) -> None:
     assert (await ask(router, "POST", "/orders/messages", body, Content_Type=BATCH_TYPE)).status == 400
     assert taken(host) == []
+
+
+async def test_a_batch_may_have_as_many_messages_as_a_transfer(router: Router, host: BrokerHost) -> None:
+    body = f"[{'{},' * (MAX_BATCH - 1)}{{}}]"
+    assert (await ask(router, "POST", "/orders/messages", body, Content_Type=BATCH_TYPE)).status == 201
+    assert len(host.namespace.queue("orders")) == MAX_BATCH
 
 
 async def test_a_duplicate_is_dropped(router: Router, host: BrokerHost) -> None:
@@ -395,6 +409,21 @@ async def test_properties_of_all_types_are_received(router: Router, host: Broker
         "id": '"00000000-0000-0000-0000-000000000001"',
         "decimal": "1.10",
     }
+
+
+@pytest.mark.parametrize(
+    ("payload", "body"),
+    [
+        (b"\x00\x53\x74\xc1\x03\x02\xa1\x05\x00\x53\x75\xa0\x01x", b"x"),
+        (b"\x00\x53\x74\xc1\x05\x02\x54\x01\x54\x02\x00\x53\x75\xa0\x01x", b"x"),
+        (b"\x00\x53\x77\xc1\x04\x01\xa1\x01x", b"\x00\x53\x77\xc1\x04\x01\xa1\x01x"),
+    ],
+    ids=["properties", "numbers as names", "body"],
+)
+async def test_a_malformed_message_is_received(router: Router, host: BrokerHost, payload: bytes, body: bytes) -> None:
+    host.namespace.send(Call(Operation.SEND, clock.now()), "orders", [EncodedMessage.of(payload)])
+    response = await ask(router, "DELETE", "/orders/messages/head")
+    assert (response.status, response.body) == (200, body)
 
 
 @settings(deadline=None)

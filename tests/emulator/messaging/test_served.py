@@ -26,6 +26,7 @@ def ask(connection: HTTPConnection, method: str, target: str, body: str = "") ->
     """The status, the location and the body of a response."""
     connection.request(method, target, body, HEADERS)
     response = connection.getresponse()
+    assert response.status != 204 or "Content-Length" not in response.headers  # HTTP does not allow it
     return response.status, response.headers.get("Location", ""), response.read().decode()
 
 
