@@ -11,7 +11,10 @@ Laws (source: paired namespaces, documented, unless said otherwise):
    with the prefix `x-ms-user-` (our choice: it is kept and not overwritten).
 4. In a session-enabled backlog queue the message has a session id of that queue. A partition key would differ from it,
    so it is stored as `x-ms-user-partitionkey`, a name that law 3 gives to no other property (our choice).
-5. A message that cannot be restored is rejected with a fixed reason, which the caller dead-letters it with.
+5. The original client sends the session id as partition key, too, and removes both when it diverts. `unseal` restores
+   both. The original writes `x-ms-path` as the last property, `seal` before the other three (source: messages of the
+   original client).
+6. A message that cannot be restored is rejected with a fixed reason, which the caller dead-letters it with.
 """
 
 from __future__ import annotations
@@ -169,8 +172,10 @@ def unseal(
     sealed = encoded_content(received)
     aliases: dict[str, Any] = {}
     restored: list[bytes] = []
+    is_original = False
     try:
         for name, entry in _entries(sealed):
+            is_original = is_original or (name == PATH and SESSION_ID in aliases)
             own = name.removeprefix(USER_PREFIX)
             if own != name and _is_reserved(own):
                 restored.append(encode_string(own) + entry[skip_value(entry, 0) :])
@@ -192,7 +197,7 @@ def unseal(
     session_id = _short_text(SESSION_ID, aliases[SESSION_ID]) if SESSION_ID in aliases else None
     partition_key = _short_text(PARTITION_KEY, aliases[PARTITION_KEY]) if PARTITION_KEY in aliases else None
     if sealed.session_id is None and partition_key is None:
-        partition_key = sealed.partition_key
+        partition_key = session_id if is_original and sealed.partition_key is None else sealed.partition_key
     lifetime = None
     if time_to_live is not None and time_to_live_mode == "remaining":
         lifetime = time_to_live, max(received.enqueued_time_utc, schedule or _EPOCH)

@@ -460,10 +460,7 @@ def test_the_remaining_time_to_live_is_the_unused_part(
 def test_a_message_that_the_original_client_diverted_is_restored(recorded: Recorded) -> None:
     home = unseal(received(recorded.message), now=NOW, time_to_live_mode="restart")
     assert home.destination == healthy(recorded).path
-    sent, restored = comparable(healthy(recorded).payload), comparable(home.message.payload)
-    if recorded.number % 4 == 1:  # for a session id, .NET also sets the partition key
-        assert sent.pop("message-annotations") == {"x-opt-partition-key": sent["properties"]["10"]}
-    assert restored == sent
+    assert comparable(home.message.payload) == comparable(healthy(recorded).payload)
 
 
 @pytest.mark.parametrize("recorded", BACKLOG, ids=str)

@@ -307,7 +307,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "rules.envelope:unseal",
             """
                 if sealed.session_id is None and partition_key is None:
-                    partition_key = sealed.partition_key
+                    partition_key = session_id if is_original and sealed.partition_key is None else sealed.partition_key
             """,
             "",
         ),
