@@ -9,16 +9,15 @@ no plan, event log or pickle. No error and no repr shows a secret.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_type_hints
+from typing import Any, Final, Literal
 
 from sbclient.errors import InvalidOperationError
-from sbclient.options import PairedNamespaceOptions
+from sbclient.options import OUTAGE_RULE, PAIR_OPTIONS, RETRY_OPTIONS, PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.settings import values
-from sbclient.settings.table import TEXT, Setting, ValueKind, duration, kind_of, read_texts, setting, settings_of, whole
+from sbclient.settings.kinds import POSITIVE_SECONDS, TEXT, ValueKind, duration
+from sbclient.settings.table import Setting, read_texts, setting, settings_of
 
 CLIENT_PREFIX: Final = "sbclient."
 """Prefix of options for fields of `PairedNamespaceOptions` and for the client's retry options."""
@@ -46,11 +45,17 @@ _PAIRING: Final = {
 }
 """Options that are fields of `PairedNamespaceOptions`."""
 
-_RETRY_OPTIONS: Final = ("retry_total", "retry_backoff_factor", "retry_backoff_max")
 _NOT_FOR_WORKERS: Final = {
-    "is_outage": "it is a function: use the client itself",
+    "is_outage": OUTAGE_RULE.advice,
     "enable_syphon": "Spark may end a worker at any time: use sbclient_spark.drain or the command `sbclient syphon`",
 }
+
+OPTIONS_OF_CLIENT: Final = {
+    name: row
+    for name, row in {**PAIR_OPTIONS, **RETRY_OPTIONS}.items()
+    if name not in (*_NOT_FOR_WORKERS, "ordering", "timeout")
+}
+"""Options that follow `CLIENT_PREFIX`; `ordering` and `sendTimeout` are options of their own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -108,7 +113,7 @@ class ConnectionOptions:
     pairing: tuple[tuple[str, Any], ...] = ()
     retry: tuple[tuple[str, float], ...] = ()
     send_timeout_s: float = setting(
-        "For one send, including the client's retries and a diversion.", kind=duration(), default=60.0
+        "For one send, including the client's retries and a diversion.", kind=POSITIVE_SECONDS, default=60.0
     )
     idle_timeout_s: float = setting(
         "A worker closes its client after this time without a task.", kind=duration(), default=300.0
@@ -119,11 +124,7 @@ class ConnectionOptions:
         return self.secondary.is_given and self.failover != "primary"
 
     def pairing_options(self) -> PairedNamespaceOptions:
-        """Return the client's pairing options.
-
-        Raises:
-            InvalidOperationError: a value is out of range.
-        """
+        """Return the client's pairing options."""
         return PairedNamespaceOptions(**dict(self.pairing))
 
 
@@ -162,9 +163,6 @@ def connection_options(given: Mapping[str, Any], *, ordering: str = "none") -> C
         **given_fields(ConnectionOptions, given),
     )
     _check_auth(options)
-    if not options.send_timeout_s > 0:
-        raise InvalidOperationError("option sendTimeout is 0 s: it must be more than 0")
-    options.pairing_options()
     return options
 
 
@@ -204,39 +202,20 @@ def _check_auth(options: ConnectionOptions) -> None:
 
 def _client_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """Return the pairing options and the retry options of the client."""
-    pairing: dict[str, Any] = {
-        field: timedelta(seconds=given[name]) if name.endswith("Interval") else given[name]
-        for name, field in _PAIRING.items()
-        if name in given
-    }
+    pairing: dict[str, Any] = {field: given[name] for name, field in _PAIRING.items() if name in given}
     retry: dict[str, float] = {}
-    known = {one.name for one in fields(PairedNamespaceOptions)} - {"ordering"}
     for key, value in given.items():
         if not key.startswith(CLIENT_PREFIX):
             continue
         name = key.removeprefix(CLIENT_PREFIX)
         if name in _NOT_FOR_WORKERS:
             raise InvalidOperationError(f"option {key} cannot be set here: {_NOT_FOR_WORKERS[name]}")
-        if name in _RETRY_OPTIONS:
-            parse = values.whole(0) if name == "retry_total" else values.span
-            retry[name] = parse(key, value)
-        elif name in known:
-            pairing[name] = _pairing_value(name, key, value)
-        else:
-            allowed = sorted((known - set(_NOT_FOR_WORKERS)) | set(_RETRY_OPTIONS))
+        if name not in OPTIONS_OF_CLIENT:
             raise InvalidOperationError(
-                f"there is no option {key!r}: {CLIENT_PREFIX!r} is followed by {', '.join(allowed)}"
+                f"there is no option {key!r}: {CLIENT_PREFIX!r} is followed by {', '.join(sorted(OPTIONS_OF_CLIENT))}"
             )
+        (pairing if name in PAIR_OPTIONS else retry)[name] = OPTIONS_OF_CLIENT[name].kind.parse(key, value)
     return pairing, retry
-
-
-def _pairing_value(name: str, key: str, value: str) -> Any:
-    kind = get_type_hints(PairedNamespaceOptions)[name]
-    if kind is timedelta:
-        return timedelta(seconds=values.span(key, value))
-    if kind is int:
-        return values.whole(1)(key, value)
-    return kind_of(kind).parse(key, value)
 
 
 # -- tables of options
@@ -249,9 +228,6 @@ _ABOUT: Final = {
     "token": "A token, for `token`.",
     "fullyQualifiedNamespace": "The host name of the primary, for use with `auth`.",
     "secondaryNamespace": "The host name of the secondary, for use with `auth`.",
-    "failoverInterval": "How long an entity may fail before its messages are diverted.",
-    "pingInterval": "How often a failed-over entity is tried.",
-    "backlogQueueCount": "The number of backlog queues of the pair.",
     "queue": "The queue.",
     "queues": "Queues, separated by commas.",
     "topic": "The topic.",
@@ -272,7 +248,8 @@ def listed(table: Mapping[str, Setting]) -> str:
     """Return the options of an operation as text, a line for each."""
     lines = []
     for name, row in sorted(table.items()):
-        default = "" if row.default in (None, "", ()) else f" Default {row.default}."
+        shown = row.shown(row.default)
+        default = shown and f" Default {shown}."
         lines.append(f"{name} ({row.kind.word}): {row.about}{default}")
     return "\n".join(lines)
 
@@ -280,8 +257,6 @@ def listed(table: Mapping[str, Setting]) -> str:
 _CONNECTION_KINDS: Final[dict[str, ValueKind]] = {
     **dict.fromkeys((place for secret in SECRETS for place in places_of(secret)), TEXT),
     **dict.fromkeys(("fullyQualifiedNamespace", "secondaryNamespace"), TEXT),
-    **dict.fromkeys(("failoverInterval", "pingInterval"), duration()),
-    "backlogQueueCount": whole(1),
 }
 """Those options of a connection that are not fields of `ConnectionOptions`."""
 
@@ -292,9 +267,10 @@ def table_of(settings: type[Any], others: Mapping[str, ValueKind] = MappingProxy
     The field `task_deadline_s` is the option `taskDeadline`.
     """
     rows = {
-        name: Setting(name, name, kind, None, about=_about(name), group="", unit="", variable="", is_secret=False)
+        name: Setting(name, name, kind, None, about=_about(name))
         for name, kind in {**_CONNECTION_KINDS, **others}.items()
     }
+    rows |= {name: replace(PAIR_OPTIONS[field], name=name, attribute=name) for name, field in _PAIRING.items()}
     declared = [settings_of(each, name_of=_option_name) for each in (ConnectionOptions, settings)]
     return rows | dict(declared[0]) | dict(declared[1])
 

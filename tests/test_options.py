@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import re
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from azure.servicebus.aio import ServiceBusClient as AzureClient
@@ -23,10 +23,7 @@ from sbclient.options import (
     check_known,
     without_ignored,
 )
-
-
-def seconds(value: float) -> timedelta:
-    return timedelta(seconds=value)
+from sbclient.settings.table import settings_of
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -42,6 +39,9 @@ def test_defaults_are_the_documented_ones() -> None:
     assert (options.provision, options.backlog_time_to_live) == ("create", "remaining")
     assert (timedelta(seconds=5), timedelta(seconds=10)) == (PARTNER_CLOSE_GRACE, SERVER_BUSY_PAUSE)
     assert BACKLOG_HEADROOM_BYTES == 1024
+    limits = SyphonLimits()
+    assert (limits.max_messages_per_second, limits.max_queues_polled) == (None, None)
+    assert (limits.max_messages_in_flight, limits.max_bytes_in_flight) == (300, 64 * 1024 * 1024)
 
 
 def test_f3_defaults_of_the_retry_policy() -> None:
@@ -49,48 +49,49 @@ def test_f3_defaults_of_the_retry_policy() -> None:
     assert (retry.retry_total, retry.retry_backoff_factor, retry.retry_backoff_max, retry.timeout) == (3, 0.8, 30, 60)
 
 
-@pytest.mark.parametrize(
-    ("name", "least", "most"),
-    [
-        ("failover_interval", timedelta(0), timedelta(minutes=60)),
-        ("ping_primary_interval", seconds(1), timedelta(minutes=30)),
-        ("missing_entity_grace", timedelta(0), timedelta(days=3650)),
-        ("syphon_long_poll", seconds(1), timedelta(hours=24)),
-    ],
-)
-def test_spans_keep_their_ranges(name: str, least: timedelta, most: timedelta) -> None:
-    for value in (least, most):
-        assert getattr(options_with(name, value), name) == value
-    for wrong in (least - timedelta(microseconds=1), most + timedelta(microseconds=1), timedelta.max, 60, None, "1"):
-        with pytest.raises(InvalidOperationError) as caught:
-            options_with(name, wrong)
-        assert name in str(caught.value)
+WRONG: Final[dict[str, Any]] = {
+    "failover_interval": timedelta(minutes=61),
+    "ping_primary_interval": timedelta(0),
+    "backlog_queue_count": 0,
+    "enable_syphon": 1,
+    "divert_while_suspect": "true",
+    "pings_to_recover": 0,
+    "probe": "ping",
+    "backlog_time_to_live": None,
+    "ordering": "SESSION",
+    "provision": True,
+    "primary_name": "",
+    "reserve_backlog_headroom": None,
+    "missing_entity_grace": 60,
+    "syphon_long_poll": timedelta(hours=25),
+    "syphon_destinations": "a",
+    "is_outage": "timeout",
+    "max_messages_per_second": 0,
+    "max_messages_per_second_per_destination": float("nan"),
+    "max_queues_polled": 0,
+    "max_messages_in_flight": 5001,
+    "max_bytes_in_flight": 0,
+    "retry_total": -1,
+    "retry_backoff_factor": -0.1,
+    "retry_backoff_max": float("nan"),
+    "timeout": 0,
+}
+"""A value of each option that is not allowed. What a kind allows is tested in settings/test_kinds.py."""
 
 
-@pytest.mark.parametrize("name", ["backlog_queue_count", "pings_to_recover"])
-def test_counts_are_whole_numbers_from_one(name: str) -> None:
-    assert getattr(options_with(name, 1), name) == 1
-    for wrong in (0, -1, 1.0, True, "1", None):
-        with pytest.raises(InvalidOperationError):
-            options_with(name, wrong)
+@pytest.mark.parametrize("options", [PairedNamespaceOptions, SyphonLimits, RetryOptions])
+def test_every_option_is_checked_and_documented(options: Any) -> None:
+    for row in settings_of(options).values():
+        with pytest.raises(InvalidOperationError, match=rf"^{row.name} is "):
+            options(**{row.name: WRONG[row.name]})
+        options(**{row.name: row.default})
+        assert f"{row.name}: {row.about}" in options.__doc__
+    assert settings_of(options).keys() == {each.name for each in dataclasses.fields(options)}
 
 
-@pytest.mark.parametrize(
-    ("name", "allowed"),
-    [
-        ("probe", ("message", "link")),
-        ("backlog_time_to_live", ("remaining", "restart")),
-        ("ordering", ("none", "session")),
-        ("provision", ("create", "verify", "none")),
-    ],
-)
-def test_choices_are_among_the_named_ones(name: str, allowed: tuple[str, ...]) -> None:
-    for value in allowed:
-        assert getattr(options_with(name, value), name) == value
-    for wrong in ("", allowed[0].upper(), None, 1):
-        with pytest.raises(InvalidOperationError) as caught:
-            options_with(name, wrong)
-        assert all(repr(value) in str(caught.value) for value in allowed)
+def test_ends_of_the_ranges_are_allowed() -> None:
+    PairedNamespaceOptions(failover_interval=timedelta(0), ping_primary_interval=timedelta(seconds=1))
+    PairedNamespaceOptions(failover_interval=timedelta(minutes=60), ping_primary_interval=timedelta(minutes=30))
 
 
 def test_options_cannot_be_changed_after_they_were_checked() -> None:
@@ -98,62 +99,6 @@ def test_options_cannot_be_changed_after_they_were_checked() -> None:
         field = dataclasses.fields(options)[0].name
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(options, field, None)
-
-
-@pytest.mark.parametrize("name", ["retry_total", "retry_backoff_factor", "retry_backoff_max", "timeout"])
-def test_no_number_of_the_retry_policy_is_negative_or_not_a_number(name: str) -> None:
-    for wrong in (-1, float("nan"), None, "1", True):
-        settings: dict[str, Any] = {name: wrong}
-        with pytest.raises(InvalidOperationError) as caught:
-            RetryOptions(**settings)
-        assert name in str(caught.value)
-
-
-def test_a_timeout_of_nothing_is_refused_but_no_retries_are_fine() -> None:
-    assert RetryOptions(retry_total=0, retry_backoff_factor=0, retry_backoff_max=0, timeout=0.5).timeout == 0.5
-    with pytest.raises(InvalidOperationError):
-        RetryOptions(timeout=0)
-
-
-def test_destinations_of_a_syphon_are_a_list_of_names() -> None:
-    assert options_with("syphon_destinations", ["a", "b/*"]).syphon_destinations == ["a", "b/*"]
-    for wrong in (5, "a", b"a", [], ["a", ""], [1], (name for name in ("a", "b"))):
-        with pytest.raises(InvalidOperationError, match="syphon_destinations"):
-            options_with("syphon_destinations", wrong)
-
-
-@pytest.mark.parametrize("wrong", ["", 5])
-def test_primary_name_is_a_text_that_is_not_empty(wrong: Any) -> None:
-    with pytest.raises(InvalidOperationError, match="primary_name"):
-        options_with("primary_name", wrong)
-
-
-def options_with(name: str, value: Any) -> PairedNamespaceOptions:
-    return PairedNamespaceOptions(**{name: value})
-
-
-def test_limits_of_a_syphon_at_their_ends() -> None:
-    limits = SyphonLimits()
-    assert (limits.max_messages_per_second, limits.max_queues_polled) == (None, None)
-    assert (limits.max_messages_in_flight, limits.max_bytes_in_flight) == (300, 64 * 1024 * 1024)
-    SyphonLimits(max_messages_per_second=0.001, max_queues_polled=1, max_messages_in_flight=5000, max_bytes_in_flight=1)
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("max_messages_per_second", [0, -1.0, float("nan"), float("inf"), "10", True]),
-        ("max_messages_per_second_per_destination", [0, -1.0, float("nan"), float("inf"), "10"]),
-        ("max_queues_polled", [0, 1.5, True]),
-        ("max_messages_in_flight", [0, 5001, None]),
-        ("max_bytes_in_flight", [0, None, 1e6]),
-    ],
-)
-def test_limits_of_a_syphon_keep_their_ranges(name: str, wrong: list[Any]) -> None:
-    for value in wrong:
-        with pytest.raises(InvalidOperationError) as caught:
-            SyphonLimits(**{name: value})
-        assert name in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from sbclient.cli import startup_signals
 from sbclient.cli.common import AsJson, Exit, open_client, print_json, print_line, reported_errors, run
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
-from sbclient.settings.table import FLAG, NAMES, Setting
+from sbclient.settings.kinds import FLAG, NAMES
+from sbclient.settings.table import Setting
 from sbclient.syphon.syphon import SyphonReport
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
 from sbclient.worker.dry_run import DryRun, dry_run

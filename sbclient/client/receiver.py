@@ -20,9 +20,9 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.options import check_seconds
 from sbclient.rules.ping import is_ping
 from sbclient.rules.sequence_number import by_partition
+from sbclient.settings.kinds import POSITIVE_SECONDS
 from sbclient.telemetry import tracing
 from sbclient.telemetry.log import get_logger
 from sbclient.telemetry.operations import Telemetry
@@ -123,7 +123,7 @@ class ServiceBusReceiver:
         auto_lock_renewer: AutoLockRenewer | None = None,
     ) -> None:
         if max_wait_time is not None:
-            check_seconds("max_wait_time", max_wait_time)
+            POSITIVE_SECONDS.check("max_wait_time", max_wait_time)
         if not isinstance(prefetch_count, int) or not 0 <= prefetch_count <= 50_000:
             raise InvalidOperationError(f"prefetch_count is {prefetch_count!r}: it must be a number from 0 to 50000")
         try:
@@ -207,7 +207,7 @@ class ServiceBusReceiver:
         """
         count = 1 if max_message_count is None else check_count("max_message_count", max_message_count)
         if max_wait_time is not None:
-            check_seconds("max_wait_time", max_wait_time)
+            POSITIVE_SECONDS.check("max_wait_time", max_wait_time)
         await self._open()
         retry = self._core.retry
         began_at = clock.monotonic()
@@ -433,7 +433,7 @@ class ServiceBusReceiver:
     async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
         """Call an operation of the link, and retry it until the timeout."""
         if timeout is not None:
-            check_seconds("timeout", timeout)
+            POSITIVE_SECONDS.check("timeout", timeout)
         await self._open()
         deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
         answer = await self._core.retry.run(operation, deadline=deadline)

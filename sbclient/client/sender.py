@@ -22,8 +22,8 @@ from sbclient.errors import (
     InvalidOperationError,
     TransactionNotSupportedError,
 )
-from sbclient.options import check_seconds
 from sbclient.rules.sequence_number import by_partition
+from sbclient.settings.kinds import POSITIVE_SECONDS
 from sbclient.telemetry.operations import BACKLOG, PRIMARY, Telemetry
 from sbclient.telemetry.tracing import TRACE_BYTES, is_on
 
@@ -224,7 +224,7 @@ class ServiceBusSender:
     async def _begin(self, timeout: float | None = None, transaction: Transaction | None = None) -> float:
         """Open the client if it is not open; return the deadline of the operation in monotonic seconds."""
         if timeout is not None:
-            check_seconds("timeout", timeout)
+            POSITIVE_SECONDS.check("timeout", timeout)
         if transaction is not None and not isinstance(transaction, Transaction):
             raise InvalidOperationError(
                 f"transaction is a {type(transaction).__name__}: give one of client.transaction(), or None"

@@ -14,9 +14,9 @@ from sbclient import clock
 from sbclient.client.core import ClientCore
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.options import check_seconds
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
+from sbclient.settings.kinds import POSITIVE_SECONDS
 from sbclient.transport.base import TransactionLink, Transport
 
 
@@ -154,5 +154,5 @@ class Transaction:
 
     def _timeout_s(self, timeout: float | None) -> float:
         if timeout is not None:
-            check_seconds("timeout", timeout)
+            POSITIVE_SECONDS.check("timeout", timeout)
         return self._core.retry.options.timeout if timeout is None else timeout

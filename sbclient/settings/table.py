@@ -1,13 +1,19 @@
-"""Options declared as dataclass fields, and the table of them that readers, help and documentation share.
+"""Options declared as dataclass fields, and the table of them that readers, checks, help and documentation share.
 
+    @documented
+    @dataclass(frozen=True)
     class WriterSettings:
         batch_bytes: int = setting("The largest batch.", kind=SIZE, default=262_144)
+
+        def __post_init__(self) -> None:
+            check_settings(self)
 
     TABLE = settings_of(WriterSettings)
     values = read_texts({"batch_bytes": "64 KiB"}, TABLE, "option")
 
-The command line, the environment, a file and the options of a Spark data source give texts. `ValueKind.parse` checks
-a text and returns its value. Help and documentation show the other fields of `Setting`.
+A constructor gets values and checks them with `check_settings`. The command line, the environment, a file and the
+options of a Spark data source give texts: `ValueKind.parse` checks a text and returns its value. Help and documentation
+show the other fields of `Setting`. An option that several of these have is declared once: the others say `same_as`.
 
 The package pydantic-settings does not do this: its errors show values, which may be secrets, or no value at all, never
 the place of a value or a similar name; it ignores unknown environment variables, and its import takes 150 ms.
@@ -15,63 +21,16 @@ the place of a value or a similar name; it ignores unknown environment variables
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
-from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, get_type_hints
 
 from sbclient.errors import InvalidOperationError
-from sbclient.settings import values
-from sbclient.settings.durations import duration_text
-from sbclient.settings.values import Parser, size_text
+from sbclient.settings.kinds import ValueKind, kind_of
 
-
-@dataclass(frozen=True, slots=True)
-class ValueKind:
-    """A kind of value.
-
-    Attributes:
-        word: describes the kind in the documentation.
-        metavar: for the help; empty for a flag.
-        parse: returns the value of an option's name and text, or raises `InvalidOperationError`.
-        in_file: the types that the value may have in a TOML file.
-        unit: of the value, unless the setting has another one; empty = none.
-    """
-
-    word: str
-    metavar: str
-    parse: Parser
-    in_file: tuple[type, ...]
-    unit: str = ""
-
-
-TEXT: Final = ValueKind("text", "TEXT", values.text, (str,))
-PATH: Final = ValueKind("path", "PATH", values.text, (str,))
-NAMES: Final = ValueKind("names", "NAME,NAME", values.names, (str, list))
-FLAG: Final = ValueKind("true or false", "", values.flag, (bool,))
-RATE: Final = ValueKind("number", "NUMBER", values.rate, (int, float))
-SIZE: Final = ValueKind("size", "SIZE", values.size, (int, str), "bytes")
-NUMBERS: Final = ValueKind("whole numbers", "N,N", values.numbers, (int, list))
-
-
-def whole(least: int, most: int | None = None) -> ValueKind:
-    """Return the kind of whole numbers from `least` to `most`; None = no upper limit."""
-    word = f"whole number from {least}" + ("" if most is None else f" to {most:,}")
-    return ValueKind(word, "N", values.whole(least, most), (int,))
-
-
-def duration(least_s: float = 0.0, most_s: float = float("inf")) -> ValueKind:
-    """Return the kind of durations in seconds within a range."""
-    word = f"duration from {duration_text(least_s)}" + (
-        "" if most_s == float("inf") else f" to {duration_text(most_s)}"
-    )
-    return ValueKind(word, "DURATION", values.duration(least_s, most_s), (int, float, str), "seconds")
-
-
-def choice(*words: str) -> ValueKind:
-    """Return the kind of one of some words."""
-    return ValueKind(" or ".join(words), "|".join(words), values.choice(*words), (str,))
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +46,7 @@ class Setting:
         unit: of the value; empty where it has none.
         variable: its environment variable.
         is_secret: whether its value is never shown and does not belong in a file.
+        origin: the row of another table that this one repeats; None = none.
     """
 
     name: str
@@ -94,10 +54,11 @@ class Setting:
     kind: ValueKind
     default: Any
     about: str
-    group: str
-    unit: str
-    variable: str
-    is_secret: bool
+    group: str = ""
+    unit: str = ""
+    variable: str = ""
+    is_secret: bool = False
+    origin: Setting | None = None
 
     @property
     def option(self) -> str:
@@ -108,17 +69,12 @@ class Setting:
         """Return a value as text for people; of a secret, only that it is set."""
         if value is None or value == "":
             return ""
-        if self.is_secret:
-            return "(hidden)"
-        if self.unit == "seconds":
-            return duration_text(value)
-        if self.unit == "bytes":
-            return size_text(value)
-        if isinstance(value, bool):
-            return "true" if value else "false"
-        if isinstance(value, float):
-            return f"{value:g}"
-        return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return "(hidden)" if self.is_secret else self.kind.show(value)
+
+    def described(self) -> str:
+        """Return the sentence with the allowed values and the default."""
+        default = self.shown(self.default)
+        return f"{self.about} ({self.kind.word}{default and f'; default {default}'})"
 
 
 def setting(
@@ -141,38 +97,34 @@ def setting(
     return field(default=default, metadata=MappingProxyType(row), repr=not is_secret)
 
 
+def same_as(origin: Setting, group: str = "") -> Any:
+    """Return a dataclass field that declares an option of another table again, under a name of its own."""
+    row = {"kind": origin.kind, "about": origin.about, "group": group, "unit": origin.unit}
+    row |= {"name": None, "variable": None, "is_secret": origin.is_secret, "origin": origin}
+    return field(default=origin.default, metadata=MappingProxyType(row))
+
+
 def settings_of(
     settings: type[Any], *, variable_prefix: str = "", name_of: Callable[[str], str] = str
 ) -> Mapping[str, Setting]:
     """Return the table of a dataclass, by name, in the order of its fields.
 
     Args:
-        settings: the dataclass; fields that `setting` did not make are left out.
+        settings: the dataclass; fields that neither `setting` nor `same_as` made are left out.
         variable_prefix: of the environment variables.
         name_of: makes a name of the name of a field that declares none.
     """
-    hints = get_type_hints(settings)
-    rows = [
-        _row(each, hints[each.name], variable_prefix, name_of) for each in fields(settings) if "kind" in each.metadata
-    ]
-    return MappingProxyType({row.name: row for row in rows})
+    key = settings, variable_prefix, name_of
+    if key not in _TABLES:
+        hints = get_type_hints(settings)
+        declared = [each for each in fields(settings) if "kind" in each.metadata]
+        rows = [_row(each, hints[each.name], variable_prefix, name_of) for each in declared]
+        _TABLES[key] = MappingProxyType({row.name: row for row in rows})
+    return _TABLES[key]
 
 
-def kind_of(hint: Any) -> ValueKind:
-    """Return the kind of the values of a type: `bool`, `str`, `tuple[str, ...]` or a `Literal`, or one of them or None.
-
-    Raises:
-        TypeError: the type does not say which values are allowed.
-    """
-    types = [one for one in get_args(hint) if one is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
-    if len(types) == 1 and types[0] in _KINDS:
-        return _KINDS[types[0]]
-    if len(types) == 1 and get_origin(types[0]) is Literal:
-        return choice(*get_args(types[0]))
-    raise TypeError(f"the type {hint} has no kind of its own: give setting(kind=...)")
-
-
-_KINDS: Final = {bool: FLAG, str: TEXT, tuple[str, ...]: NAMES, Sequence[str]: NAMES}
+_TABLES: Final[dict[tuple[type[Any], str, Callable[[str], str]], Mapping[str, Setting]]] = {}
+"""The tables that were made."""
 
 
 def _row(declared: Field[Any], hint: Any, variable_prefix: str, name_of: Callable[[str], str]) -> Setting:
@@ -183,6 +135,34 @@ def _row(declared: Field[Any], hint: Any, variable_prefix: str, name_of: Callabl
     facts["variable"] = facts["variable"] or f"{variable_prefix}{declared.name.upper()}"
     default = None if declared.default is MISSING or facts["is_secret"] else declared.default
     return Setting(attribute=declared.name, default=default, **facts)
+
+
+def check_settings(values: Any) -> None:
+    """Check the values of a dataclass whose fields are settings; None is allowed where it is the default.
+
+    Raises:
+        InvalidOperationError: a value is not allowed.
+    """
+    for row in settings_of(type(values)).values():
+        row.kind.check(row.name, getattr(values, row.attribute), or_none=row.default is None)
+
+
+def documented(settings: type[T]) -> type[T]:
+    """Add the settings of a dataclass to its docstring, as attributes."""
+    if settings.__doc__ is not None:  # Python may run without docstrings
+        lines = [f"        {name}: {row.described()}" for name, row in settings_of(settings).items()]
+        head, raises, tail = settings.__doc__.partition("    Raises:")
+        settings.__doc__ = "\n".join([head.rstrip(), "", "    Attributes:", *lines, "", raises + tail])
+    return settings
+
+
+def values_of(values: Any, table: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return the values of those settings of a dataclass that repeat rows of another table, by the field of that."""
+    return {
+        row.origin.attribute: getattr(values, row.attribute)
+        for row in settings_of(type(values)).values()
+        if row.origin is not None and table.get(row.origin.name) is row.origin
+    }
 
 
 def read_texts(texts: Mapping[str, str], table: Mapping[str, Setting], what: str) -> dict[str, Any]:

@@ -6,11 +6,11 @@ The table of settings checks every value. Errors name the origin of the value.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
@@ -27,8 +27,6 @@ NOT_SET: Final = "default"
 _SIDES: Final = ("primary", "secondary")
 _KUBERNETES_VARIABLE: Final = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.*)?|PORT(?:_\d+_.*)?)")
 """Variables that Kubernetes sets in each pod, named after its services."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +76,6 @@ def configure(
     for side in _SIDES:
         values[side], origins[side] = _connection_string(side, given)
     settings = WorkerSettings(**values)
-    _with_origin(origins, settings.pairing)
-    _with_origin(origins, settings.limits)
     last = settings.backlog_queue_count - 1
     if settings.queue is not None and settings.queue[-1] > last:
         raise InvalidOperationError(
@@ -157,14 +153,3 @@ def _check_variables(environment: Mapping[str, str]) -> None:
             f"did you mean {SETTINGS[near[0]].variable}?" if near else f"settings are named {VARIABLE_PREFIX}<NAME>"
         )
         raise InvalidOperationError(f"the environment variable {variable} is not a setting: {advice}")
-
-
-def _with_origin(origins: Mapping[str, str], made: Callable[[], T]) -> T:
-    """Return `made()`; add the origin of the setting to an error about it."""
-    try:
-        return made()
-    except InvalidOperationError as error:
-        origin = origins.get(error.message.partition(" ")[0], NOT_SET)
-        if origin == NOT_SET:
-            raise
-        raise InvalidOperationError(f"{error.message} ({origin})") from None

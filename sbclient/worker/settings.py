@@ -1,6 +1,7 @@
 """The settings of the syphon worker: one table for the command line, the environment and the file.
 
-Each field of `WorkerSettings` is a row. Its name is the same everywhere: `shutdown_timeout` in the file,
+Each field of `WorkerSettings` is a row; those of the pair and of the syphon are declared in `options.py`. A name is the
+same everywhere: `shutdown_timeout` in the file,
 `--shutdown-timeout` as an option, `SBCLIENT_SYPHON_SHUTDOWN_TIMEOUT` in the environment.
 """
 
@@ -10,17 +11,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-from sbclient.options import MAX_MESSAGES_IN_FLIGHT, PairedNamespaceOptions, SyphonLimits
-from sbclient.settings.table import (
-    NUMBERS,
-    PATH,
-    RATE,
-    SIZE,
-    duration,
-    setting,
-    settings_of,
-    whole,
-)
+from sbclient.options import PAIR_OPTIONS, SYPHON_LIMITS, PairedNamespaceOptions, SyphonLimits
+from sbclient.settings.kinds import NUMBERS, PATH, duration, whole
+from sbclient.settings.table import same_as, setting, settings_of, values_of
 
 VARIABLE_PREFIX: Final = "SBCLIENT_SYPHON_"
 
@@ -31,9 +24,6 @@ _NAMESPACES: Final = "Namespaces"
 _MESSAGES: Final = "Messages"
 _LIMITS: Final = "Limits"
 _SERVICE: Final = "Start, shutdown and monitoring"
-
-_PAIRED: Final = PairedNamespaceOptions()
-_UNLIMITED: Final = SyphonLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +46,8 @@ class WorkerSettings:
         is_secret=True,
     )
     secondary_file: str | None = setting("A file that contains only that connection string.", _NAMESPACES, kind=PATH)
-    primary_name: str | None = setting(
-        "The first part of the names of the backlog queues, if the senders set one. Default: "
-        "the first DNS label of the primary.",
-        _NAMESPACES,
-    )
-    backlog_queue_count: int = setting(
-        "The number of backlog queues.", _NAMESPACES, kind=whole(1), default=_PAIRED.backlog_queue_count, unit="queues"
-    )
+    primary_name: str | None = same_as(PAIR_OPTIONS["primary_name"], _NAMESPACES)
+    backlog_queue_count: int = same_as(PAIR_OPTIONS["backlog_queue_count"], _NAMESPACES)
     queue: tuple[int, ...] | None = setting(
         "Drain only the backlog queues with these numbers, counted from 0. Default: all.", _NAMESPACES, kind=NUMBERS
     )
@@ -73,53 +57,17 @@ class WorkerSettings:
     provision: bool = setting(
         "Create missing backlog queues. Needs Manage on the secondary.", _NAMESPACES, default=False
     )
-    backlog_time_to_live: Literal["remaining", "restart"] = setting(
-        "The time to live of a forwarded message: what remains of it, or all of it again.",
-        _MESSAGES,
-        default=_PAIRED.backlog_time_to_live,
+    backlog_time_to_live: Literal["remaining", "restart"] = same_as(PAIR_OPTIONS["backlog_time_to_live"], _MESSAGES)
+    destination: tuple[str, ...] | None = same_as(PAIR_OPTIONS["syphon_destinations"], _MESSAGES)
+    missing_entity_grace: timedelta = same_as(PAIR_OPTIONS["missing_entity_grace"], _MESSAGES)
+    long_poll: timedelta = same_as(PAIR_OPTIONS["syphon_long_poll"], _MESSAGES)
+    max_messages_per_second: float | None = same_as(SYPHON_LIMITS["max_messages_per_second"], _LIMITS)
+    max_messages_per_second_per_destination: float | None = same_as(
+        SYPHON_LIMITS["max_messages_per_second_per_destination"], _LIMITS
     )
-    destination: tuple[str, ...] | None = setting(
-        "Send only to queues and topics that match one of these patterns, such as orders or eu/*. Dead-letter other "
-        "messages. Default: all.",
-        _MESSAGES,
-    )
-    missing_entity_grace: float = setting(
-        "How long to keep messages for an entity that does not exist before they are dead-lettered.",
-        _MESSAGES,
-        kind=duration(0, 3650 * 86_400),
-        default=_PAIRED.missing_entity_grace.total_seconds(),
-    )
-    long_poll: float = setting(
-        "How long one receive waits at an empty backlog queue.",
-        _MESSAGES,
-        kind=duration(1, 86_400),
-        default=_PAIRED.syphon_long_poll.total_seconds(),
-    )
-    max_messages_per_second: float | None = setting(
-        "The rate of sends to the primary, all entities together.", _LIMITS, kind=RATE, unit="messages/second"
-    )
-    max_messages_per_second_per_destination: float | None = setting(
-        "The same for each entity. Messages for other entities behind them in the same backlog queue wait too.",
-        _LIMITS,
-        kind=RATE,
-        unit="messages/second",
-    )
-    max_queues_polled: int | None = setting(
-        "Concurrent receives at backlog queues. Default: one for each queue, and four for each session queue.",
-        _LIMITS,
-        kind=whole(1),
-        unit="receives",
-    )
-    max_messages_in_flight: int = setting(
-        "Messages in flight for each backlog queue.",
-        _LIMITS,
-        kind=whole(1, MAX_MESSAGES_IN_FLIGHT),
-        default=_UNLIMITED.max_messages_in_flight,
-        unit="messages",
-    )
-    max_bytes_in_flight: int = setting(
-        "The size of all messages in flight together.", _LIMITS, kind=SIZE, default=_UNLIMITED.max_bytes_in_flight
-    )
+    max_queues_polled: int | None = same_as(SYPHON_LIMITS["max_queues_polled"], _LIMITS)
+    max_messages_in_flight: int = same_as(SYPHON_LIMITS["max_messages_in_flight"], _LIMITS)
+    max_bytes_in_flight: int = same_as(SYPHON_LIMITS["max_bytes_in_flight"], _LIMITS)
     until: Literal["empty"] | None = setting(
         "Exit when no message is left that can be forwarded, for a cron job.", _SERVICE
     )
@@ -168,25 +116,14 @@ class WorkerSettings:
             InvalidOperationError: a value is out of its range.
         """
         return PairedNamespaceOptions(
-            backlog_queue_count=self.backlog_queue_count,
-            primary_name=self.primary_name,
             ordering="session" if self.sessions else "none",
             provision="create" if self.provision else "none",
-            backlog_time_to_live=self.backlog_time_to_live,
-            missing_entity_grace=timedelta(seconds=self.missing_entity_grace),
-            syphon_long_poll=timedelta(seconds=self.long_poll),
-            syphon_destinations=self.destination,
+            **values_of(self, PAIR_OPTIONS),
         )
 
     def limits(self) -> SyphonLimits:
         """Return the limits of the syphon."""
-        return SyphonLimits(
-            max_messages_per_second=self.max_messages_per_second,
-            max_messages_per_second_per_destination=self.max_messages_per_second_per_destination,
-            max_queues_polled=self.max_queues_polled,
-            max_messages_in_flight=self.max_messages_in_flight,
-            max_bytes_in_flight=self.max_bytes_in_flight,
-        )
+        return SyphonLimits(**values_of(self, SYPHON_LIMITS))
 
     @property
     def start_timeout_s(self) -> float | None:

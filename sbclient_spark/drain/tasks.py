@@ -19,7 +19,8 @@ from sbclient.entities import EntityAddress, EntityKind
 from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
-from sbclient.settings.table import RATE, duration, setting, whole
+from sbclient.settings.kinds import RATE, duration, whole
+from sbclient.settings.table import setting
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient_spark.clients import open_client, worker_clients
 from sbclient_spark.log import log_event

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
-from sbclient.settings import values
-from sbclient.settings.table import NAMES, SIZE, TEXT, ValueKind, setting, whole
+from sbclient.settings.kinds import NAMES, SIZE, TEXT, ValueKind, whole
+from sbclient.settings.table import setting
 from sbclient_spark.options import (
     ConnectionOptions,
     checked_values,
@@ -31,33 +31,35 @@ _STREAM: Final = "a stream"
 _BATCH: Final = "a batch read"
 
 
-def _timestamp(name: str, value: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(value.strip())
-    except ValueError:
-        raise InvalidOperationError(
-            f"option {name} is {value!r}: write a timestamp such as 2024-05-31T12:00:00Z"
-        ) from None
+def _timestamp(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found
 
 
-def _start(name: str, value: str) -> int:
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    word = value.strip().lower()
-    if word in words:
-        return words[word]
-    if not word.isdecimal():
-        raise InvalidOperationError(f"option {name} is {value!r}: give a sequence number, earliest or latest")
-    return int(word)
-
-
-def _sessions(name: str, value: str) -> tuple[str, ...]:
-    return () if value.strip().lower() == "all" else values.names(name, value)
-
-
-SESSIONS: Final = ValueKind("all, or session ids", "all|ID,ID", _sessions, (str, list))
-START: Final = ValueKind("sequence number, earliest or latest", "N", _start, (int, str))
-TIMESTAMP: Final = ValueKind("timestamp", "TIMESTAMP", _timestamp, (str,))
+SESSIONS: Final = ValueKind(
+    word="all, or session ids",
+    metavar="all|ID,ID",
+    read=lambda text: () if text.lower() == "all" else NAMES.read(text) or None,
+    allows=lambda value: isinstance(value, tuple),
+    advice=NAMES.advice,
+    in_file=(str, list),
+)
+START: Final = ValueKind(
+    word="sequence number, earliest or latest",
+    metavar="N",
+    read=lambda text: {"earliest": EARLIEST, "latest": LATEST}.get(text.lower()) if text.isalpha() else int(text),
+    allows=whole(LATEST).allows,
+    advice="give a sequence number, earliest or latest",
+    in_file=(int, str),
+    show=lambda value: {EARLIEST: "earliest", LATEST: "latest"}.get(value, str(value)),
+)
+TIMESTAMP: Final = ValueKind(
+    word="timestamp",
+    metavar="TIMESTAMP",
+    read=_timestamp,
+    allows=lambda value: isinstance(value, datetime),
+    advice="write a timestamp such as 2024-05-31T12:00:00Z",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class ReadOptions:
         default=1000,
     )
     starting_sequence_number: int = setting(
-        "Where a new stream starts: a sequence number, `earliest` (0) or `latest`.",
+        "Where a new stream starts: a sequence number, `earliest` or `latest`.",
         _STREAM,
         kind=START,
         default=EARLIEST,

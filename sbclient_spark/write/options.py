@@ -11,14 +11,8 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.entity_path import check_entity_path
-from sbclient.settings.table import (
-    RATE,
-    TEXT,
-    ValueKind,
-    duration,
-    setting,
-    whole,
-)
+from sbclient.settings.kinds import POSITIVE_SECONDS, RATE, TEXT, ValueKind, duration, whole
+from sbclient.settings.table import setting
 from sbclient_spark.options import (
     ConnectionOptions,
     EntityWord,
@@ -37,22 +31,32 @@ DryRun = Literal["off", "schema", "sample", "encode"]
 Ordering = Literal["none", "session"]
 Requirement = Literal["error", "warn", "off"]
 
-_LINGER: Final = whole(0, 60_000)
-MILLISECONDS: Final = ValueKind("milliseconds", "N", lambda name, text: _LINGER.parse(name, text) / 1000, (int,))
+MILLISECONDS: Final = ValueKind(
+    word="milliseconds",
+    metavar="N",
+    read=lambda text: int(text) / 1000,
+    allows=duration(0, 60).allows,
+    advice="it must be a whole number from 0 to 60000",
+    show=lambda seconds: f"{seconds * 1000:.0f}",
+)
 
 
-def _local_path(name: str, value: str) -> str:
+def _local_path(text: str) -> str:
     """Return a path of the local file system, which may be a mounted store."""
-    parts = urlsplit(value)
+    parts = urlsplit(text)
     if parts.scheme not in ("", "file") or not parts.path.startswith("/"):
-        raise InvalidOperationError(
-            f"option {name} is {value!r}: give an absolute path of a file system that is mounted where the job runs, "
-            "or use write_with_report, which writes to all file systems of Spark"
-        )
+        raise ValueError
     return parts.path
 
 
-LOCAL_PATH: Final = ValueKind("absolute path", "PATH", _local_path, (str,))
+LOCAL_PATH: Final = ValueKind(
+    word="absolute path",
+    metavar="PATH",
+    read=_local_path,
+    allows=TEXT.allows,
+    advice="give an absolute path of a file system that is mounted where the job runs, or use write_with_report, which "
+    "writes to all file systems of Spark",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +115,7 @@ class WriteOptions:
     )
     retry_backoff_s: float = setting("The first pause between two attempts.", kind=duration(), default=0.8)
     retry_max_backoff_s: float = setting("The longest pause between two attempts.", kind=duration(), default=30.0)
-    task_deadline_s: float | None = setting("A task fails after this time; None = never.", kind=duration())
+    task_deadline_s: float | None = setting("A task fails after this time; None = never.", kind=POSITIVE_SECONDS)
     on_row_error: OnRowError = setting(
         "An invalid row fails the job, is skipped, or is written to `badRecordsPath`.", default="fail"
     )
@@ -205,5 +209,3 @@ def _check_together(options: WriteOptions) -> None:
             f"retryMaxBackoff is {options.retry_max_backoff_s:g} s, shorter than retryBackoff with "
             f"{options.retry_backoff_s:g} s: increase it"
         )
-    if options.task_deadline_s == 0:
-        raise InvalidOperationError("option taskDeadline is 0 s: leave it out for no deadline")

@@ -5,29 +5,28 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import fields
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from sbclient import PairedNamespaceOptions, ServiceBusClient
-from sbclient.options import TRANSPORT_OPTIONS, RetryOptions
-from sbclient.settings.table import FLAG
+from sbclient import ServiceBusClient
+from sbclient.options import PAIR_OPTIONS, RETRY_OPTIONS, TRANSPORT_OPTIONS
+from sbclient.settings.kinds import FLAG
 from sbclient.worker.settings import SETTINGS
 from tests.pages.reference import section_text
 from tests.pages.table import PageTable
 
 COLUMNS: Final = ("option", "default", "unit", "amqp", "sdk", "meaning")
-SPARK_COLUMNS: Final = ("option", "value", "default", "meaning")
+VALUE_COLUMNS: Final = ("option", "value", "default", "meaning")
 SETTING_COLUMNS: Final = ("option", "environment variable", "in the file", "value", "unit", "default", "description")
 
 
 def _client_rows() -> Iterator[tuple[str, ...]]:
-    meanings = _meanings(ServiceBusClient) | _meanings(RetryOptions)
+    meanings = _meanings(ServiceBusClient) | {name: row.about for name, row in RETRY_OPTIONS.items()}
     for each in inspect.signature(ServiceBusClient).parameters.values():
         if each.kind is each.KEYWORD_ONLY:
+            unit = "s" if each.name in RETRY_OPTIONS and RETRY_OPTIONS[each.name].unit == "seconds" else ""
             of_sdk = "rejected" if each.name == "enable_cross_entity_transactions" else "yes"
-            yield _row(each.name, f"`{each.default!r}`", "yes", of_sdk, meanings[each.name])
+            yield f"`{each.name}`", f"`{each.default!r}`", unit, "yes", of_sdk, meanings[each.name]
 
 
 def _transport_rows() -> Iterator[tuple[str, ...]]:
@@ -35,19 +34,13 @@ def _transport_rows() -> Iterator[tuple[str, ...]]:
         otherwise = "rejected" if option.ignored_because is None else "ignored"
         amqp, sdk = ("yes" if each in option.transports else otherwise for each in ("amqp", "sdk"))
         reason = f" (ignored: {option.ignored_because})" if "ignored" in (amqp, sdk) else ""
-        yield _row(name, option.default, amqp, sdk, option.meaning + reason)
+        unit = "s" if re.search(r"\bseconds\b", option.meaning) else ""
+        yield f"`{name}`", option.default, unit, amqp, sdk, option.meaning + reason
 
 
 def _pair_rows() -> Iterator[tuple[str, ...]]:
-    meanings = _meanings(PairedNamespaceOptions)
-    for each in fields(PairedNamespaceOptions):
-        shown = each.default.total_seconds() if isinstance(each.default, timedelta) else each.default
-        yield f"`{each.name}`", f"{shown:g} s" if isinstance(shown, float) else f"`{shown!r}`", meanings[each.name]
-
-
-def _row(name: str, default: str, amqp: str, sdk: str, meaning: str) -> tuple[str, ...]:
-    unit = "s" if re.search(r"\bseconds\b", meaning) else ""
-    return f"`{name}`", default, unit, amqp, sdk, meaning
+    for each in PAIR_OPTIONS.values():
+        yield f"`{each.name}`", each.kind.word, each.shown(each.default), each.about
 
 
 def _meanings(documented: Any) -> dict[str, str]:
@@ -90,13 +83,13 @@ def _spark_rows(operation: str) -> Iterator[tuple[str, ...]]:
 TABLES: Final = [
     PageTable("options.md", "options of a client", COLUMNS, _client_rows),
     PageTable("options.md", "options of a transport", COLUMNS, _transport_rows),
-    PageTable("options.md", "options of a pair", ("option", "default", "meaning"), _pair_rows),
+    PageTable("options.md", "options of a pair", VALUE_COLUMNS, _pair_rows),
     *(
         PageTable("syphon.md", f"settings: {group}", SETTING_COLUMNS, partial(_setting_rows, group))
         for group in dict.fromkeys(each.group for each in SETTINGS.values())
     ),
     *(
-        PageTable("spark.md", f"options for {each}", SPARK_COLUMNS, partial(_spark_rows, each), needs="pyspark")
+        PageTable("spark.md", f"options for {each}", VALUE_COLUMNS, partial(_spark_rows, each), needs="pyspark")
         for each in ("both", "writing", "reading")
     ),
 ]

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import pytest
 
 from sbclient.errors import InvalidOperationError
-from sbclient.settings.table import SIZE, duration, kind_of, read_texts, setting, settings_of, suggestion, whole
-from sbclient.settings.values import size_text
+from sbclient.settings.kinds import SIZE, duration, kind_of, whole
+from sbclient.settings.table import read_texts, setting, settings_of, suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def test_kind_describes_its_range() -> None:
 
 @pytest.mark.parametrize(("size", "text"), [(64 * 2**20, "64 MiB"), (1000, "1000"), (2**30, "1 GiB"), (1536, "1536")])
 def test_size_text_is_readable(size: int, text: str) -> None:
-    assert size_text(size) == text
+    assert SIZE.show(size) == text
     assert SIZE.parse("size", text) == size
 
 

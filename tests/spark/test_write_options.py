@@ -6,6 +6,8 @@ from datetime import timedelta
 import pytest
 
 from sbclient.errors import InvalidOperationError
+from sbclient.options import PAIR_OPTIONS
+from sbclient_spark.options import OPTIONS_OF_CLIENT
 from sbclient_spark.write.options import WRITE_TABLE, write_options
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret="
@@ -46,6 +48,17 @@ def test_names_ignore_case_and_values_are_converted() -> None:
     assert (pairing.failover_interval, pairing.probe) == (timedelta(seconds=30), "link")
     assert (pairing.pings_to_recover, pairing.syphon_long_poll) == (3, timedelta(minutes=5))
     assert options.connection.retry == (("retry_total", 7),)
+
+
+@pytest.mark.parametrize("name", OPTIONS_OF_CLIENT)
+def test_every_option_of_the_client_can_be_set(name: str) -> None:
+    row = OPTIONS_OF_CLIENT[name]
+    text = row.shown(row.default) or {"DURATION": "1 min", "N": "1"}.get(row.kind.metavar, "a")
+    connection = write_options({**LEAST, f"sbclient.{name}": text}).connection
+    given = dict(connection.pairing) | dict(connection.retry)
+    assert given == {name: row.kind.parse(name, text)}
+    if name in PAIR_OPTIONS:
+        assert getattr(connection.pairing_options(), name) == given[name]
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         ("sessions", False, False),
         ("max_bytes_in_flight", "64 MiB", 64 * 2**20),
         ("max_bytes_in_flight", "1000", 1000),
-        ("long_poll", "5 min", 300.0),
+        ("long_poll", "5 min", timedelta(minutes=5)),
         ("shutdown_timeout", "0.5", 0.5),
         ("until", "Empty", "empty"),
         ("max_messages_per_second", "0.5", 0.5),

@@ -9,7 +9,7 @@ from typing import Final
 from sbclient.cli.common import Exit
 from sbclient.cli.syphon import EXIT_GRACE_S
 from sbclient.settings.durations import seconds_of
-from sbclient.settings.table import FLAG
+from sbclient.settings.kinds import FLAG
 from sbclient.worker.dry_run import LOOKED_AT
 from sbclient.worker.http_api import METHODS
 from sbclient.worker.reachability import UNREACHABLE_PROBE_INTERVAL_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,7 @@ async def test_unreadable_queue_at_the_start_delays_no_other(pair: MemoryPair) -
 
 async def test_unavailable_secondary_is_reported_and_used_after_recovery(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
-    async with Run(pair, http_port=0, long_poll=30.0) as run:
+    async with Run(pair, http_port=0, long_poll=timedelta(seconds=30)) as run:
         await clock.sleep(100.0)
         assert run.worker.reasons_against() == []
         fault = pair.secondary.inject(Fault(FaultKind.DOWN))

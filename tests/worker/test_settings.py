@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 
 import pytest
 
@@ -22,8 +23,8 @@ def test_settings_reach_the_options() -> None:
     settings = WorkerSettings(
         sessions=True,
         provision=True,
-        long_poll=60.0,
-        missing_entity_grace=3600.0,
+        long_poll=timedelta(minutes=1),
+        missing_entity_grace=timedelta(hours=1),
         primary_name="contoso",
         max_messages_per_second=5.0,
     )
