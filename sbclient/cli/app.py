@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import EnumType
 from importlib import import_module
 from itertools import takewhile
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
@@ -34,6 +37,9 @@ The module of that name, with `_` for `-`, has a function or an app of that name
 
 HELP_OPTIONS: Final = ["--help", "-h"]
 
+_VALUES: Final = {str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
+"""What the help calls a value of an option that has no name of its own."""
+
 
 _EXTRA: Final = re.compile(r"Got unexpected extra argument.* \((?P<first>\S+?)(?: .*)?\)")
 
@@ -51,6 +57,33 @@ class _Program(typer.core.TyperGroup):
             if hasattr(error, "format_message"):  # Typer does not export the class of its usage errors
                 _explain(error)
             raise
+
+
+class _Command(typer.core.TyperCommand):
+    """A command whose help shows arguments without their type, which some versions of Typer add as `<str>`."""
+
+    def get_params(self, ctx: Any) -> Any:
+        parameters = super().get_params(ctx)
+        for one in parameters:
+            if one.param_type_name == "argument":
+                vars(one)["display_type_rich"] = lambda ctx: None
+        return parameters
+
+
+def _name_values(command: Callable[..., Any] | None) -> None:
+    """Name the values of the options in the help: upper-case words, or the choices."""
+    assert command is not None  # a command of a group always has a function
+    command.__annotations__ = inspect.get_annotations(command, eval_str=True)  # objects that Typer reads, not text
+    for annotation in command.__annotations__.values():
+        kind, *declared = get_args(annotation) or (None,)
+        kinds = [each for one in get_args(kind) or (kind,) for each in get_args(one) or (one,)]
+        for option in declared:
+            if isinstance(option, typer.models.OptionInfo) and option.metavar is None:
+                option.metavar = next(filter(None, map(_value_name, kinds)), None)
+
+
+def _value_name(kind: Any) -> str | None:
+    return "|".join(kind) if isinstance(kind, EnumType) else _VALUES.get(kind)
 
 
 def _explain(error: Any) -> None:
@@ -85,9 +118,13 @@ def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
         module = name.replace("-", "_")
         command = getattr(import_module(f"sbclient.cli.{module}"), module)
         if isinstance(command, typer.Typer):
+            for one in command.registered_commands:
+                one.cls = _Command
+                _name_values(one.callback)
             app.add_typer(command, name=name, short_help=COMMANDS[name])
         else:
-            app.command(name, short_help=COMMANDS[name])(command)
+            _name_values(command)
+            app.command(name, cls=_Command, short_help=COMMANDS[name])(command)
     return app
 
 

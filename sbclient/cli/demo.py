@@ -84,7 +84,9 @@ def demo(
     ordering: Annotated[
         str,
         typer.Option(
-            autocompletion=lambda: ["none", "session"], help="'none', or 'session' to keep the order within sessions."
+            metavar="none|session",
+            autocompletion=lambda: ["none", "session"],
+            help="Whether the order within sessions is kept.",
         ),
     ] = "none",
     seed: Annotated[int, typer.Option(help="Seed that repeats a run exactly.")] = 1,

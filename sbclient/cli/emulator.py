@@ -60,6 +60,7 @@ def emulator(
     auth: Annotated[
         str,
         typer.Option(
+            metavar="|".join(AuthorizationMode),
             autocompletion=lambda: [*AuthorizationMode],
             help="'sas' checks tokens; 'jwt-any' also accepts any JSON web token; 'none'.",
         ),

@@ -88,8 +88,10 @@ def examples(*command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in SUBCOMMANDS), *ALL], ids=" ".join)
-def test_help_fits_a_terminal_of_80_columns(command: tuple[str, ...]) -> None:
-    assert [line for line in help_of(*command).splitlines() if len(line) > 80] == []
+def test_help_fits_a_terminal_of_80_columns_and_names_values_in_one_style(command: tuple[str, ...]) -> None:
+    shown = help_of(*command)
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
+    assert re.findall(r" <\w+", shown) == []
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
