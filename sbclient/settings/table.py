@@ -184,8 +184,12 @@ def read_texts(texts: Mapping[str, str], table: Mapping[str, Setting], what: str
     return {row.attribute: row.kind.parse(row.name, text) for row, text in chosen.items()}
 
 
+_LONGEST_NAME: Final = 100
+"""Of one that is compared, which takes time."""
+
+
 def suggestion(name: str, known: Collection[str]) -> str:
     """Return advice about an unknown name: the nearest known name, or all of them."""
     by_lower = {each.lower(): each for each in known}
-    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    near = get_close_matches(name[:_LONGEST_NAME].lower(), by_lower, n=1, cutoff=0.5)
     return f"did you mean {by_lower[near[0]]}?" if near else f"known are {', '.join(known)}"

@@ -46,6 +46,8 @@ from sbclient.errors import (
 Route: TypeAlias = Callable[[Request], Awaitable[Any]]
 """Returns a `Response`, or a value for the JSON body of one."""
 
+MAX_ERROR_LENGTH: Final = 2_000
+
 ITEM: Final = "/<number>"
 """Ends the routes of a single fault or message."""
 
@@ -226,7 +228,10 @@ class ControlApi:
 
 def error_response(status: int, error: ServiceBusError) -> Response:
     """A response with the text of an error, without the sub-code of the management API, and its class name."""
-    return json_response(status, {"error": _SUB_CODE.sub("", error.message), "type": type(error).__name__})
+    text = _SUB_CODE.sub("", error.message)
+    if len(text) > MAX_ERROR_LENGTH:  # with a value of the request
+        text = f"{text[: MAX_ERROR_LENGTH // 2]} ... {text[-MAX_ERROR_LENGTH // 2 :]}"
+    return json_response(status, {"error": text, "type": type(error).__name__})
 
 
 def _check_heals_all(request: Request) -> None:

@@ -123,7 +123,7 @@ def _operation(name: str, value: Any) -> Operation:
 
 
 def _error(name: str, value: Any) -> type[ServiceBusError]:
-    if value not in _ERRORS:
+    if not isinstance(value, str) or value not in _ERRORS:
         raise InvalidOperationError(f"{name} of a fault is {value!r}: {suggestion(str(value), _ERRORS)}")
     return _ERRORS[value]
 

@@ -6,7 +6,7 @@ Faults do not affect these functions, and receivers do not notice that messages 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
@@ -164,7 +164,7 @@ def _timed(entries: Sequence[Entry], *, newest_first: bool) -> Iterator[tuple[fl
 # ---------------------------------------------------------------------- change
 
 
-def purge(namespace: Namespace, now: float, path: str | None = None, numbers: Collection[int] | None = None) -> int:
+def purge(namespace: Namespace, now: float, path: str | None = None, numbers: Iterable[int] | None = None) -> int:
     """Remove messages, also locked ones.
 
     Args:
@@ -184,10 +184,11 @@ def purge(namespace: Namespace, now: float, path: str | None = None, numbers: Co
     else:
         entity = entity_at(namespace, path)
         bodies = [body for each in (entity, *namespace.directory.subscriptions_of(entity)) for body in each.queues()]
-    return sum(_emptied(fragment, now, numbers) for body in bodies for fragment in body.fragments)
+    asked = _asked(numbers)
+    return sum(_emptied(fragment, now, asked) for body in bodies for fragment in body.fragments)
 
 
-def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[int] | None = None) -> Resubmitted:
+def resubmit(namespace: Namespace, now: float, path: str, numbers: Iterable[int] | None = None) -> Resubmitted:
     """Put dead letters back into their queue, each into its fragment, with a new time to live and no failed delivery.
 
     They bypass topics and duplicate detection: other subscriptions get no second copy. Locked messages stay, and so do
@@ -204,10 +205,11 @@ def resubmit(namespace: Namespace, now: float, path: str, numbers: Collection[in
     if split_sub_queue(path)[1] is None:
         raise InvalidOperationError(f"{path!r} is not a dead-letter queue: add /$DeadLetterQueue")
     entity, dead_letters = entity_at(namespace, path), body_at(namespace, path)
+    asked = _asked(numbers)
     moved = held = sessionless = 0
     for fragment in dead_letters.fragments:
         for entry in list(fragment.browse(now, 0)):
-            if numbers is not None and entry.number not in numbers:
+            if asked is not None and str(entry.number) not in asked:
                 continue
             if entry.token:
                 held += 1
@@ -241,8 +243,13 @@ def _without_reasons(content: EncodedMessage) -> EncodedMessage:
     return content.with_properties(kept)
 
 
-def _emptied(fragment: Fragment, now: float, numbers: Collection[int] | None) -> int:
-    entries = [entry for entry in fragment.browse(now, 0) if numbers is None or entry.number in numbers]
+def _asked(numbers: Iterable[int] | None) -> Collection[str] | None:
+    """The numbers as text: a client chooses them, and so the hashes of the numbers themselves."""
+    return None if numbers is None else frozenset(map(str, numbers))
+
+
+def _emptied(fragment: Fragment, now: float, asked: Collection[str] | None) -> int:
+    entries = [entry for entry in fragment.browse(now, 0) if asked is None or str(entry.number) in asked]
     for entry in entries:
         if entry.state is ServiceBusMessageState.SCHEDULED:
             fragment.cancel(entry.number)

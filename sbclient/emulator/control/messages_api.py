@@ -12,6 +12,7 @@ Faults affect sending, as they affect any client; they do not affect the other r
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
@@ -36,6 +37,7 @@ SEND_TIMEOUT_S: Final = 5.0
 """Shorter than that of an application, because a user of the page waits for the answer."""
 
 _PLACES_DIVIDER: Final = "."
+_PLACES: Final = re.compile(r"-?[0-9]{1,19}(\.-?[0-9]{1,19})*")
 
 
 class MessagesApi:
@@ -79,7 +81,7 @@ class MessagesApi:
     async def show(self, request: Request) -> Facts:
         """One message."""
         body = body_at(self._host.namespace, _entity_of(request.query))
-        number = _whole("sequence number", request.segments[2], most=2**63)
+        number = _whole("sequence number", request.segments[2], most=2**63 - 1)
         return whole_of(message_at(body, clock.now(), number))
 
     async def send(self, request: Request) -> Facts:
@@ -139,18 +141,20 @@ class MessagesApi:
         }
 
 
-def numbers_of(said: Mapping[str, Any]) -> frozenset[int] | None:
+def numbers_of(said: Mapping[str, Any]) -> list[int] | None:
     """The sequence numbers in an object; None = the object has none, which means all messages.
 
     Raises:
-        InvalidOperationError: they are not a list of whole numbers.
+        InvalidOperationError: they are not a list of whole numbers of 63 bits.
     """
     numbers = said.get("sequence_numbers")
     if numbers is None:
         return None
-    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
-        raise InvalidOperationError("sequence_numbers is not a list of whole numbers: give one, or none for all")
-    return frozenset(numbers)
+    if not isinstance(numbers, list) or not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+        raise InvalidOperationError(
+            "sequence_numbers is not a list of whole numbers from 0 to 2^63-1: give one, or none for all"
+        )
+    return numbers
 
 
 def _entity_of(query: Mapping[str, str]) -> str:
@@ -160,7 +164,7 @@ def _entity_of(query: Mapping[str, str]) -> str:
     return path
 
 
-def _number(name: str, query: Mapping[str, str], default: int = 0, *, most: int = 2**63) -> int:
+def _number(name: str, query: Mapping[str, str], default: int = 0, *, most: int = 2**63 - 1) -> int:
     return _whole(name, query.get(name, str(default)), most=most)
 
 
@@ -174,7 +178,6 @@ def _places_of(query: Mapping[str, str]) -> list[int] | None:
     text = query.get("places")
     if text is None:
         return None
-    try:
-        return [int(part) for part in text.split(_PLACES_DIVIDER)]
-    except ValueError:
-        raise InvalidOperationError(f"places is {text[:64]!r}: give `next` from the previous page") from None
+    if _PLACES.fullmatch(text) is None:
+        raise InvalidOperationError(f"places is {text[:64]!r}: give `next` from the previous page")
+    return [int(part) for part in text.split(_PLACES_DIVIDER)]
