@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 from importlib import import_module
@@ -98,7 +97,7 @@ def _expiry_of(token: str) -> int | None:
         return None
     try:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (binascii.Error, ValueError):
+    except (ValueError, RecursionError):
         return None
     expiry = claims.get("exp") if isinstance(claims, dict) else None
     return expiry if isinstance(expiry, int) else None

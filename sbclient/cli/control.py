@@ -6,9 +6,8 @@ import asyncio
 import json
 import os
 from typing import Annotated, Any, Final
-from urllib.error import HTTPError
 from urllib.parse import quote
-from urllib.request import ProxyHandler, Request, build_opener
+from urllib.request import Request
 
 import typer
 
@@ -19,10 +18,10 @@ from sbclient.errors import (
     MessagingEntityNotFoundError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
-    ServiceBusError,
 )
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.rules.shared_access_signature import sign
+from sbclient.worker.http_client import answer_to
 
 DEFAULT_PORT: Final = 5672
 ANSWER_S: Final = 10.0
@@ -106,23 +105,21 @@ class Control:
 
 def _answer_to(request: Request) -> dict[str, Any]:
     try:
-        with build_opener(ProxyHandler({})).open(request, timeout=ANSWER_S) as response:
-            answer: dict[str, Any] = json.load(response)
-            return answer
-    except HTTPError as error:
-        raise _error_of(error) from error
+        status, body, _ = answer_to(request, timeout_s=ANSWER_S)
     except OSError as error:
         raise ServiceBusConnectionError(
             f"the emulator at {request.host} does not answer ({getattr(error, 'reason', error)}): start it, or if one "
             "of its faults is the reason, add --http-port with its HTTP port"
         ) from error
-
-
-def _error_of(error: HTTPError) -> ServiceBusError:
     try:
-        text = str(json.load(error)["error"])
-    except (ValueError, LookupError, TypeError):
-        return ServiceBusConnectionError(f"status {error.code} is not an answer of an emulator: check the address")
-    if error.code == 401:
-        return ServiceBusAuthorizationError(text)
-    return (MessagingEntityNotFoundError if error.code == 404 else InvalidOperationError)(text)
+        answer = json.loads(body)
+        if status == 200 and isinstance(answer, dict):
+            return answer
+        text = str(answer["error"])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ServiceBusConnectionError(
+            f"status {status} is not an answer of an emulator: check the address"
+        ) from error
+    if status == 401:
+        raise ServiceBusAuthorizationError(text)
+    raise (MessagingEntityNotFoundError if status == 404 else InvalidOperationError)(text)

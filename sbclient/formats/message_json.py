@@ -258,8 +258,9 @@ def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
         return short, text
     try:
         return short.removesuffix(TYPED), property_of(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise InvalidOperationError(f"{name}={text!r:.50} is not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", "a number is too long, or values are nested too deeply")
+        raise InvalidOperationError(f"{name}={text!r:.50} is not JSON: {reason}") from error
 
 
 _SHORT: Final = {"timestamp": "datetime", "decimal128": "decimal", "binary": "base64"}

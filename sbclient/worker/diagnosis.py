@@ -12,10 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
 from typing import Any, Final
-from urllib.error import HTTPError
-from urllib.request import ProxyHandler, build_opener
+from urllib.request import Request
 
 from sbclient import clock
 from sbclient.backlog import Backlog, BacklogQueueView, DestinationView, together
@@ -35,6 +33,7 @@ from sbclient.rules.connection_string import ConnectionString, parse_connection_
 from sbclient.settings.durations import duration_text
 from sbclient.transport.amqp.socket import ConnectStep, failed_step
 from sbclient.transport.base import Transport
+from sbclient.worker.http_client import answer_to
 from sbclient.worker.inspection import (
     ACCEPTS,
     CHECK_S,
@@ -55,7 +54,6 @@ LOOKED_AT: Final = 10_000
 """Limit of messages that are peeked in each backlog queue."""
 
 HTTP_S: Final = 5.0
-MAX_ANSWER_BYTES: Final = 2**20
 MAX_SKEW_S: Final = 30.0
 """A larger difference of the clocks shifts times to live and scheduled messages noticeably."""
 
@@ -456,7 +454,7 @@ class Doctor:
         if self._worker is None:
             return None
         status, body, _ = await _fetched(f"{self._worker.rstrip('/')}/readyz", None)
-        with suppress(ValueError, TypeError, AttributeError):
+        with suppress(ValueError, TypeError, AttributeError, RecursionError):
             content = json.loads(body) if body else {}
             refusing = {path: str(one["error"]) for path, one in content.get("refusing", {}).items()}
             return _Worker(status in (200, 503), [str(one) for one in content.get("reasons", [])], refusing)
@@ -600,16 +598,10 @@ def _differences(queue: QueueProperties, usual: QueueProperties) -> list[str]:
 async def _fetched(url: str, proxy: dict[str, Any] | None) -> tuple[int | None, bytes, str | None]:
     """Return status, body and date of an HTTP answer; None for what is unknown."""
 
-    def fetch() -> tuple[int | None, bytes, str | None]:
-        address = f"http://{proxy['proxy_hostname']}:{proxy['proxy_port']}" if proxy else None
-        opener = build_opener(ProxyHandler({"http": address, "https": address} if address else {}))
-        try:
-            with opener.open(url, timeout=HTTP_S) as response:
-                return response.status, response.read(MAX_ANSWER_BYTES), response.headers["Date"]
-        except HTTPError as error:
-            with error:
-                return error.code, error.read(MAX_ANSWER_BYTES), error.headers["Date"]
-        except (OSError, HTTPException, ValueError):
-            return None, b"", None
-
-    return await asyncio.to_thread(fetch)
+    address = f"http://{proxy['proxy_hostname']}:{proxy['proxy_port']}" if proxy else None
+    proxies = {"http": address, "https": address} if address else None
+    try:
+        answer = await asyncio.to_thread(answer_to, Request(url), timeout_s=HTTP_S, proxies=proxies)
+    except (OSError, ValueError):
+        return None, b"", None
+    return answer.status, answer.body, answer.headers["Date"]

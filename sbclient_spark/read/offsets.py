@@ -106,6 +106,10 @@ class StreamOffset:
         return found
 
 
+MAX_NUMBERS: Final = 10_000_000
+"""Of the messages of a micro-batch in one queue."""
+
+
 def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """Return numbers as ranges in ascending order; the end is inclusive."""
     ordered = sorted(set(numbers))
@@ -120,11 +124,18 @@ def ranges_text(numbers: Iterable[int]) -> str:
 
 
 def numbers_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of a text from `ranges_text`."""
+    """Return the numbers of a text from `ranges_text`.
+
+    Raises:
+        ValueError: the text is not one, such as that of a damaged checkpoint.
+    """
     found: list[int] = []
     for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
+        numbers = range(int(low), int(high or low) + 1)
+        if len(found) + numbers.stop - numbers.start > MAX_NUMBERS:
+            raise ValueError(f"more than {MAX_NUMBERS:,} numbers")
+        found += numbers
     return tuple(found)
 
 

@@ -181,9 +181,10 @@ def test_typed_property_setting(setting: str, value: Any) -> None:
     assert type(message.application_properties["a"]) is type(value)
 
 
-def test_typed_property_requires_json() -> None:
+@pytest.mark.parametrize("text", ["five", "9" * 5_000, "[" * 100_000])
+def test_typed_property_requires_json(text: str) -> None:
     with pytest.raises(InvalidOperationError):
-        set_by_name(ServiceBusMessage("x"), "property.a:", "five")
+        set_by_name(ServiceBusMessage("x"), "property.a:", text)
 
 
 @pytest.mark.parametrize("setting", ["subject", "colour=red", "body=x", "=x"])

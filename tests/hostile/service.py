@@ -88,7 +88,7 @@ class Service(NamedTuple):
     """A server with hostile answers.
 
     Attributes:
-        port: for TLS.
+        port: its port.
         requests: the heads of the requests.
         elsewhere: the heads of the requests that came to the other host.
         sent: the number of bytes of the answers.
@@ -101,9 +101,9 @@ class Service(NamedTuple):
 
 
 @asynccontextmanager
-async def serving(answer: Answer, certificate: Certificate) -> AsyncIterator[Service]:
-    """Answer each request the same way, on a free port of this machine."""
-    context = await certificate.server_context()
+async def serving(answer: Answer, certificate: Certificate | None) -> AsyncIterator[Service]:
+    """Answer each request the same way, on a free port of this machine; without a certificate, without TLS."""
+    context = await certificate.server_context() if certificate is not None else None
     requests: list[bytes] = []
     elsewhere: list[bytes] = []
     sent: list[int] = []
@@ -123,7 +123,8 @@ async def serving(answer: Answer, certificate: Certificate) -> AsyncIterator[Ser
             writer.close()
 
     other = await asyncio.start_server(lambda r, w: serve(r, w, elsewhere, "/"), "127.0.0.1", 0, ssl=context)
-    then = f"https://127.0.0.1:{other.sockets[0].getsockname()[1]}/q"
+    scheme = "http" if context is None else "https"
+    then = f"{scheme}://127.0.0.1:{other.sockets[0].getsockname()[1]}/q"
     server = await asyncio.start_server(lambda r, w: serve(r, w, requests, then), "127.0.0.1", 0, ssl=context)
     try:
         yield Service(server.sockets[0].getsockname()[1], requests, elsewhere, sent)

@@ -402,9 +402,11 @@ def test_a_checkpoint_of_another_queue_is_refused(clients: WorkerClients) -> Non
         with pytest.raises(InvalidOperationError, match="checkpoint"):
             other.plan()
     other = Stream(clients)
-    other.offset = {"logOffset": 3}
-    with pytest.raises(InvalidOperationError, match="another source"):
-        other.plan()
+    assert stream.offset is not None
+    for offset in ({"logOffset": 3}, {**stream.offset, "queues": {"orders": {"numbers": "1-99999999999"}}}):
+        other.offset = offset
+        with pytest.raises(InvalidOperationError, match="another source"):
+            other.plan()
 
 
 def test_a_missing_queue_is_named(clients: WorkerClients) -> None:
