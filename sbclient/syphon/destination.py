@@ -371,7 +371,7 @@ class Destination:
             batch = EncodedBatch(messages)
             await tracing.carrying(tracing.DRAIN, messages, self._where, self._link.send(batch, timeout_s=SEND_S))
         except ServiceBusError as error:
-            return error
+            return error.with_traceback(None)  # it would refer to this frame, and this to the messages
         self.accepted_at = clock.monotonic()
         for message in group:
             message.accept()

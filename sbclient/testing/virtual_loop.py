@@ -235,6 +235,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         """Run one iteration, as in asyncio. Skip the selector if only timers can make anything ready."""
         ready, scheduled = self._ready, self._scheduled
+        timer: Any
+        handle: Any
         if self._poll.has_sockets or self._debug or len(scheduled) > _MANY_TIMERS or not (ready or self._leap()):
             super()._run_once()  # type: ignore[misc]  # private in asyncio
             return
@@ -250,6 +252,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
+        handle = timer = None  # tracebacks of coroutines refer to this frame, which would keep their tasks
 
     def _leap(self) -> bool:
         """Advance the time to the next timer if nothing else can become ready before; returns whether it has advanced.

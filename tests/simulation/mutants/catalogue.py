@@ -97,7 +97,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "the syphon completes what the primary has not answered",
         Change(
             "syphon.destination:Destination._transfer",
-            "return error",
+            "return error.with_traceback(None)",
             """
                 if not error.is_in_doubt:
                     return error
