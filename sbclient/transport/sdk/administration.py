@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Final, TypeVar
 
 from sbclient import clock
@@ -139,7 +140,7 @@ class SdkAdministration(Administration):
 
         async def working() -> R:
             try:
-                return await work(sdk)
+                return await _Quiet(work(sdk))
             except Exception as error:
                 own = translated(error, doing, self._owner.place)
                 if own is error:
@@ -162,6 +163,35 @@ class SdkAdministration(Administration):
         except ServiceBusAuthenticationError:
             await self.disconnect()  # the next call reads the credential again
             raise
+
+
+class _Quiet(Awaitable[R]):
+    """Awaits a call of the SDK without the warning that it tests an XML element for truth, as it does for rules.
+
+    The test has the same result where every element is true. Each step has its own filter: what other tasks do while
+    the call waits still warns.
+    """
+
+    def __init__(self, call: Awaitable[R]) -> None:
+        self._call = call
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        call = self._call.__await__()
+        error: BaseException | None = None
+        while True:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Testing an element's truth value", DeprecationWarning)
+                try:
+                    waits_for = next(call) if error is None else call.throw(error)
+                except StopIteration as end:
+                    result: R = end.value
+                    return result
+                finally:
+                    error = None  # it refers to this frame
+            try:
+                yield waits_for
+            except BaseException as thrown:
+                error = thrown
 
 
 def _method(sdk: Any, verb: str, kind: EntityKind, what: str = "") -> Callable[..., Awaitable[Any]]:

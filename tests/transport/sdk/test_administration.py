@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from xml.etree import ElementTree
 
 import pytest
@@ -106,3 +108,41 @@ async def test_topic_and_subscription_are_described_in_the_order_of_the_service(
     assert (topic.user_metadata, found.user_metadata) == ("topic", "subscription")
     assert (found.forward_to, found.forward_dead_lettered_messages_to) == ("target", "target")
     assert not [event for event in emulator.context().events.recent if "elements" in event]
+
+
+RULES: Final = """
+import asyncio, pathlib, sys
+sys.modules["_elementtree"] = None  # so that the class of elements can be changed
+from xml.etree import ElementTree
+ElementTree.Element.__bool__ = lambda self: True
+from sbclient.administration import *
+from sbclient.emulator import Emulator
+
+async def main():
+    async with Emulator("contoso", certificate_directory=pathlib.Path(sys.argv[1])) as emulator:
+        async with ServiceBusAdministrationClient.from_connection_string(
+            emulator.connection_string, connection_verify=str(emulator.certificate_path)
+        ) as client:
+            await client.create_topic("t")
+            await client.create_subscription("t", "s")
+            action = SqlRuleAction("SET n = @n", {"@n": 2})
+            filters = [
+                SqlRuleFilter("colour = @colour", {"@colour": "blue"}),
+                CorrelationRuleFilter(label="red", properties={"n": 1}),
+                TrueRuleFilter(),
+                FalseRuleFilter(),
+            ]
+            for number, chosen in enumerate(filters):
+                made = await client.create_rule("t", "s", str(number), filter=chosen, action=action)
+                assert (made.filter, made.action) == (chosen, action), made
+                await client.update_rule("t", "s", made, action=None)
+            listed = {rule.name: rule async for rule in client.list_rules("t", "s")}
+            for number, chosen in enumerate(filters):
+                assert (listed[str(number)].filter, listed[str(number)].action) == (chosen, None), listed
+
+asyncio.run(main())
+"""
+
+
+def test_rules_are_right_where_every_xml_element_is_true(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", RULES, str(tmp_path)], check=True)
