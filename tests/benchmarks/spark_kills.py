@@ -1,4 +1,4 @@
-"""A stream between two queues with sessions that is killed with SIGKILL at chosen points.
+"""A stream between two queues, with sessions or with partitions, that is killed with SIGKILL at chosen points.
 
     python -m tests.benchmarks spark_kills [--only POINT...] [--messages 3000] [--upgrade-from FOLDER] [--json]
 
@@ -50,6 +50,7 @@ POINTS: Final = {
     "after-commit": "all processes, before Spark stores that the micro-batch is done",
     "before-complete": "the driver, before it completes the messages of a finished micro-batch",
     "in-complete": "the driver, while it completes them",
+    "in-partition": "the driver, while it completes them in a queue with partitions and without sessions",
 }
 
 KILLER: Final = '''
@@ -120,6 +121,7 @@ if point:
         "after-commit": lambda: around_call(source, "_commit", after=True),
         "before-complete": lambda: around(sessions.StreamSessions, "complete", before=True),
         "in-complete": lambda: around(sessions.HeldSession, "settle", after=True),
+        "in-partition": lambda: around(receive_stream, "_complete_part", after=True),
     }[point]()
 '''
 
@@ -183,15 +185,21 @@ def killed_at(point: str, messages: int, tree: Path = ROOT) -> Account:
         (folder / "sitecustomize.py").write_text(KILLER)
         os.environ["SSL_CERT_FILE"] = str(pair.certificate)
         window = timedelta(hours=1)
-        orders = pair.create_queue("orders", requires_session=True, lock_duration=timedelta(seconds=5))
+        is_partitioned = point == "in-partition"
+        orders = pair.create_queue(
+            "orders",
+            requires_session=not is_partitioned,
+            enable_partitioning=is_partitioned,
+            lock_duration=timedelta(seconds=5),
+        )
         copies = pair.create_queue(
             "copies",
-            requires_session=True,
+            requires_session=not is_partitioned,
             requires_duplicate_detection=True,
             duplicate_detection_history_time_window=window,
         )
-        pair.run(_fill(pair, orders, messages))
-        reading = pair.reading(queue=orders, mode="receive", maxMessagesPerTrigger=messages // 6)
+        pair.run(_fill(pair, orders, messages, is_partitioned=is_partitioned))
+        reading = pair.reading(queue=orders, mode="receive", maxMessagesPerTrigger=min(messages // 6, 10_000))
         writing = pair.options(queue=copies, requireDuplicateDetection="error", maxBatchMessages=20)
         status = run(folder, reading | {"minPartitions": "2"}, writing, point, tree)
         account.killed = int((folder / "fired").exists())
@@ -200,7 +208,7 @@ def killed_at(point: str, messages: int, tree: Path = ROOT) -> Account:
             status = run(folder, reading | {"minPartitions": "3"}, writing, None)
         assert status == 0, (folder / "output").read_text()[-3000:]
         account.most_waiting = pair.count(orders)
-        arrived = pair.take(copies, sessions=True)
+        arrived = pair.take(copies, sessions=not is_partitioned)
         printed = (folder / "output").read_text(errors="replace")
     account.seconds = round(time.monotonic() - began_at, 1)
     account.take_stock(
@@ -211,11 +219,16 @@ def killed_at(point: str, messages: int, tree: Path = ROOT) -> Account:
     return account
 
 
-async def _fill(pair: EmulatedPair, queue: str, messages: int) -> None:
+async def _fill(pair: EmulatedPair, queue: str, messages: int, *, is_partitioned: bool) -> None:
     async with pair.client() as client, client.get_queue_sender(queue) as sender:
         for start in range(0, messages, 500):
-            numbers = map(str, range(start, min(start + 500, messages)))
-            many = [ServiceBusMessage(one, message_id=one, session_id=str(int(one) % SESSIONS)) for one in numbers]
+            numbers = range(start, min(start + 500, messages))
+            sessions = [None if is_partitioned else str(number % SESSIONS) for number in numbers]
+            ids = map(str, numbers)
+            many = [
+                ServiceBusMessage(one, message_id=one, session_id=session)
+                for one, session in zip(ids, sessions, strict=True)
+            ]
             await sender.send_messages(many)
 
 
