@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ServiceBusSubQueue,
     )
     from sbclient.errors import (
+        ArgumentTypeError,
         AutoLockRenewFailed,
         AutoLockRenewTimeout,
         BacklogUnavailableError,
@@ -69,6 +70,7 @@ __all__ = [
     "NEXT_AVAILABLE_SESSION",
     "ORIGINAL_OUTAGE_ERRORS",
     "AmqpMessageBodyType",
+    "ArgumentTypeError",
     "AutoLockRenewFailed",
     "AutoLockRenewTimeout",
     "AutoLockRenewer",

@@ -8,8 +8,10 @@ from dataclasses import fields, replace
 from datetime import timedelta
 from random import SystemRandom
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Annotated, Any, Final, Protocol, Self, TypeAlias, TypeVar
 
+from sbclient.arguments.checked import checked
+from sbclient.arguments.kinds import Kind, wrong_type
 from sbclient.entities import (
     AccessRights,
     AuthorizationRule,
@@ -72,6 +74,22 @@ T = TypeVar("T")
 P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties, RuleProperties)
 
 
+def _part_of_rule(kind: Any, wanted: str) -> Kind:
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            given = repr(value) if isinstance(value, str) else "..."
+            raise wrong_type(name, value, wanted, f": give {wanted}({given:.80}) of sbclient.management")
+        return value
+
+    return Kind(wanted, check)
+
+
+_FILTER: Final = _part_of_rule(RuleFilter, "SqlRuleFilter")
+_ACTION: Final = _part_of_rule(SqlRuleAction, "SqlRuleAction")
+
+Filter: TypeAlias = Annotated[RuleFilter, _FILTER]
+Action: TypeAlias = Annotated[SqlRuleAction, _ACTION]
+
 TIMEOUT_S: Final = 60.0
 """Of an operation in a transaction."""
 
@@ -103,10 +121,11 @@ def _open(
         credential=credential,
         random=SystemRandom(),
         transport="sdk",
-        **without_ignored(sdk_options, "sdk", stacklevel=3),
+        **without_ignored(sdk_options, "sdk", stacklevel=4),
     )
 
 
+@checked
 class ServiceBusAdministrationClient:
     """Manages the entities of one namespace. Available as `client.administration`, or on its own.
 
@@ -337,8 +356,8 @@ class ServiceBusAdministrationClient:
         subscription_name: str,
         rule_name: str,
         *,
-        filter: RuleFilter | None = None,
-        action: SqlRuleAction | None = None,
+        filter: Filter | None = None,
+        action: Action | None = None,
         transaction: RuleTransaction | None = None,
     ) -> RuleProperties:
         """Create a rule. Without a filter it matches every message.
@@ -420,12 +439,6 @@ class ServiceBusAdministrationClient:
         properties: P | Mapping[str, Any],
         changes: dict[str, Any],
     ) -> None:
-        if not isinstance(properties, described | Mapping):
-            noun = kind.value
-            raise InvalidOperationError(
-                f"a {noun} is described by {described.__name__}, not by {type(properties).__name__}: get it with "
-                f"get_{noun}, change it, and pass it to update_{noun}"
-            )
         try:
             wanted = described(**properties) if isinstance(properties, Mapping) else properties
             wanted = replace(wanted, **changes)
@@ -490,7 +503,9 @@ def _with_values(properties: P) -> P:
         InvalidOperationError: there is no such status, the text is no duration, or a rule has no filter or action.
     """
     if isinstance(properties, RuleProperties):
-        _check_rule(properties)
+        _FILTER.check("filter", properties.filter)
+        if properties.action is not None:
+            _ACTION.check("action", properties.action)
     given = {each.name: properties[each.name] for each in fields(properties) if "timedelta" in str(each.type)}
     read: dict[str, Any] = {name: read_duration(value) for name, value in given.items() if isinstance(value, str)}
     status = getattr(properties, "status", None)
@@ -502,18 +517,6 @@ def _with_values(properties: P) -> P:
                 f"the status of {properties.name!r} is {status!r}: give one of {', '.join(EntityStatus)}"
             ) from error
     return replace(properties, **read)
-
-
-def _check_rule(rule: RuleProperties) -> None:
-    if not isinstance(rule.filter, RuleFilter):
-        raise InvalidOperationError(_not_a("filter", rule.filter, "SqlRuleFilter"))
-    if not isinstance(rule.action, SqlRuleAction | None):
-        raise InvalidOperationError(_not_a("action", rule.action, "SqlRuleAction"))
-
-
-def _not_a(name: str, given: object, wanted: str) -> str:
-    shown = repr(given) if isinstance(given, str) else "..."
-    return f"{name} is a {type(given).__name__}: give {wanted}({shown:.80}) of sbclient.management"
 
 
 def _of(described: type[P], properties: EntityProperties) -> P:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from sbclient.arguments.kinds import check_encodable
+from sbclient.arguments.kinds import Kind, choice_of, encodable, wrong_type
 
 
 class ServiceBusReceiveMode(StrEnum):
@@ -31,9 +31,23 @@ class ServiceBusSessionFilter(Enum):
     NEXT_AVAILABLE = 0
 
 
+ReceiveMode: TypeAlias = Annotated[ServiceBusReceiveMode | str, choice_of(ServiceBusReceiveMode)]
+SubQueue: TypeAlias = Annotated[ServiceBusSubQueue | str, choice_of(ServiceBusSubQueue)]
+
 NEXT_AVAILABLE_SESSION: Final = ServiceBusSessionFilter.NEXT_AVAILABLE
 
-SessionChoice: TypeAlias = str | Literal[ServiceBusSessionFilter.NEXT_AVAILABLE] | None
+
+def _check_session(name: str, value: Any) -> str | ServiceBusSessionFilter:
+    if isinstance(value, Enum) and str(value) == str(NEXT_AVAILABLE_SESSION):  # also that of azure-servicebus
+        return NEXT_AVAILABLE_SESSION
+    if not isinstance(value, str):
+        raise wrong_type(name, value, _SESSION.takes, ": give str(value)")
+    return encodable(name, value)
+
+
+_SESSION: Final = Kind("a str or NEXT_AVAILABLE_SESSION", _check_session, (ServiceBusSessionFilter,))
+
+SessionChoice: TypeAlias = Annotated[str | Literal[ServiceBusSessionFilter.NEXT_AVAILABLE], _SESSION] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +91,9 @@ class Settlement:
         for name in ("reason", "error_description") if self.mode is SettleMode.DEAD_LETTER else ():
             text = getattr(self, name)
             if text is not None and not isinstance(text, str):
-                raise TypeError(f"{name} must be a str, not {type(text).__name__}")
+                raise wrong_type(name, text, "a str")
             if text is not None:
-                check_encodable(name, text)
+                encodable(name, text)
 
 
 def expiry(enqueued_at: datetime, time_to_live: timedelta | None) -> datetime | None:

@@ -22,6 +22,7 @@ The names are those of `azure.servicebus.exceptions`; the ones marked *ours* hav
     ├── AutoLockRenewFailed
     ├── AutoLockRenewTimeout
     ├── InvalidOperationError (ours)         also a ValueError: the caller's own mistake
+    │   ├── ArgumentTypeError (ours)         also a TypeError
     │   └── TransactionNotSupportedError (ours)
     ├── BacklogUnavailableError (ours)       the primary and every backlog queue rejected the message
     ├── PairedClientError (ours)             the partner namespace was closed or faulted
@@ -53,6 +54,7 @@ from azure.core.exceptions import (
 )
 
 __all__ = [
+    "ArgumentTypeError",
     "AutoLockRenewFailed",
     "AutoLockRenewTimeout",
     "BacklogUnavailableError",
@@ -255,6 +257,10 @@ class InvalidOperationError(ServiceBusError, HttpResponseError, ValueError):
 
     _status = 400
     condition = "amqp:not-allowed"
+
+
+class ArgumentTypeError(InvalidOperationError, TypeError):
+    """An argument has the wrong type."""
 
 
 class TransactionNotSupportedError(InvalidOperationError):

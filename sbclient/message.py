@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
 from uuid import UUID
 
-from sbclient.arguments.kinds import check_encodable
+from sbclient.arguments.kinds import encodable
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
 PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | timedelta | UUID | Decimal | None
@@ -54,13 +54,13 @@ def _short_id(name: str, value: str | bytes | int | UUID | None) -> str | None:
         raise InvalidOperationError(
             f"{name} has {len(value)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
         )
-    return check_encodable(name, value)
+    return encodable(name, value)
 
 
 def _text(name: str, value: str | bytes | int | UUID | None) -> str | None:
     if value is None:
         return None
-    return check_encodable(name, value if isinstance(value, str) else _as_text(name, value))
+    return encodable(name, value if isinstance(value, str) else _as_text(name, value))
 
 
 def _as_text(name: str, value: object) -> str:
@@ -128,9 +128,10 @@ def _property(key: str | bytes, value: Any) -> tuple[str, PropertyValue]:
     name = key.decode(errors="surrogateescape") if isinstance(key, bytes) else key
     if not isinstance(name, str):
         raise TypeError(f"application property {key!r} must be named by a str, not {type(key).__name__}")
-    check_encodable("the name of an application property", name)
+    name = encodable("the name of an application property", name)
     if isinstance(value, str):
-        return name, check_encodable(f"application property {name!r}", value)
+        text = encodable(f"application property {name!r}", value)
+        return name, text if isinstance(value, Enum) else value  # classes of sbclient.amqp stay
     if type(value) is bytes:
         try:
             return name, value.decode()

@@ -10,6 +10,7 @@ import pytest
 
 from sbclient import errors
 from sbclient.errors import (
+    ArgumentTypeError,
     BacklogUnavailableError,
     InvalidOperationError,
     MessageAlreadySettled,
@@ -91,6 +92,7 @@ def test_mistakes_of_the_caller_are_value_errors_too() -> None:
     values = {name for name, kind in CLASSES.items() if issubclass(kind, ValueError)}
     assert values == {
         InvalidOperationError.__name__,
+        ArgumentTypeError.__name__,
         TransactionNotSupportedError.__name__,
         MessageSizeExceededError.__name__,
         MessageAlreadySettled.__name__,

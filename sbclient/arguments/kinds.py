@@ -1,59 +1,296 @@
-"""Checks the arguments of public calls, before a call does anything.
+"""The kinds of arguments: which values a parameter takes, in one declaration for its type, its check and its docs.
 
-A wrong type is a `TypeError`, a value out of range an `InvalidOperationError`, which is a `ValueError`.
+    Size: TypeAlias = Annotated[int, whole(1, INT64[-1])]
+Count: TypeAlias = Annotated[int, whole(1, most=MAX_COUNT)]
+
+A value out of range raises an `InvalidOperationError`, one of a wrong type an `ArgumentTypeError`, which is also a
+`TypeError`. Both name the parameter, what it takes, and the value if it can be no secret.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import ArgumentTypeError, InvalidOperationError
 
 MAX_COUNT: Final = 2**31 - 1
-"""Larger counts of messages are taken as this, the largest that every request can carry."""
+"""The largest count of messages that every request can carry."""
+
+MAX_SECONDS: Final = float(2**31)
+"""The longest wait, 68 years: every clock, timer and request can hold it."""
+
+INT64: Final = range(-(2**63), 2**63)
+
+_SHOWN: Final = (bool, int, float, timedelta, datetime, Enum)
+"""The types of values that an error shows. Others may be secrets, or endless."""
+
+E = TypeVar("E", bound=Enum)
 
 
-def check_encodable(name: str, value: str) -> str:
-    """Return the text if UTF-8 can encode it, so that no encoder or hash fails on it later."""
-    if not value.isascii():
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """A kind of argument.
+
+    Attributes:
+        takes: what is allowed, for errors and the documentation: "an int, at least 1".
+        check: returns the value to use for a parameter's name and value, or raises.
+        types: a value of exactly one of these types needs no check if the condition is true for it.
+        condition: a Python expression about `{}`, the value; empty = none.
+    """
+
+    takes: str
+    check: Callable[[str, Any], Any]
+    types: tuple[type[Any], ...] = ()
+    condition: str = ""
+
+
+def shown(value: object) -> str:
+    """Return the type of a value, with the value itself if it is short and can be no secret."""
+    kind = type(value).__name__
+    if value is None:
+        return "None"
+    if isinstance(value, int) and int(value) not in INT64:  # Python does not write thousands of digits
+        return f"{kind}, a number of {int(value).bit_length()} bits"
+    if isinstance(value, Enum):
+        return f"{kind}.{value.name}"
+    return f"{kind} {value!r:.40}" if isinstance(value, _SHOWN) else kind
+
+
+def wrong_type(name: str, value: object, takes: str, remedy: str = "") -> ArgumentTypeError:
+    """Return the error for a value of a wrong type."""
+    return ArgumentTypeError(f"{name} must be {takes}, not {shown(value)}{remedy}")
+
+
+def out_of_range(name: str, value: object, takes: str) -> InvalidOperationError:
+    """Return the error for a value that is not allowed."""
+    return InvalidOperationError(f"{name} must be {takes}, not {shown(value)}")
+
+
+# -- numbers -------------------------------------------------------------------------------------------------------
+
+
+def whole(least: int, most: int, *, is_capped: bool = False) -> Kind:
+    """Return the kind of whole numbers in a range.
+
+    Args:
+        is_capped: whether larger numbers are taken as the largest one.
+    """
+    takes = f"an int from {least:,}" + ("" if is_capped or most == INT64[-1] else f" to {most:,}")
+
+    def check(name: str, value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise wrong_type(name, value, takes)
+        number = int(value)
+        if number < least or (number > most and not is_capped):
+            raise out_of_range(name, value, takes)
+        return min(number, most)
+
+    return Kind(takes, check, (int,), f"{least} <= {{}} <= {most}")
+
+
+def number(what: str, *, least: str) -> Kind:
+    """Return the kind of finite numbers, larger ones than `MAX_SECONDS` taken as that.
+
+    Args:
+        what: "a number of seconds".
+        least: "more than 0" or "0 or more".
+    """
+    takes, may_be_0 = f"{what}, {least} and finite", least != "more than 0"
+
+    def check(name: str, value: Any) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise wrong_type(name, value, takes)
+        if not (0 <= value < math.inf) or (value == 0 and not may_be_0):  # false for NaN
+            raise out_of_range(name, value, takes)
+        return float(min(value, MAX_SECONDS))
+
+    return Kind(takes, check, (float, int), f"0 {'<=' if may_be_0 else '<'} {{}} <= {MAX_SECONDS}")
+
+
+def duration(least: timedelta, most: timedelta) -> Kind:
+    """Return the kind of durations in a range."""
+    takes = f"a timedelta from {least} to {most}"
+
+    def check(name: str, value: Any) -> timedelta:
+        if not isinstance(value, timedelta):
+            remedy = f": give timedelta(seconds={value})" if type(value) in (int, float) else ""
+            raise wrong_type(name, value, takes, remedy)
+        if not least <= value <= most:
+            raise out_of_range(name, value, takes)
+        return value
+
+    return Kind(takes, check)
+
+
+Seconds: TypeAlias = Annotated[float, number("a number of seconds", least="more than 0")]
+Pause: TypeAlias = Annotated[float, number("a number of seconds", least="0 or more")]
+Rate: TypeAlias = Annotated[float, number("a number", least="more than 0")]
+Size: TypeAlias = Annotated[int, whole(1, INT64[-1])]
+Count: TypeAlias = Annotated[int, whole(1, MAX_COUNT, is_capped=True)]
+
+
+# -- texts ---------------------------------------------------------------------------------------------------------
+
+
+def encodable(name: str, value: str) -> str:
+    """Return the text, of exactly the type `str`, if UTF-8 can encode it; no encoder or hash fails on it later."""
+    text = value if type(value) is str else str.__str__(value)
+    if not text.isascii():
         try:
-            value.encode()
+            text.encode()
         except UnicodeEncodeError:  # not chained: its text shows the value
             raise InvalidOperationError(
                 f"{name} contains a lone surrogate, which UTF-8 cannot encode: decode the text correctly"
             ) from None
+    return text
+
+
+def _check_text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise wrong_type(name, value, _TEXT.takes)
+    return encodable(name, value)
+
+
+_TEXT: Final = Kind("a str", _check_text, (str,), "{}.isascii()")
+
+
+def _check_reason(name: str, value: Any) -> str | None:
+    if isinstance(value, BaseException):
+        value = str(value) or type(value).__name__
+    if not isinstance(value, str):
+        raise wrong_type(name, value, _REASON.takes, ": give str(value)")
+    return encodable(name, value) or None
+
+
+_REASON: Final = Kind("a str or an exception", _check_reason)
+
+Reason: TypeAlias = Annotated[str | BaseException, _REASON]
+"""A reason or description of a dead letter. Of an exception its text is taken; an empty one is None."""
+
+
+def choice_of(kind: type[E]) -> Kind:
+    """Return the kind of the members of an enumeration of texts, which may also be given by their values."""
+    takes = f"{kind.__name__} or {', '.join(repr(each.value) for each in kind)}"
+
+    def check(name: str, value: Any) -> E:
+        if not isinstance(value, str):
+            raise wrong_type(name, value, takes)
+        try:
+            return kind(str.__str__(value))
+        except ValueError:
+            raise InvalidOperationError(f"{name} must be {takes}, not {str.__str__(value)!r:.40}") from None
+
+    return Kind(takes, check, (kind,))
+
+
+# -- sequence numbers, states, times ---------------------------------------------------------------------------------
+
+
+def _check_sequence_numbers(name: str, value: Any) -> list[int]:
+    takes = _SEQUENCE_NUMBERS.takes
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value,)
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise wrong_type(name, value, takes)
+    numbers = []
+    for number in value:
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise wrong_type(f"each of {name}", number, "an int")
+        if int(number) not in INT64:
+            raise out_of_range(f"each of {name}", number, "a number of 64 bits")
+        numbers.append(int(number))
+    return numbers
+
+
+_SEQUENCE_NUMBERS: Final = Kind("an int, or an iterable of them", _check_sequence_numbers)
+
+SequenceNumbers: TypeAlias = Annotated[int | Sequence[int], _SEQUENCE_NUMBERS]
+SequenceNumber: TypeAlias = Annotated[int, whole(0, INT64[-1])]
+
+
+def _check_state(name: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        return encodable(name, value).encode()
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise wrong_type(name, value, _STATE.takes)
+    return bytes(value)
+
+
+_STATE: Final = Kind("a str, bytes or bytearray", _check_state, (bytes,))
+
+State: TypeAlias = Annotated[str | bytes | bytearray, _STATE]
+
+
+def utc(name: str, value: Any) -> datetime:
+    """Return a time in UTC; a naive one is UTC."""
+    if not isinstance(value, datetime):
+        raise wrong_type(name, value, _UTC.takes)
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidOperationError(f"{name} is {value}: UTC has no such time, choose another one") from None
+
+
+_UTC: Final = Kind("a datetime, a naive one in UTC", utc)
+
+Utc: TypeAlias = Annotated[datetime, _UTC]
+
+
+def instance_of(kind: type[Any]) -> Kind:
+    """Return the kind of instances of a class: for int numbers of 64 bits, for str texts that UTF-8 can encode."""
+    if kind in _OF_CLASS:
+        return _OF_CLASS[kind]
+    takes = f"{'an' if kind.__name__[0].lower() in 'aeiou' else 'a'} {kind.__name__}"
+
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise wrong_type(name, value, takes)
+        return value
+
+    return Kind(takes, check, (kind,))
+
+
+def _check_number(name: str, value: Any) -> int | float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise wrong_type(name, value, "a number")
     return value
 
 
-def check_reason(name: str, value: Any) -> str | None:
-    """Return a reason or description as text; None for an empty one. An exception is taken as its text."""
-    if isinstance(value, BaseException):
-        value = str(value) or type(value).__name__
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, an exception or None, not {type(value).__name__}: give str(value)")
-    return check_encodable(name, str.__str__(value)) or None
+_OF_CLASS: Final = {
+    int: whole(INT64[0], INT64[-1]),
+    float: Kind("a number", _check_number, (float, int)),
+    str: _TEXT,
+}
 
 
-def check_count(name: str, value: Any) -> int:
-    """Return a number of messages, at least 1 and at most `MAX_COUNT`."""
-    if type(value) is not int and (not isinstance(value, int) or isinstance(value, bool)):
-        raise TypeError(f"{name} must be an int, not {type(value).__name__} {value!r:.50}")
-    if value < 1:
-        raise InvalidOperationError(f"{name} is {value}: it must be at least 1")
-    return min(int(value), MAX_COUNT)
+def one_of(classes: Sequence[type[Any]]) -> Kind:
+    """Return the kind of instances of any of some classes."""
+    kinds = {each: instance_of(each) for each in classes}
+    takes = " or ".join(each.takes for each in kinds.values())
+
+    def check(name: str, value: Any) -> Any:
+        for each, kind in kinds.items():
+            if isinstance(value, each) and not (each is int and isinstance(value, bool)):
+                return kind.check(name, value)
+        raise wrong_type(name, value, takes)
+
+    return Kind(takes, check, tuple(each for each, kind in kinds.items() if not kind.condition))
 
 
-def check_session(name: str, value: Any, next_available: Enum) -> Any:
-    """Return a session id, None, or the member that means the next available session, also that of azure-servicebus."""
-    if value is None or value is next_available:
+def word_of(words: Sequence[Any]) -> Kind:
+    """Return the kind of some constants."""
+    takes = " or ".join(map(repr, words))
+
+    def check(name: str, value: Any) -> Any:
+        if type(value) not in map(type, words):
+            raise wrong_type(name, value, takes)
+        if value not in words:
+            raise out_of_range(name, value, takes)
         return value
-    if isinstance(value, Enum) and str(value) == str(next_available):
-        return next_available
-    if not isinstance(value, str):
-        raise TypeError(
-            f"{name} must be a str, NEXT_AVAILABLE_SESSION or None, not {type(value).__name__}: give str(value)"
-        )
-    return check_encodable(name, str.__str__(value))
+
+    return Kind(takes, check)

@@ -7,6 +7,8 @@ from uuid import uuid4
 
 from sbclient.amqp import EncodedMessage
 from sbclient.amqp.batch import size_in_batch
+from sbclient.arguments.checked import checked
+from sbclient.arguments.kinds import Size
 from sbclient.client.encoding import Message, NewId, encoded_message
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
@@ -15,6 +17,7 @@ PREMIUM_BATCH_BYTES: Final = 2**20
 """The largest batch of the Premium tier. Source: Service Bus quotas."""
 
 
+@checked
 class ServiceBusMessageBatch:
     """Messages that are sent together. `create_message_batch` of a sender knows the limits and creates most batches.
 
@@ -25,7 +28,7 @@ class ServiceBusMessageBatch:
     """
 
     def __init__(
-        self, max_size_in_bytes: int | None = None, *, growth_bytes: int = 0, new_id: NewId | None = None
+        self, max_size_in_bytes: Size | None = None, *, growth_bytes: int = 0, new_id: NewId | None = None
     ) -> None:
         self._new_id = new_id or (lambda: str(uuid4()))
         self._max_size_in_bytes = max_size_in_bytes or PREMIUM_BATCH_BYTES

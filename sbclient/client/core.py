@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
@@ -143,16 +143,3 @@ async def each_part(work: Callable[[list[int]], Awaitable[None]], parts: Sequenc
         numbers = ", ".join(str(number) for part, _ in failed for number in part)
         failed[0][1].add_note(f"{len(failed)} of {len(parts)} partitions failed, with the sequence numbers {numbers}")
         raise failed[0][1]
-
-
-def sequence_numbers_of(given: int | Sequence[int]) -> list[int]:
-    """Return one or several sequence numbers as a list.
-
-    Raises:
-        TypeError: an item is not an int.
-    """
-    numbers = [given] if isinstance(given, int) else list(given) if isinstance(given, Iterable) else [given]
-    for number in numbers:
-        if not isinstance(number, int):
-            raise TypeError(f"a sequence number must be an int, not {type(number).__name__} {number!r:.50}")
-    return numbers

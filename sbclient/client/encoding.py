@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sbclient import clock
@@ -53,7 +53,7 @@ def encoded_message(message: Any, new_id: NewId, schedule_time_utc: datetime | N
     """Encode and check a message. A message without an id gets one, which it keeps.
 
     Args:
-        schedule_time_utc: replaces the scheduled enqueue time; naive = UTC.
+        schedule_time_utc: replaces the scheduled enqueue time.
 
     Raises:
         InvalidOperationError: its keys differ, it has the content type of pings, or a value cannot be encoded.
@@ -78,18 +78,12 @@ def encoded_message(message: Any, new_id: NewId, schedule_time_utc: datetime | N
     except EncodeError as error:
         raise InvalidOperationError(f"message {message.message_id!r} cannot be sent: {error}") from error
     if schedule_time_utc is not None:
-        encoded = encoded.rewritten(scheduled_enqueue_time_utc=_utc(schedule_time_utc))
+        encoded = encoded.rewritten(scheduled_enqueue_time_utc=schedule_time_utc)
     if encoded.partition_key is not None:  # a call costs as much as the check
         check_keys(encoded)
     if encoded.content_type is not None:
         check_not_ping(encoded)
     return encoded
-
-
-def _utc(value: datetime) -> datetime:
-    if not isinstance(value, datetime):
-        raise TypeError(f"schedule_time_utc must be a datetime, not {type(value).__name__}")
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def trace_room(batch: EncodedBatch, limits: SenderLimits, growth_bytes: int) -> int:

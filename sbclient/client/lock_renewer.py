@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self, TypeAlias
 
 from sbclient import clock
+from sbclient.arguments.checked import checked
+from sbclient.arguments.kinds import Pause
 from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
@@ -44,6 +46,7 @@ Renewable: TypeAlias = ServiceBusReceivedMessage | LockedSession
 OnFailure: TypeAlias = Callable[[Any, Exception | None], Awaitable[None]]
 
 
+@checked
 class AutoLockRenewer:
     """Renews locks; pass it to a receiver, or register messages and sessions.
 
@@ -55,7 +58,7 @@ class AutoLockRenewer:
 
     def __init__(
         self,
-        max_lock_renewal_duration: float = 300,
+        max_lock_renewal_duration: Pause = 300,
         on_lock_renew_failure: OnFailure | None = None,
         loop: object = None,
     ) -> None:
@@ -77,7 +80,7 @@ class AutoLockRenewer:
         self,
         receiver: LockHolder,
         renewable: Renewable,
-        max_lock_renewal_duration: float | None = None,
+        max_lock_renewal_duration: Pause | None = None,
         on_lock_renew_failure: OnFailure | None = None,
     ) -> None:
         """Renew a lock, whenever half of it has passed, until the message is settled or the duration has passed.

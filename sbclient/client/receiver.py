@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, Self, TypeVar
+from typing import Annotated, Final, Self, TypeAlias, TypeVar, cast
 
 from sbclient import clock
-from sbclient.arguments.kinds import check_count, check_reason, check_session
-from sbclient.client.core import ClientCore, each_part, sequence_numbers_of
+from sbclient.arguments.checked import checked
+from sbclient.arguments.kinds import Count, Reason, Seconds, SequenceNumber, SequenceNumbers, State, whole
+from sbclient.client.core import ClientCore, each_part
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
-from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
+from sbclient.delivery import ReceiveMode, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -22,7 +23,6 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.ping import is_ping
 from sbclient.rules.sequence_number import by_partition
-from sbclient.settings.kinds import POSITIVE_SECONDS
 from sbclient.telemetry import tracing
 from sbclient.telemetry.log import get_logger
 from sbclient.telemetry.operations import Telemetry
@@ -36,10 +36,13 @@ DEFAULT_WAIT_S: Final = 60.0
 """The default wait for a first message (source: azure-servicebus)."""
 
 
+PrefetchCount: TypeAlias = Annotated[int, whole(0, 50_000)]
+
 _COMPLETE: Final = Settlement(SettleMode.COMPLETE)
 _ABANDON: Final = Settlement(SettleMode.ABANDON)
 
 
+@checked
 class ServiceBusSession:
     """The session that a receiver has locked, with its state; available as `receiver.session`."""
 
@@ -60,7 +63,7 @@ class ServiceBusSession:
         """The end of the lock, unless it is renewed."""
         return self._receiver._link.session_locked_until_utc
 
-    async def renew_lock(self, *, timeout: float | None = None) -> datetime:
+    async def renew_lock(self, *, timeout: Seconds | None = None) -> datetime:
         """Renew the lock of the session; return its new end.
 
         Raises:
@@ -68,17 +71,17 @@ class ServiceBusSession:
         """
         return await self._receiver._run(self._receiver._link.renew_session_lock, timeout)
 
-    async def get_state(self, *, timeout: float | None = None) -> bytes | None:
+    async def get_state(self, *, timeout: Seconds | None = None) -> bytes | None:
         """Return the stored state; None if there is none."""
         return await self._receiver._run(self._receiver._link.get_session_state, timeout)
 
-    async def set_state(self, state: str | bytes | bytearray | None, *, timeout: float | None = None) -> None:
+    async def set_state(self, state: State | None, *, timeout: Seconds | None = None) -> None:
         """Store the state; None or an empty one removes it. The state is kept when the session has no more messages.
 
         Raises:
             SessionLockLostError: the lock has expired; with `is_in_doubt` an earlier try may have stored the state.
         """
-        data = state.encode() if isinstance(state, str) else None if state is None else bytes(state)
+        data = cast("bytes | None", state)
         await self._receiver._run(partial(self._receiver._link.set_session_state, data), timeout)
 
 
@@ -105,6 +108,7 @@ async def settle_together(
         message.is_settled = True
 
 
+@checked
 class ServiceBusReceiver:
     """Receives from the primary namespace; created by `get_queue_receiver` and `get_subscription_receiver` of a client.
 
@@ -117,26 +121,16 @@ class ServiceBusReceiver:
         path: str,
         *,
         session: SessionChoice = None,
-        receive_mode: ServiceBusReceiveMode | str = ServiceBusReceiveMode.PEEK_LOCK,
-        max_wait_time: float | None = None,
-        prefetch_count: int = 0,
+        receive_mode: ReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
+        max_wait_time: Seconds | None = None,
+        prefetch_count: PrefetchCount = 0,
         auto_lock_renewer: AutoLockRenewer | None = None,
     ) -> None:
-        if max_wait_time is not None:
-            POSITIVE_SECONDS.check("max_wait_time", max_wait_time)
-        if not isinstance(prefetch_count, int) or not 0 <= prefetch_count <= 50_000:
-            raise InvalidOperationError(f"prefetch_count is {prefetch_count!r}: it must be a number from 0 to 50000")
-        try:
-            self._mode = ServiceBusReceiveMode(receive_mode)
-        except ValueError as error:
-            raise InvalidOperationError(
-                f"receive_mode is {receive_mode!r}: it must be 'peeklock' or 'receiveanddelete'"
-            ) from error
+        self._mode = ServiceBusReceiveMode(receive_mode)
         if auto_lock_renewer is not None and self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             raise InvalidOperationError(
                 "RECEIVE_AND_DELETE has no locks to renew: remove auto_lock_renewer, or use PEEK_LOCK"
             )
-        session = check_session("session_id", session, NEXT_AVAILABLE_SESSION)
         self._core = core
         self._path = path
         self._next_peek = 1
@@ -192,7 +186,7 @@ class ServiceBusReceiver:
         await self._link.close()
 
     async def receive_messages(
-        self, max_message_count: int | None = 1, max_wait_time: float | None = None
+        self, max_message_count: Count | None = 1, max_wait_time: Seconds | None = None
     ) -> list[ServiceBusReceivedMessage]:
         """Wait for a first message; return it with others that are available, or an empty list if none arrives.
 
@@ -205,9 +199,7 @@ class ServiceBusReceiver:
             SessionLockLostError: the lock of the session has expired.
             ServiceBusError: the primary namespace does not deliver messages; receiving is never diverted.
         """
-        count = 1 if max_message_count is None else check_count("max_message_count", max_message_count)
-        if max_wait_time is not None:
-            POSITIVE_SECONDS.check("max_wait_time", max_wait_time)
+        count = 1 if max_message_count is None else max_message_count
         await self._open()
         retry = self._core.retry
         began_at = clock.monotonic()
@@ -255,7 +247,7 @@ class ServiceBusReceiver:
                 )
 
     async def peek_messages(
-        self, max_message_count: int = 1, *, sequence_number: int = 0, timeout: float | None = None
+        self, max_message_count: Count = 1, *, sequence_number: SequenceNumber = 0, timeout: Seconds | None = None
     ) -> list[ServiceBusReceivedMessage]:
         """Return messages without locking them; a call may return fewer although there are more.
 
@@ -263,10 +255,9 @@ class ServiceBusReceiver:
             sequence_number: where to begin; 0 = after the last message that this receiver has peeked. Repeated calls
                 return every message once, on a partitioned entity fragment by fragment, and then an empty list.
         """
-        count = check_count("max_message_count", max_message_count)
         first = sequence_number or self._next_peek
         began_at = clock.monotonic()
-        peek = partial(self._link.peek, max_message_count=count, sequence_number=first)
+        peek = partial(self._link.peek, max_message_count=max_message_count, sequence_number=first)
         messages = await self._run(peek, timeout)
         if messages:
             self._next_peek = messages[-1].sequence_number + 1
@@ -274,7 +265,7 @@ class ServiceBusReceiver:
         return messages
 
     async def receive_deferred_messages(
-        self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
+        self, sequence_numbers: SequenceNumbers, *, timeout: Seconds | None = None
     ) -> list[ServiceBusReceivedMessage]:
         """Receive deferred messages by their sequence numbers, all of them or none; in the order asked for.
 
@@ -285,7 +276,7 @@ class ServiceBusReceiver:
         Raises:
             MessageNotFoundError: a message is not deferred, or another receiver has locked it.
         """
-        numbers = dict.fromkeys(sequence_numbers_of(sequence_numbers))
+        numbers = dict.fromkeys(cast("list[int]", sequence_numbers))
         if not numbers:
             return []
         began_at = clock.monotonic()
@@ -344,8 +335,8 @@ class ServiceBusReceiver:
     async def dead_letter_message(
         self,
         message: ServiceBusReceivedMessage,
-        reason: str | BaseException | None = None,
-        error_description: str | BaseException | None = None,
+        reason: Reason | None = None,
+        error_description: Reason | None = None,
         *,
         transaction: Transaction | None = None,
     ) -> None:
@@ -354,14 +345,12 @@ class ServiceBusReceiver:
         Args:
             reason, error_description: a text, or an exception, whose text is taken; an empty one is None.
         """
-        settlement = Settlement(
-            SettleMode.DEAD_LETTER,
-            check_reason("reason", reason),
-            check_reason("error_description", error_description),
-        )
-        await self._settle(message, settlement, transaction)
+        texts = cast("tuple[str | None, str | None]", (reason, error_description))
+        await self._settle(message, Settlement(SettleMode.DEAD_LETTER, *texts), transaction)
 
-    async def renew_message_lock(self, message: ServiceBusReceivedMessage, *, timeout: float | None = None) -> datetime:
+    async def renew_message_lock(
+        self, message: ServiceBusReceivedMessage, *, timeout: Seconds | None = None
+    ) -> datetime:
         """Renew the lock of the message; return its new end, also stored as `locked_until_utc` of the message.
 
         Raises:
@@ -415,25 +404,17 @@ class ServiceBusReceiver:
 
     def _check_settleable(self, message: ServiceBusReceivedMessage, mode: SettleMode | None = None) -> None:
         """Check that a message can be settled, or that its lock can be renewed if `mode` is None."""
-        if (
-            self._mode is ServiceBusReceiveMode.PEEK_LOCK
-            and isinstance(message, ServiceBusReceivedMessage)
-            and not message.is_settled
-        ):
+        if self._mode is ServiceBusReceiveMode.PEEK_LOCK and not message.is_settled:
             return
         operation = "renew_message_lock" if mode is None else f"{mode}_message"
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             raise InvalidOperationError(
                 f"{operation} is not possible: the receiver of {self._path!r} has no locks; use PEEK_LOCK"
             )
-        if not isinstance(message, ServiceBusReceivedMessage):
-            raise TypeError(f"{operation} requires a received message, not a {type(message).__name__}")
         raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is already settled")
 
     async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
         """Call an operation of the link, and retry it until the timeout."""
-        if timeout is not None:
-            POSITIVE_SECONDS.check("timeout", timeout)
         await self._open()
         deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
         answer = await self._core.retry.run(operation, deadline=deadline)

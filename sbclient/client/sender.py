@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar, Union, cast
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
+from sbclient.arguments.checked import checked
+from sbclient.arguments.kinds import Seconds, SequenceNumbers, Size, Utc
 from sbclient.client.batch import ServiceBusMessageBatch
-from sbclient.client.core import ClientCore, each_part, sequence_numbers_of
+from sbclient.client.core import ClientCore, each_part
 from sbclient.client.encoding import Message, encoded_message, encoded_messages, is_message
 from sbclient.client.outbox import Outbox
 from sbclient.client.route import DirectRoute, PairedRoute, not_sent
@@ -23,16 +24,16 @@ from sbclient.errors import (
     TransactionNotSupportedError,
 )
 from sbclient.rules.sequence_number import by_partition
-from sbclient.settings.kinds import POSITIVE_SECONDS
 from sbclient.telemetry.operations import BACKLOG, PRIMARY, Telemetry
 from sbclient.telemetry.tracing import TRACE_BYTES, is_on
 
 T = TypeVar("T")
 
-Sendable: TypeAlias = "Message | ServiceBusMessageBatch | Iterable[Message]"
+Sendable: TypeAlias = Union["Message", ServiceBusMessageBatch, Iterable["Message"]]
 """A message, a batch, or an iterable of messages."""
 
 
+@checked
 class ServiceBusSender:
     """Sends to a queue or topic; any number of callers may use it at once.
 
@@ -76,7 +77,7 @@ class ServiceBusSender:
         await self._route.close()
 
     async def send_messages(
-        self, message: Sendable, *, timeout: float | None = None, transaction: Transaction | None = None
+        self, message: Sendable, *, timeout: Seconds | None = None, transaction: Transaction | None = None
     ) -> None:
         """Send a message, a list of messages, or a batch; a list and a batch are accepted completely or not at all.
 
@@ -97,7 +98,6 @@ class ServiceBusSender:
                 error with `is_in_doubt` set. Send the same message objects again; they keep their ids.
             ServiceBusError: any other answer of the service.
         """
-        deadline = await self._begin(timeout, transaction)
         is_single = is_message(message)
         if is_single:
             messages = [encoded_message(message, self._core.new_id)]
@@ -105,6 +105,7 @@ class ServiceBusSender:
             messages = message.encoded()
         else:
             messages = encoded_messages(message, self._core.new_id)
+        deadline = await self._begin(timeout)
         if not messages:
             return
         if len(messages) > 1:
@@ -116,7 +117,7 @@ class ServiceBusSender:
         await self._telemetry.sending("send", messages, send)
 
     async def send_encoded(
-        self, batch: EncodedBatch, *, sessions: Collection[str] = (), timeout: float | None = None
+        self, batch: EncodedBatch, *, sessions: Collection[str] = (), timeout: Seconds | None = None
     ) -> None:
         """Send messages that are encoded already, as one transfer. For programs that encode whole columns.
 
@@ -148,9 +149,9 @@ class ServiceBusSender:
     async def schedule_messages(
         self,
         messages: Sendable,
-        schedule_time_utc: datetime,
+        schedule_time_utc: Utc,
         *,
-        timeout: float | None = None,
+        timeout: Seconds | None = None,
         transaction: Transaction | None = None,
     ) -> list[int]:
         """Send messages that become visible at a given time; return their sequence numbers, in order.
@@ -165,9 +166,9 @@ class ServiceBusSender:
                 `scheduled_enqueue_time_utc` set is diverted as usual.
             ServiceBusError: as `send_messages`.
         """
-        deadline = await self._begin(timeout, transaction)
         given = messages.messages if isinstance(messages, ServiceBusMessageBatch) else messages
         encoded = encoded_messages(given, self._core.new_id, schedule_time_utc)
+        deadline = await self._begin(timeout)
         if not encoded:
             return []
         if transaction is not None:
@@ -178,7 +179,7 @@ class ServiceBusSender:
         return numbers
 
     async def cancel_scheduled_messages(
-        self, sequence_numbers: int | Sequence[int], *, timeout: float | None = None
+        self, sequence_numbers: SequenceNumbers, *, timeout: Seconds | None = None
     ) -> None:
         """Remove messages that are still scheduled, of each partition all of them or none.
 
@@ -192,13 +193,13 @@ class ServiceBusSender:
             ServiceBusError: any other answer of the service.
         """
         deadline = await self._begin(timeout)
-        numbers = sequence_numbers_of(sequence_numbers)
+        numbers = cast("list[int]", sequence_numbers)
         if numbers:
             self._route.check_schedulable()
             cancel = partial(self._core.retry.run, self._link.cancel_scheduled, deadline=deadline)
             await each_part(cancel, by_partition(numbers))
 
-    async def create_message_batch(self, max_size_in_bytes: int | None = None) -> ServiceBusMessageBatch:
+    async def create_message_batch(self, max_size_in_bytes: Size | None = None) -> ServiceBusMessageBatch:
         """Create an empty batch, as large as the entity and, with pairing, the backlog accept.
 
         With pairing an outage does not prevent it: the batch is then as large as the backlog accepts.
@@ -211,8 +212,6 @@ class ServiceBusSender:
             ServiceBusError: the primary rejects the sender's link; with pairing, for another reason than an outage.
         """
         deadline = await self._begin()
-        if max_size_in_bytes is not None and max_size_in_bytes < 1:
-            raise InvalidOperationError(f"max_size_in_bytes is {max_size_in_bytes}: it must be at least 1")
         largest = (await self._route.limits(deadline)).max_batch_size_bytes
         if max_size_in_bytes is not None and max_size_in_bytes > largest:
             raise InvalidOperationError(
@@ -221,14 +220,8 @@ class ServiceBusSender:
         growth_bytes = self._route.reserved_bytes + (TRACE_BYTES if is_on() else 0)
         return ServiceBusMessageBatch(max_size_in_bytes or largest, growth_bytes=growth_bytes, new_id=self._core.new_id)
 
-    async def _begin(self, timeout: float | None = None, transaction: Transaction | None = None) -> float:
+    async def _begin(self, timeout: float | None = None) -> float:
         """Open the client if it is not open; return the deadline of the operation in monotonic seconds."""
-        if timeout is not None:
-            POSITIVE_SECONDS.check("timeout", timeout)
-        if transaction is not None and not isinstance(transaction, Transaction):
-            raise InvalidOperationError(
-                f"transaction is a {type(transaction).__name__}: give one of client.transaction(), or None"
-            )
         deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
         if not self._core.is_open:
             timeout_s = deadline - clock.monotonic()

@@ -11,12 +11,13 @@ from types import TracebackType
 from typing import Self
 
 from sbclient import clock
+from sbclient.arguments.checked import checked
+from sbclient.arguments.kinds import Seconds
 from sbclient.client.core import ClientCore
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
-from sbclient.settings.kinds import POSITIVE_SECONDS
 from sbclient.transport.base import TransactionLink, Transport
 
 
@@ -29,6 +30,7 @@ class TransactionState(Enum):
     ROLLED_BACK = "rolled back"
 
 
+@checked
 class Transaction:
     """A transaction, created by `client.transaction()`.
 
@@ -124,7 +126,7 @@ class Transaction:
         """Record a message settled in this transaction: a rollback undoes its settlement."""
         self._settled.append(message)
 
-    async def commit(self, *, timeout: float | None = None) -> None:
+    async def commit(self, *, timeout: Seconds | None = None) -> None:
         """Apply all sends and settlements.
 
         Raises:
@@ -140,7 +142,7 @@ class Transaction:
             raise
         self.state = TransactionState.COMMITTED
 
-    async def rollback(self, *, timeout: float | None = None) -> None:
+    async def rollback(self, *, timeout: Seconds | None = None) -> None:
         """Undo all sends and settlements; settled messages are locked again."""
         timeout_s = self._timeout_s(timeout)
         link = await self.link()
@@ -153,6 +155,4 @@ class Transaction:
             message.is_settled = False
 
     def _timeout_s(self, timeout: float | None) -> float:
-        if timeout is not None:
-            POSITIVE_SECONDS.check("timeout", timeout)
         return self._core.retry.options.timeout if timeout is None else timeout

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from sbclient import clock
+from sbclient.arguments.checked import checked
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.pairing.status import PairedEntityStatus, PairEvent, PairStatus
 from sbclient.rules.entity_path import check_entity_path
 
 
+@checked
 class Pair:
     """The pair of namespaces of a client; available as `client.pair`.
 

@@ -429,12 +429,12 @@ async def test_a_namespace_that_refuses_everything_faults_no_client(
 @pytest.mark.parametrize(
     ("mistake", "advice"),
     [
-        ({"secondary": "memory://s", "options": {"failover_interval": 5}}, "give PairedNamespaceOptions"),
-        ({"secondary": 5}, "give a connection string"),
-        ({"secondary": ("contoso",)}, "give a connection string"),
-        ({"retry_total": "3"}, "whole number"),
-        ({"retry_total": 1.5}, "whole number"),
-        ({"retry_backoff_max": "3"}, "number of seconds"),
+        ({"secondary": "memory://s", "options": {"failover_interval": 5}}, "a PairedNamespaceOptions"),
+        ({"secondary": 5}, "ServiceBusClient"),
+        ({"secondary": ("contoso",)}, "ServiceBusClient"),
+        ({"retry_total": "3"}, "an int"),
+        ({"retry_total": 1.5}, "an int"),
+        ({"retry_backoff_max": "3"}, "a number"),
         ({"timeout": timedelta(seconds=3)}, "number of seconds"),
         ({"retry_totl": 3}, "did you mean 'retry_total'?"),
         ({"loging_enable": True}, "not an option"),
@@ -453,7 +453,7 @@ async def test_a_mistake_in_an_argument_is_no_outage(client: ServiceBusClient) -
     any_client: Any = client
     with pytest.raises(InvalidOperationError, match="number of seconds"):
         any_client.get_queue_receiver(QUEUE, max_wait_time=timedelta(seconds=1))
-    with pytest.raises(InvalidOperationError, match="0 to 50000"):
+    with pytest.raises(InvalidOperationError, match="0 to 50,000"):
         any_client.get_queue_receiver(QUEUE, prefetch_count="5")
     sender, receiver = any_client.get_queue_sender(QUEUE), any_client.get_queue_receiver(QUEUE)
     mistakes: list[Callable[[], Any]] = [
@@ -470,7 +470,7 @@ async def test_a_mistake_in_an_argument_is_no_outage(client: ServiceBusClient) -
         with pytest.raises((InvalidOperationError, TypeError)) as caught:
             await mistake()
         assert not getattr(caught.value, "is_outage", False)
-    assert "get_queue" in str(await _error(any_client.administration.update_queue("q")))
+    assert "a QueueProperties" in str(await _error(any_client.administration.update_queue("q")))
 
 
 async def test_rights_may_be_given_by_name(client: ServiceBusClient) -> None:
