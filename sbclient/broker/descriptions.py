@@ -57,13 +57,14 @@ class SettingError(InvalidOperationError):
 
     Attributes:
         words: of the service.
+        reason: of the broker.
         parameter: the element that the service names; empty = none.
         value: of that element, as the service writes it.
     """
 
     def __init__(self, words: str, reason: str, parameter: str = "", value: str = "") -> None:
         super().__init__(f"SubCode=40000. {words} {reason}")
-        self.words, self.parameter, self.value = words, parameter, value
+        self.words, self.reason, self.parameter, self.value = words, reason, parameter, value
 
 
 def _refuse(text: str) -> InvalidOperationError:

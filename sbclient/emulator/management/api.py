@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from sbclient import clock
+from sbclient.broker.descriptions import SettingError
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation, busy
@@ -130,6 +131,8 @@ class ManagementApi:
                 answer = Response(200, public_list(self._now()), FEED_TYPE)
             else:
                 answer = refusal_of(error, self._now(), asked)
+            if isinstance(error, SettingError):
+                self._context.publish("entity.refused", path="/".join(request.segments), reason=error.reason)
             if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
                 headers = {}  # a client without the right learns nothing of the entity
         if self._context.wire_faults.drops_acknowledgement("/".join(request.segments), clock.now()):

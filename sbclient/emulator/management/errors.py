@@ -6,7 +6,8 @@ Laws (source: recorded answers of the service):
    errors name the address of the request. The topic itself answers about its subscriptions and rules.
 2. Only errors of PUT requests for queues and topics have a sub-code, of which programs read the reason. Errors that the
    service has no recorded answer for keep theirs.
-3. An error has the words of the service where they are known; its own reason is in the log.
+3. An error has the words of the service where they are known. Its own reason is in the header `X-Sbclient-Reason` and
+   in the log, but for a client without a valid token only in the log.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sbclient.emulator.management.atom import ERROR_TYPE, error_document
 from sbclient.emulator.management.paths import BoundsError, MethodError, RightError, Target, VerbError
 from sbclient.emulator.net.http_messages import Request, Response
 from sbclient.entities import EntityKind
+from sbclient.formats import refusal_reason
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -93,15 +95,21 @@ def refusal_of(error: errors.ServiceBusError, at: datetime, asked: Asked) -> Res
     wording, tracker = _worded(error, own, asked)
     if match is not None:
         sub_code = int(match[1])
+    headers = {"WWW-Authenticate": "SharedAccessSignature"} if status == 401 else {}
     if wording != own:
-        log.info("emulator.management_refused", "{address}: {reason}", address=asked.address, reason=own)
+        reason = f"{error.reason}." if isinstance(error, SettingError) else own
+        if isinstance(error, SettingError):
+            log.warning("emulator.description_refused", "{address}: {reason}", address=asked.address, reason=reason)
+        else:
+            log.info("emulator.management_refused", "{address}: {reason}", address=asked.address, reason=reason)
+        if status != 401:
+            headers[refusal_reason.HEADER] = refusal_reason.write_reason(reason)
     is_about_destination = (status, sub_code) == (400, 40400)
     if status in _WITHOUT_SUB_CODE and (asked.is_below_topic or asked.request.method == "DELETE"):
         sub_code = sub_code if is_about_destination else None
     if wording == _INVALID_SIGNATURE:
         sub_code = None
     detail = wording if sub_code is None else f"SubCode={sub_code}. {wording}"
-    headers = {"WWW-Authenticate": "SharedAccessSignature"} if status == 401 else {}
     body = error_document(status, detail, token_hex(16), tracker, at)
     return Response(status, body, ERROR_TYPE, headers, reason=error.words if isinstance(error, RightError) else "")
 

@@ -20,6 +20,7 @@ from html import unescape
 from typing import Any, Final, NamedTuple
 
 from sbclient import errors
+from sbclient.formats import refusal_reason
 from sbclient.rules.conditions import BY_CONDITION, BY_STATUS, plain_text
 
 _BROKEN: Final = (
@@ -192,7 +193,14 @@ def _text_of(error: BaseException) -> str:
     if str(text).startswith(_NO_REASON):
         text = _detail(error) or _answered(_status_of(error))
     line = " ".join(str(text).split()) or type(error).__name__
-    return plain_text(_DECORATION.sub("", _BYTES.sub(r"\2", line)))
+    return plain_text(_DECORATION.sub("", _BYTES.sub(r"\2", line))) + _emulator_reason(error)
+
+
+def _emulator_reason(error: BaseException) -> str:
+    """Return the reason that an emulator states beside the words of the service, as a sentence; empty = none."""
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    stated = headers.get(refusal_reason.HEADER)
+    return f" The emulator's reason: {plain_text(refusal_reason.read_reason(stated))}" if stated else ""
 
 
 def _answered(status: int | None) -> str:

@@ -8,6 +8,8 @@ from random import Random
 from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sbclient import clock
 from sbclient.amqp import DateTimeOffset, TimeSpan, encode_message
@@ -22,6 +24,7 @@ from sbclient.emulator.management.xml import Element, read_xml
 from sbclient.emulator.net.http_messages import NoResponse, Response
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule, SqlRuleFilter
+from sbclient.formats.refusal_reason import read_reason, write_reason
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import put
@@ -758,3 +761,64 @@ async def test_elements_out_of_order_are_reported(
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "Service Bus would not apply ForwardTo, UserMetadata of queue q: these elements follow later ones of the schema"
     ]
+
+
+def _large(kind: str) -> str:
+    return described(kind, MaxMessageSizeInKilobytes="2048")
+
+
+HIDDEN: dict[str, tuple[str, str, str, str]] = {
+    "large messages": ("PUT", "/big?api-version=2021-05", _large("Queue"), "std-2021 has"),
+    "large messages of a topic": ("PUT", "/big?api-version=2021-05", _large("Topic"), "std-2021 has"),
+    "forwarded sessions": (
+        "PUT",
+        "/q2?api-version=2021-05",
+        described("Queue", RequiresSession="true", ForwardTo="orders"),
+        "requires sessions, which are not forwarded",
+    ),
+    "a range": ("PUT", "/q2", described("Queue", LockDuration="PT6M"), "lock_duration of q2"),
+    "a value that cannot change": ("PUT", "/orders", described("Queue", RequiresSession="true"), "delete and recreate"),
+    "a queue that exists": ("PUT", "/orders", QUEUE, "choose another name"),
+    "a subscription that exists": ("PUT", "/news/subscriptions/eu", SUBSCRIPTION, "choose another name"),
+    "a missing queue": ("DELETE", "/missing", "", "missing"),
+    "a missing subscription": ("GET", "/news/subscriptions/us", "", "us"),
+    "a verb": ("GET", "/orders/$DeadLetterQueue", "", "is a sub-queue"),
+}
+"""Requests that are refused in words of the service, which do not say the reason of the broker."""
+
+
+@pytest.mark.parametrize("case", HIDDEN)
+async def test_reason_behind_the_words_of_the_service_is_in_a_header(
+    api: ManagementApi, context: NamespaceContext, caplog: pytest.LogCaptureFixture, case: str
+) -> None:
+    caplog.set_level("INFO", "sbclient.emulator.management.errors")
+    method, target, body, reason = HIDDEN[case]
+    await made(api, ("/orders", QUEUE), ("/news", TOPIC), ("/news/subscriptions/eu", SUBSCRIPTION))
+    watcher = context.events.subscribe()
+    options = {"if_match": "*"} if case == "a value that cannot change" else {}
+    answer = await api.answer(request(method, target, body, **options))
+    stated = read_reason(answer.headers["X-Sbclient-Reason"])
+    assert reason in stated
+    assert stated.rstrip(".") not in answer.body.decode()
+    assert any(stated in record.getMessage() for record in caplog.records)
+    is_shown = [event["reason"] for event in watcher.take_all() if event["event"] == "entity.refused"]
+    is_setting = "exists" not in case and "missing" not in case and case != "a verb"
+    assert is_shown == ([stated.rstrip(".")] if is_setting else [])
+    assert [record.levelname for record in caplog.records if stated in record.getMessage()] == (
+        ["WARNING"] if is_setting else ["INFO"]
+    )
+
+
+async def test_client_without_a_token_learns_no_reason(api: ManagementApi) -> None:
+    await made(api, ("/orders", QUEUE))
+    for authorization in ("", "SharedAccessSignature sr=x&sig=y&se=1&skn=z", token(key="wrong")):
+        answer = await api.answer(request("GET", "/orders", authorization=authorization))
+        assert answer.status == 401
+        assert "X-Sbclient-Reason" not in answer.headers
+
+
+@given(st.text(max_size=3_000))
+def test_reason_travels_in_a_header(reason: str) -> None:
+    value = write_reason(reason)
+    assert all(" " <= character <= "~" for character in value)
+    assert read_reason(value) == " ".join(reason[:2_000].encode(errors="replace").decode().split())

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from azure.core.pipeline.transport import AioHttpTransport
 
+from sbclient import ServiceBusClient, ServiceBusError
 from sbclient.administration import AccessRights, AuthorizationRule, ServiceBusAdministrationClient
 from sbclient.emulator import Emulator
 from sbclient.formats.description_tables import KINDS, TABLES
@@ -146,3 +147,22 @@ asyncio.run(main())
 
 def test_rules_are_right_where_every_xml_element_is_true(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", RULES, str(tmp_path)], check=True)
+
+
+@pytest.mark.parametrize("transport", ["amqp", "sdk"])
+async def test_error_has_the_reason_of_the_emulator_beside_the_words_of_the_service(
+    emulator: Emulator, transport: str
+) -> None:
+    trust: dict[str, Any] = {"connection_verify": str(emulator.certificate_path)}
+    async with ServiceBusClient.from_connection_string(
+        emulator.connection_string, transport=transport, **trust
+    ) as client:
+        administration = client.administration
+        await administration.create_queue("orders")
+        for refused in (
+            administration.create_queue("big", max_message_size_in_kilobytes=2048),
+            administration.create_queue("grouped", requires_session=True, forward_to="orders"),
+            administration.create_topic("orders"),
+        ):
+            with pytest.raises(ServiceBusError, match=r"The emulator's reason: .*(2048|not forwarded|choose another)"):
+                await refused

@@ -10,6 +10,7 @@ const WORDS = {
   "entity.updated": "changed",
   "entity.deleted": "deleted",
   "entity.elements_ignored": "has elements out of order, which Service Bus does not apply",
+  "entity.refused": "cannot be created or changed like this",
   "fault.thrown": "fault injected",
   "fault.healed": "fault healed",
   "fault.all_healed": "all faults healed",
@@ -25,6 +26,7 @@ const WORDS = {
 };
 const KINDS = {
   "entity.elements_ignored": "warn",
+  "entity.refused": "warn",
   "fault.thrown": "bad",
   "failover.suspected": "warn",
   "failover.engaged": "bad",
@@ -98,6 +100,7 @@ function line(event) {
 function factsOf(event) {
   const parts = [];
   if (event.rule) parts.push(`rule ${event.rule}`);
+  if (event.reason) parts.push(event.reason);
   if (event.elements) parts.push(event.elements.join(", "));
   if (event.kind && event.event === "fault.thrown") parts.push(event.kind.replaceAll("_", " "));
   if (event.fragments) parts.push(`fragment ${event.fragments.join(", ")}`);
