@@ -343,6 +343,147 @@ def element_name(attribute: str) -> str:
     return attribute.title().replace("_", "")
 
 
+class InConfig(StrEnum):
+    """Whether Config.json has a setting, and who added it to that file."""
+
+    MICROSOFT = "yes"
+    OURS = "added"
+    NO = ""
+
+
+class EntitySetting(NamedTuple):
+    """What is true of a setting for all kinds of entities that have it.
+
+    Attributes:
+        about: a sentence, with the unit.
+        default: of the service; None = none, or it depends on the tier or on other settings.
+        least, most: the range of a duration.
+        in_config: whether Config.json has it.
+        config_default: its default there; None = that of the service.
+        is_fixed: whether it cannot be changed after the creation.
+        is_path: whether it is the path of another entity.
+        is_answer: whether only the service states it.
+        is_in_basic: whether the Basic tier has it.
+    """
+
+    about: str
+    default: Any = None
+    least: timedelta | None = None
+    most: timedelta = UNLIMITED
+    in_config: InConfig = InConfig.NO
+    config_default: Any = None
+    is_fixed: bool = False
+    is_path: bool = False
+    is_answer: bool = False
+    is_in_basic: bool = True
+
+
+SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
+    {
+        "authorization_rules": EntitySetting("Keys with rights on this entity alone.", in_config=InConfig.OURS),
+        "auto_delete_on_idle": EntitySetting(
+            "The entity is deleted when nothing has used it for this time.",
+            UNLIMITED,
+            timedelta(minutes=5),
+            in_config=InConfig.OURS,
+        ),
+        "availability_status": EntitySetting("Whether all fragments can be reached.", is_answer=True),
+        "dead_lettering_on_filter_evaluation_exceptions": EntitySetting(
+            "Whether a message is dead-lettered if a filter of the subscription fails on it.", True
+        ),
+        "dead_lettering_on_message_expiration": EntitySetting(
+            "Whether expired messages are dead-lettered instead of dropped.", False, in_config=InConfig.MICROSOFT
+        ),
+        "default_message_time_to_live": EntitySetting(
+            "The time to live of messages that have none, and the longest one of the others.",
+            UNLIMITED,
+            timedelta(seconds=1),
+            in_config=InConfig.MICROSOFT,
+            config_default=timedelta(hours=1),
+        ),
+        "duplicate_detection_history_time_window": EntitySetting(
+            "How long message ids are kept for duplicate detection.",
+            timedelta(minutes=10),
+            timedelta(seconds=20),
+            timedelta(days=7),
+            in_config=InConfig.MICROSOFT,
+            config_default=timedelta(seconds=20),
+        ),
+        "enable_batched_operations": EntitySetting(
+            "An optimization of the service. The emulator only stores it.", True
+        ),
+        "enable_express": EntitySetting("An optimization of the service. The emulator only stores it.", False),
+        "enable_partitioning": EntitySetting(
+            "Whether the entity has several fragments, each on a broker of its own.",
+            False,
+            in_config=InConfig.OURS,
+            is_fixed=True,
+        ),
+        "filtering_messages_before_publishing": EntitySetting("The emulator only stores it.", False),
+        "forward_dead_lettered_messages_to": EntitySetting(
+            "The queue or topic that dead letters are moved to.",
+            in_config=InConfig.MICROSOFT,
+            is_path=True,
+            is_in_basic=False,
+        ),
+        "forward_to": EntitySetting(
+            "The queue or topic that messages are moved to.",
+            in_config=InConfig.MICROSOFT,
+            is_path=True,
+            is_in_basic=False,
+        ),
+        "lock_duration": EntitySetting(
+            "How long a received message stays locked.",
+            timedelta(minutes=1),
+            timedelta(seconds=5),
+            timedelta(minutes=5),
+            in_config=InConfig.MICROSOFT,
+            config_default=timedelta(minutes=1),
+        ),
+        "max_delivery_count": EntitySetting(
+            "A message that was delivered this often is dead-lettered.",
+            10,
+            in_config=InConfig.MICROSOFT,
+            config_default=3,
+        ),
+        "max_message_size_in_kilobytes": EntitySetting(
+            "The largest message. Only the Premium tier can change it.", in_config=InConfig.OURS
+        ),
+        "max_size_in_megabytes": EntitySetting(
+            "The size of all messages together; of a partitioned entity, that of one fragment when it is created and "
+            "that of all when it is returned.",
+            in_config=InConfig.OURS,
+        ),
+        "requires_duplicate_detection": EntitySetting(
+            "Whether a message is dropped if its message id was sent before, within the window.",
+            False,
+            in_config=InConfig.MICROSOFT,
+            is_fixed=True,
+            is_in_basic=False,
+        ),
+        "requires_session": EntitySetting(
+            "Whether every message belongs to a session.",
+            False,
+            in_config=InConfig.MICROSOFT,
+            is_fixed=True,
+            is_in_basic=False,
+        ),
+        "size_in_bytes": EntitySetting("The size of the stored messages.", is_answer=True),
+        "status": EntitySetting(
+            "Whether the entity accepts and delivers messages.", EntityStatus.ACTIVE, in_config=InConfig.OURS
+        ),
+        "support_ordering": EntitySetting(
+            "Default: whether the topic is not partitioned. The emulator only stores it."
+        ),
+        "user_metadata": EntitySetting("Any text of at most 1,024 characters.", in_config=InConfig.OURS),
+    }
+)
+"""The settings of queues, topics and subscriptions by name. `settings_of` has those of a kind, with their types."""
+
+FORWARDING: Final = tuple(name for name, each in SETTINGS.items() if each.is_path)
+FIXED: Final = tuple(name for name, each in SETTINGS.items() if each.is_fixed)
+
+
 class EntityAddress(NamedTuple):
     """Identifies an entity by its names: `("orders",)`, `("prices", "eu")` or `("prices", "eu", "$Default")`."""
 

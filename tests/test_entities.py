@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from inspect import signature
+from typing import Any, Final
 
 import pytest
 from azure.servicebus import management as sdk
 
+from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
     NEVER,
+    SETTINGS,
     UNLIMITED,
     AccessRights,
     AuthorizationRule,
@@ -28,7 +32,10 @@ from sbclient.entities import (
     SubscriptionProperties,
     TopicProperties,
     TrueRuleFilter,
+    element_name,
+    settings_of,
 )
+from sbclient.formats.description_tables import TABLES
 
 
 def names_of(kind: type) -> set[str]:
@@ -68,6 +75,30 @@ def test_a_description_leaves_everything_but_the_name_to_the_service() -> None:
         described = kind("orders")
         assert described.name == "orders"
         assert all(getattr(described, field.name) is None for field in fields(kind)[1:])
+
+
+CREATED: Final[dict[EntityKind, Callable[..., Any]]] = {
+    EntityKind.QUEUE: ServiceBusAdministrationClient.create_queue,
+    EntityKind.TOPIC: ServiceBusAdministrationClient.create_topic,
+    EntityKind.SUBSCRIPTION: ServiceBusAdministrationClient.create_subscription,
+}
+NOT_AT_CREATION: Final = {"status", *(name for name, each in SETTINGS.items() if each.is_answer)}
+"""As with azure-servicebus, where a topic takes its size."""
+
+
+@pytest.mark.parametrize("kind", CREATED)
+def test_every_setting_is_described_can_be_given_and_has_an_element(kind: EntityKind) -> None:
+    settings = set(settings_of(kind))
+    assert settings <= set(SETTINGS), "describe the setting in SETTINGS of entities.py"
+    given = set(signature(CREATED[kind]).parameters)
+    assert settings - given <= NOT_AT_CREATION, f"add the setting to create_{kind} of administration.py"
+    elements = {element_name(each) for each in settings - {"availability_status"}}
+    assert elements <= set(TABLES[kind]), "add the element to formats/description_tables.py"
+
+
+def test_every_described_setting_is_one_of_an_entity() -> None:
+    assert set(SETTINGS) == {name for kind in CREATED for name in settings_of(kind)}
+    assert all(each.about.endswith(".") for each in SETTINGS.values())
 
 
 def test_a_rule_matches_every_message_by_default() -> None:

@@ -15,12 +15,15 @@ from typing import Any, Final, TypeVar
 from sbclient.broker.policy import Policy
 from sbclient.broker.profile import KIB, MIB, Partitioning, Profile
 from sbclient.entities import (
+    FIXED,
     LEAST_UNLIMITED,
+    SETTINGS,
     UNLIMITED,
     AccessRights,
     AuthorizationRule,
     Description,
     EntityAvailabilityStatus,
+    EntityKind,
     EntityStatus,
     MessagingSku,
     QueueProperties,
@@ -28,6 +31,7 @@ from sbclient.entities import (
     TopicProperties,
     element_name,
     kind_of,
+    settings_of,
 )
 from sbclient.errors import InvalidOperationError
 
@@ -37,10 +41,7 @@ MAX_AUTHORIZATION_RULES: Final = 12
 MAX_USER_METADATA: Final = 1024
 PARTITIONING_API_VERSION: Final = "2013-10"
 
-_LONGEST_LOCK = timedelta(minutes=5)
 _BASIC_TTL = timedelta(days=14)
-_DEFAULT_WINDOW = timedelta(minutes=10)
-_NOT_IN_BASIC = ("requires_session", "requires_duplicate_detection", "forward_to", "forward_dead_lettered_messages_to")
 
 _SETTABLE_STATUS: Final = (
     EntityStatus.ACTIVE,
@@ -71,18 +72,18 @@ def _refuse(text: str) -> InvalidOperationError:
     return InvalidOperationError(f"SubCode=40000. {text}")
 
 
-def _span(least: timedelta, most: timedelta = UNLIMITED) -> Check:
+def _span(least: timedelta | None, most: timedelta = UNLIMITED) -> Check:
     def check(what: str, value: Any) -> None:
         if not isinstance(value, timedelta):
             raise _refuse(f"{what} is {value!r}: give a timedelta")
-        if not least <= value <= most:
+        if (least is not None and value < least) or value > most:
             raise _refuse(f"{what} is {value}: it must be between {least} and {most}")
 
     return check
 
 
 def _lock(what: str, value: Any) -> None:
-    if isinstance(value, timedelta) and value > _LONGEST_LOCK:
+    if isinstance(value, timedelta) and value > SETTINGS["lock_duration"].most:
         days, clock = value.days, timedelta(seconds=value.seconds)
         raise SettingError(
             "The supplied lock time exceeds the allowed maximum of '5' minutes.",
@@ -90,7 +91,7 @@ def _lock(what: str, value: Any) -> None:
             "LockDuration",
             f"{days}.{str(clock).zfill(8)}" if days else str(clock).zfill(8),
         )
-    _span(timedelta(seconds=5), _LONGEST_LOCK)(what, value)
+    _span(SETTINGS["lock_duration"].least, SETTINGS["lock_duration"].most)(what, value)
 
 
 def _count(what: str, value: Any) -> None:
@@ -124,28 +125,26 @@ def _rules(what: str, rules: list[AuthorizationRule]) -> None:
             raise _refuse(f"{what}: rule {rule.key_name!r} has Manage without Send and Listen: give it all three")
 
 
+_CHECKS: Final[Mapping[type, Check]] = MappingProxyType({bool: _flag, int: _count, EntityStatus: _status})
+_CHECKS_OF: Final[Mapping[str, Check]] = MappingProxyType({"lock_duration": _lock, "user_metadata": _metadata})
+
+
+def _check_of(name: str, type_: type) -> Check:
+    setting = SETTINGS[name]
+    if name not in _CHECKS_OF and setting.least is not None:
+        return _span(setting.least, setting.most)
+    return _CHECKS_OF.get(name) or _CHECKS[type_]
+
+
 _FIELDS: Final[Mapping[str, tuple[Any, Check]]] = MappingProxyType(
     {
-        "auto_delete_on_idle": (UNLIMITED, _span(timedelta(minutes=5))),
-        "dead_lettering_on_filter_evaluation_exceptions": (True, _flag),
-        "dead_lettering_on_message_expiration": (False, _flag),
-        "default_message_time_to_live": (UNLIMITED, _span(timedelta(seconds=1))),
-        "duplicate_detection_history_time_window": (_DEFAULT_WINDOW, _span(timedelta(seconds=20), timedelta(days=7))),
-        "enable_batched_operations": (True, _flag),
-        "enable_express": (False, _flag),
-        "enable_partitioning": (False, _flag),
-        "filtering_messages_before_publishing": (False, _flag),
-        "lock_duration": (timedelta(seconds=60), _lock),
-        "max_delivery_count": (10, _count),
-        "requires_duplicate_detection": (False, _flag),
-        "requires_session": (False, _flag),
-        "status": (EntityStatus.ACTIVE, _status),
-        "user_metadata": (None, _metadata),
+        name: (SETTINGS[name].default, _check_of(name, type_))
+        for kind in (EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION)
+        for name, type_ in settings_of(kind).items()
+        if SETTINGS[name].default is not None or name in _CHECKS_OF
     }
 )
-"""The default and the check of each field, where a description has the field."""
-
-IMMUTABLE: Final = ("enable_partitioning", "requires_session", "requires_duplicate_detection")
+"""The default and the check of each setting that a description may have, except for sizes and authorization rules."""
 
 
 def check_values(description: Description) -> None:
@@ -199,10 +198,10 @@ def changed(before: D, after: D, profile: Profile) -> D:
     kept = {
         field.name: getattr(before, field.name)
         for field in fields(after)
-        if getattr(after, field.name) is None and field.name in IMMUTABLE
+        if getattr(after, field.name) is None and field.name in FIXED
     }
     after = replace(after, **kept)
-    for name in IMMUTABLE:
+    for name in FIXED:
         old, new = getattr(before, name, None), getattr(after, name, None)
         if old != new:
             kind, what = kind_of(before).capitalize(), f"{before.name} has {old}, not {new}"
@@ -299,8 +298,8 @@ def _fit_for_basic(description: D) -> D:
     """Check a description for the Basic tier, which has only plain queues and a time to live of at most 14 days."""
     if not isinstance(description, QueueProperties):
         raise _refuse(f"{description.name} is not a queue, but the Basic tier has only queues: use the Standard tier")
-    for name in _NOT_IN_BASIC:
-        if getattr(description, name):
+    for name, setting in SETTINGS.items():
+        if not setting.is_in_basic and getattr(description, name):
             raise _refuse(f"{name} of {description.name} is not available in the Basic tier: leave it out")
     ttl = description.default_message_time_to_live
     if ttl is not None and _BASIC_TTL < ttl < LEAST_UNLIMITED:

@@ -26,12 +26,12 @@ from sbclient.cli.common import (
     reported_errors,
     run,
 )
-from sbclient.emulator.config.config import FORWARDING
 from sbclient.emulator.config.entities import EntityConfig, NamespaceConfig
 from sbclient.emulator.config.exchange import as_requested, read_exchanged, values_of, write_config, write_entities
 from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
+    FORWARDING,
     EntityAddress,
     EntityKind,
     EntityProperties,

@@ -17,6 +17,7 @@ from typing import Any, Final
 from sbclient.entities import (
     CORRELATION_FIELDS,
     PROPERTIES_OF,
+    SETTINGS,
     UNLIMITED,
     CorrelationRuleFilter,
     EntityKind,
@@ -35,7 +36,7 @@ from sbclient.formats.message_json import PROPERTY, TYPED, property_json, proper
 from sbclient.settings.durations import duration_text
 from sbclient.settings.table import suggestion
 
-NOT_SET_AS_TEXT: Final = ("authorization_rules", "availability_status", "size_in_bytes")
+NOT_SET_AS_TEXT: Final = ("authorization_rules", *(name for name, each in SETTINGS.items() if each.is_answer))
 _WANTED: Final[Mapping[type[Any], str]] = {
     bool: "true or false",
     int: "a whole number",
@@ -76,7 +77,7 @@ def settings_text(properties: EntityProperties) -> dict[str, str]:
     if isinstance(properties, RuleProperties):
         return _rule_text(properties)
     names = (name for name in settings_of(kind_of(properties)) if name not in NOT_SET_AS_TEXT)
-    return {name: _text(getattr(properties, name)) for name in names}
+    return {name: value_text(getattr(properties, name)) for name in names}
 
 
 def _value(name: str, text: str, kind: type[Any]) -> Any:
@@ -110,7 +111,8 @@ def _member(kind: type[Enum], text: str) -> Enum:
     return kind(text)
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return the text of a value of a setting; "" for none."""
     if value is None:
         return ""
     if isinstance(value, bool):

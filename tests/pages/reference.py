@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from sbclient.broker.profile import Profile
+from sbclient.entities import SETTINGS, EntityKind, settings_of
+from sbclient.formats.entity_settings import value_text
 from tests.net_types import table
 from tests.pages.table import DOCS
 
@@ -37,6 +39,13 @@ The types that .NET clients send, and the class of the value that a receiver get
 one are in `sbclient.amqp`; a value of such a class is sent as the same type again, also inside of a body that is a
 value, a list or a map. JSON lines and the rows of Spark keep these types. A plain `int` is sent as int or long, a
 `float` as double, a `timedelta` as TimeSpan, and `bytes` as a string.
+"""
+SETTINGS_HEAD: Final = """## Settings of entities
+
+The settings of queues, topics and subscriptions, for `create_queue` and its siblings, `sbclient admin --set`,
+Config.json and the control API of the emulator. Sizes are in the unit of the name, and a *fixed* setting cannot be
+changed later. In Config.json the name has no underscores, such as `LockDuration`: the column says whether the file has
+it, also in Microsoft's emulator (yes) or only here (added), and the default of the file if it has one of its own.
 """
 SECTION: Final = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
 ENTRY: Final = re.compile(r"    (\S[^:]*): (.*)")
@@ -66,7 +75,19 @@ def page() -> str:
                 parts.append(_class(name, value) if inspect.isclass(value) else _callable("###", name, value))
             elif name != seen[value]:
                 parts.append(f"### {name}\n\nAnother name of `{seen[value]}`.\n")
-    return "\n".join([*parts, NET_HEAD, *table(), ""])
+    return "\n".join([*parts, SETTINGS_HEAD, *_settings(), "", NET_HEAD, *table(), ""])
+
+
+def _settings() -> Iterator[str]:
+    yield "| setting | of | type | default | Config.json | meaning |"
+    yield "|---|---|---|---|---|---|"
+    kinds = [kind for kind in EntityKind if kind is not EntityKind.RULE]
+    for name, each in SETTINGS.items():
+        types = {kind: settings_of(kind)[name] for kind in kinds if name in settings_of(kind)}
+        config = each.in_config + (f", {value_text(each.config_default)}" if each.config_default is not None else "")
+        marks = [mark for mark, holds in (("fixed", each.is_fixed), ("only returned", each.is_answer)) if holds]
+        cells = [", ".join(types), next(iter(types.values())).__name__, value_text(each.default), config]
+        yield f"| `{name}` | {' | '.join(cells)} | {each.about}{f' ({marks[0]})' if marks else ''} |"
 
 
 def public_names(module_name: str) -> list[tuple[str, Any]]:

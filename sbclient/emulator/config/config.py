@@ -39,7 +39,9 @@ from sbclient.emulator.config.values import (
 )
 from sbclient.emulator.management.atom_rules import CORRELATION_ELEMENTS
 from sbclient.entities import (
+    FORWARDING,
     PROPERTIES_OF,
+    SETTINGS,
     AccessRights,
     AuthorizationRule,
     CorrelationRuleFilter,
@@ -48,6 +50,7 @@ from sbclient.entities import (
     EntityKind,
     EntityStatus,
     FalseRuleFilter,
+    InConfig,
     RuleFilter,
     RuleProperties,
     SqlRuleAction,
@@ -118,7 +121,8 @@ def _entity(place: Located, kind: EntityKind, parents: tuple[str, ...], profile:
         for attribute, type_ in settings_of(kind).items()
         if attribute not in NOT_IN_CONFIG
     }
-    values = {attribute: value for attribute, value in _DEFAULTS.items() if attribute in readers}
+    defaults = {attribute: SETTINGS[attribute].config_default for attribute in readers}
+    values = {attribute: value for attribute, value in defaults.items() if value is not None}
     if "properties" in fields:
         given = fields_of(fields["properties"], *map(element_name, readers))
         for attribute, read in readers.items():
@@ -225,20 +229,9 @@ READERS: Final[Mapping[type, Callable[[Located], Any]]] = {
     str: text_of,
     timedelta: duration_of,
 }
-NOT_IN_CONFIG: Final = (
-    *("availability_status", "size_in_bytes", "support_ordering"),  # not settings
-    *("dead_lettering_on_filter_evaluation_exceptions", "filtering_messages_before_publishing"),
-    *("enable_batched_operations", "enable_express"),
-)
-FORWARDING: Final = ("forward_to", "forward_dead_lettered_messages_to")
+NOT_IN_CONFIG: Final = tuple(name for name, each in SETTINGS.items() if each.in_config is InConfig.NO)
 _FIELDS_BESIDE: Final = {
     EntityKind.QUEUE: ("Name", "Properties"),
     EntityKind.TOPIC: ("Name", "Properties", "Subscriptions"),
     EntityKind.SUBSCRIPTION: ("Name", "Properties", "Rules"),
-}
-_DEFAULTS: Final[Mapping[str, Any]] = {
-    "default_message_time_to_live": timedelta(hours=1),
-    "duplicate_detection_history_time_window": timedelta(seconds=20),
-    "lock_duration": timedelta(minutes=1),
-    "max_delivery_count": 3,
 }

@@ -29,11 +29,13 @@ from sbclient.emulator.management.atom_rules import CORRELATION_ELEMENTS
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
     PROPERTIES_OF,
+    SETTINGS,
     CorrelationRuleFilter,
     EntityAddress,
     EntityKind,
     EntityProperties,
     FalseRuleFilter,
+    InConfig,
     RuleProperties,
     SqlRuleAction,
     SqlRuleFilter,
@@ -51,10 +53,6 @@ from sbclient.formats.message_json import property_json, property_of
 Entities = Mapping[EntityAddress, EntityProperties]
 """Entities by address, each after those above it."""
 
-_ADDITIONS: Final = (
-    *("auto_delete_on_idle", "enable_partitioning", "max_message_size_in_kilobytes", "max_size_in_megabytes"),
-    *("status", "user_metadata"),
-)
 _FILTERS: Final[Mapping[str, type[Any]]] = {
     "sql": SqlRuleFilter,
     "correlation": CorrelationRuleFilter,
@@ -131,7 +129,7 @@ def write_config(namespace: str, entities: Entities, profile: Profile) -> tuple[
             "Properties": {
                 element_name(name): value
                 for name, value in values.items()
-                if name not in NOT_IN_CONFIG and not (name in _ADDITIONS and value == default.get(name))
+                if name not in NOT_IN_CONFIG and not _is_left_out(name, value, default)
             },
         }
         if isinstance(properties, SubscriptionProperties):
@@ -149,6 +147,11 @@ def write_config(namespace: str, entities: Entities, profile: Profile) -> tuple[
             del each["Rules"]  # what a subscription without rules gets
     document = {"UserConfig": {"Namespaces": [config], "Logging": {"Type": "File"}}}
     return json.dumps(document, indent=2), lost
+
+
+def _is_left_out(name: str, value: Any, default: Mapping[str, Any]) -> bool:
+    """Whether Config.json leaves out a setting of ours, which has the default of the service."""
+    return SETTINGS[name].in_config is InConfig.OURS and value == default.get(name)
 
 
 def _defaults(properties: EntityProperties, profile: Profile) -> dict[str, Any]:

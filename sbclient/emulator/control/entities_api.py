@@ -15,12 +15,11 @@ import json
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
-from sbclient.broker.descriptions import IMMUTABLE
 from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.http_messages import Request, json_object
-from sbclient.entities import EntityAddress, EntityKind, EntityProperties, kind_of
+from sbclient.entities import FIXED, EntityAddress, EntityKind, EntityProperties, kind_of
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.formats.entity_settings import described, settings_text, with_settings
 
@@ -102,7 +101,7 @@ def _facts(address: EntityAddress, properties: EntityProperties) -> Facts:
         "names": list(address.names),
         "path": path_of(address),
         "settings": settings,
-        "fixed": [name for name in IMMUTABLE if name in settings],
+        "fixed": [name for name in FIXED if name in settings],
     }
 
 

@@ -22,7 +22,9 @@ from urllib.parse import unquote
 from sbclient.emulator.management.atom_values import read_any, write_any
 from sbclient.emulator.management.xml import Element, tag, text_tag, write_element
 from sbclient.entities import (
+    FORWARDING,
     PROPERTIES_OF,
+    SETTINGS,
     AccessRights,
     AuthorizationRule,
     Description,
@@ -151,8 +153,6 @@ def _read_rule(element: Element) -> AuthorizationRule:
 _COUNT_DETAILS: Final = [
     f"{kind}_message_count" for kind in ("active", "dead_letter", "scheduled", "transfer", "transfer_dead_letter")
 ]
-_FORWARDING: Final = ("forward_to", "forward_dead_lettered_messages_to")
-_NOT_READ: Final = ("availability_status", "size_in_bytes")
 _NEW_SUBSCRIPTION_ACCESS: Final = "0001-01-01T00:00:00"
 _XML_TYPES: Final[Mapping[type, str]] = {bool: "boolean", int: "long", timedelta: "duration"}
 
@@ -187,7 +187,7 @@ def read_description(sent: Sent, name: str) -> Description:
     values, applied = {}, sent.applied
     for attribute, type_ in settings_of(sent.kind).items():
         found = applied.get(element_name(attribute))
-        if found is None or attribute in _NOT_READ or found.attributes.get("nil") == "true":
+        if found is None or SETTINGS[attribute].is_answer or found.attributes.get("nil") == "true":
             continue
         try:
             values[attribute] = _read(attribute, type_, found)
@@ -198,7 +198,7 @@ def read_description(sent: Sent, name: str) -> Description:
 
 
 def _read(attribute: str, type_: type, element: Element) -> Any:
-    if attribute in _FORWARDING:
+    if attribute in FORWARDING:
         return _path_of(element.text)
     if type_ is EntityStatus:
         return _member(EntityStatus, "status", element.text)
@@ -248,7 +248,7 @@ def _write(shown: Shown, row: Row) -> str:
         return tag(name, [_write_rule(rule) for rule in value or ()])
     if name == "SupportOrdering" and value is None:
         value = not description.get("enable_partitioning", False)
-    if attribute in _FORWARDING and value is not None:
+    if attribute in FORWARDING and value is not None:
         sent = None if shown.sent is None else shown.sent.applied.get(name)
         value = shown.base + value if sent is None or _path_of(sent.text) != value else sent.text.strip()
     return "" if value is None else text_tag(name, write_any(value)[1])

@@ -14,7 +14,7 @@ from sbclient.errors import InvalidOperationError
 P = TypeVar("P", own.QueueProperties, own.TopicProperties, own.SubscriptionProperties)
 
 _NO_LIMIT: Final = "P10675199DT2H48M5.4775807S"
-_STATED_ONLY: Final = ("availability_status", "name", "size_in_bytes", "status")
+_STATED_ONLY: Final = ("name", "status", *(name for name, each in own.SETTINGS.items() if each.is_answer))
 """Attributes that are not passed when an entity is created."""
 
 
@@ -86,7 +86,7 @@ def from_sdk_properties(kind: type[P], sdk: Any) -> P:
     values: dict[str, Any] = {field.name: getattr(sdk, field.name) for field in fields(kind)}
     for name in ("auto_delete_on_idle", "default_message_time_to_live"):
         values[name] = _duration(values[name])
-    for name in ("forward_to", "forward_dead_lettered_messages_to"):
+    for name in own.FORWARDING:
         if name in values:
             values[name] = _path(values[name])
     values["status"] = _member(own.EntityStatus, values["status"], own.EntityStatus.UNKNOWN)
