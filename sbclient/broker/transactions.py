@@ -202,17 +202,10 @@ class Transaction:
         """Store the settlement of messages whose locks were checked.
 
         Raises:
-            InvalidOperationError: the transaction cannot include it. If that is because of another fragment, the locks
-                are given up (seen with the service).
+            InvalidOperationError: the transaction cannot include it.
         """
         self.check_open(now)
-        try:
-            self.check_scope(scope, len(tokens))
-        except InvalidOperationError:
-            if self.scope not in (None, scope):
-                for token in tokens:
-                    fragment.release(token, now)
-            raise
+        self.check_scope(scope, len(tokens))
         for token in tokens:
             self.check_settled_once(token)
         for token in tokens:
