@@ -30,8 +30,12 @@ def true_now() -> float:
 
 
 def monotonic() -> float:
-    """Return the time of the running event loop, in seconds since an arbitrary point."""
-    return asyncio.get_running_loop().time()
+    """Return the time of the running event loop, in seconds since an arbitrary point.
+
+    Without one it is the time of asyncio's loops, for objects that are made before their loop runs.
+    """
+    loop = asyncio._get_running_loop()
+    return time.monotonic() if loop is None else loop.time()
 
 
 def reader() -> Callable[[], float]:

@@ -1,12 +1,25 @@
-"""Background tasks with an owner, which ends them when it is closed."""
+"""Background tasks with an owner, which ends them when it is closed; and the event loop that an owner belongs to.
+
+Laws of `LoopHome`:
+1. An object belongs to the event loop and the process that first use it.
+2. If that loop is closed, or the process was forked, the object moves to the next loop that uses it: what belonged to
+   the old loop is dropped, and nothing of it is called. A loop that is neither closed nor running is left likewise by
+   its own thread. A forked process must not go on with the loop of its parent.
+3. While the old loop may run, use in another one is an error, not a wait for callbacks that run elsewhere.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterable
+from enum import Enum
+from threading import get_ident
 from typing import Any, Final, TypeVar
+from weakref import WeakSet
 
 from sbclient import clock
+from sbclient.errors import InvalidOperationError
 from sbclient.telemetry import tracing
 from sbclient.telemetry.log import get_logger
 
@@ -78,9 +91,21 @@ class OwnedTasks:
         for task in list(self._tasks):
             self.end(task)
 
+    def abandon(self) -> None:
+        """Forget the tasks of event loops other than the running one, and accept no new task."""
+        self.is_closed = True
+        here = asyncio.get_running_loop()
+        for task in list(self._tasks):
+            loop = task.get_loop()
+            if loop is not here:
+                if not (loop.is_closed() or loop.is_running()):
+                    self.end(task)  # it ends if its loop goes on
+                self._tasks.pop(task)
+                self._cancelled.discard(task)
+
     async def close(self) -> None:
         """Cancel every task and wait until all have ended. Safe to call twice, and from one of the tasks."""
-        self.is_closed = True
+        self.abandon()
         current = asyncio.current_task()
         ending = [task for task in self._tasks if task is not current]
         while ending:
@@ -112,3 +137,80 @@ def when_done(future: asyncio.Future[T], action: Callable[[asyncio.Future[T]], o
         action(future)
     else:
         future.add_done_callback(action)
+
+
+class Move(Enum):
+    """Why an object left its event loop."""
+
+    LOOP_ENDED = "the event loop has ended"
+    FORKED = "this process was forked: sockets are shared with the parent, which goes on using them"
+
+
+class LoopHome:
+    """The event loop and the process of one object.
+
+    Attributes:
+        loop: the loop; None before the first use, and in a forked process.
+    """
+
+    __slots__ = ("__weakref__", "_inherited", "_thread", "loop")
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._inherited: asyncio.AbstractEventLoop | None = None
+        _homes.add(self)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the object belongs to the running loop."""
+        return self.loop is not None and self.loop is asyncio._get_running_loop()
+
+    def enter(self, what: str) -> Move | None:
+        """Let the object belong to the running loop; return why it left another one, None if it did not.
+
+        Args:
+            what: the object, for errors.
+
+        Raises:
+            InvalidOperationError: no loop runs, or the object belongs to another one that may run.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError as error:
+            raise InvalidOperationError(
+                "no asyncio event loop is running, as under trio: use asyncio, uvloop, or anyio with its asyncio "
+                "backend"
+            ) from error
+        old, thread = self.loop, get_ident()
+        if old is loop:
+            return None
+        if old is not None and not old.is_closed() and (old.is_running() or self._thread != thread):
+            raise InvalidOperationError(
+                f"{what} belongs to another event loop, which is not closed: use one client for each event loop, or "
+                "asyncio.run_coroutine_threadsafe to call the loop of this one"
+            )
+        if loop is self._inherited:
+            raise InvalidOperationError(
+                f"{what} belongs to this event loop in the parent process, and both would read the same sockets: run "
+                "another loop in the forked process, for example by asyncio.run"
+            )
+        move = Move.FORKED if self._inherited is not None else None if old is None else Move.LOOP_ENDED
+        self.loop, self._thread, self._inherited = loop, thread, None
+        return move
+
+    def _forked(self) -> None:
+        self._inherited = self._inherited or self.loop
+        self.loop = None
+
+
+_homes: Final[WeakSet[LoopHome]] = WeakSet()
+
+
+def _leave_parent() -> None:
+    for home in list(_homes):
+        home._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_parent)

@@ -205,7 +205,6 @@ class ServiceBusClient:
 
     async def __aenter__(self) -> Self:
         """Open the client, also again after `close`. Its earlier senders and receivers stay closed."""
-        _check_event_loop()
         if self._core.is_closed and self._connect_again is not None and self._borrower is None:
             await self.close()  # finishes what a cancelled call left open
             self._connect_again()
@@ -238,6 +237,7 @@ class ServiceBusClient:
 
         Safe to call twice, also after a cancelled call.
         """
+        self._core.enter_loop()
         if not self._core.is_closed:
             self._core.end()
             self._fault_partner()
@@ -508,15 +508,6 @@ class ServiceBusClient:
         )
         for session in sessions:
             yield session
-
-
-def _check_event_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError as error:
-        raise InvalidOperationError(
-            "no asyncio event loop is running, as under trio: use asyncio, uvloop, or anyio with its asyncio backend"
-        ) from error
 
 
 def _split(name: str, sub_queue: ServiceBusSubQueue | str | None) -> tuple[str, ServiceBusSubQueue | str | None]:

@@ -12,7 +12,7 @@ from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBus
 from sbclient.options import RetryOptions
 from sbclient.pairing.state import PairState
 from sbclient.retry import RetryPolicy
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import LoopHome, OwnedTasks
 from sbclient.transport.base import Transport
 
 _RANDOM_BITS: Final = ~(0xF << 76 | 0x3 << 62)
@@ -25,6 +25,9 @@ class Closeable(Protocol):
 
     async def close(self) -> None: ...
 
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended."""
+
 
 class ClientCore:
     """The shared state of one client.
@@ -34,7 +37,6 @@ class ClientCore:
         pair: the state of the pair; None without pairing.
         retry: the retry policy.
         tasks: the tasks that run in the background.
-        is_open: whether operations may begin: the client has been used, and is neither closed nor unusable.
         is_closed: whether `end` was called.
         links: the senders and receivers that are still referenced, in the order in which `close` closes them.
 
@@ -56,12 +58,40 @@ class ClientCore:
         self.random = random
         self.retry = RetryPolicy(retry_options, random)
         self.tasks = OwnedTasks()
-        self.is_open = False
+        self._home = LoopHome()
+        self._is_open = False
         self.is_closed = False
         self.fault_cause: BaseException | None = None
         self.links: WeakKeyDictionary[Closeable, None] = WeakKeyDictionary()
         self._on_open = on_open
         self._opening = asyncio.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether operations may begin: the client has been used in this loop, and is neither closed nor unusable."""
+        return self._is_open and self._home.is_here
+
+    def enter_loop(self) -> None:
+        """Belong to the running event loop; drop what belonged to another one that has ended.
+
+        Raises:
+            InvalidOperationError: the client belongs to another loop that may run.
+        """
+        self.primary.enter_loop()
+        if self.pair is not None:
+            self.pair.secondary.enter_loop()
+        if self._home.enter(f"the client of {self.primary.namespace}") is None:
+            return
+        is_closed = self.tasks.is_closed
+        self.tasks.abandon()
+        self.tasks = OwnedTasks()
+        self.tasks.is_closed = is_closed
+        self._opening = asyncio.Lock()
+        self._is_open = False
+        if self.pair is not None:
+            self.pair.leave_loop()
+        for link in list(self.links):
+            link.leave_loop()
 
     def check(self) -> None:
         """Raise if the client cannot be used.
@@ -88,6 +118,7 @@ class ClientCore:
         self.check()
         if self.is_open:
             return
+        self.enter_loop()
         async with self._opening:
             self.check()
             if self.is_open:
@@ -102,13 +133,13 @@ class ClientCore:
                     self.check()  # if the client was closed, that error is more precise
                     raise
                 self.check()
-            self.is_open = True
+            self._is_open = True
             self._on_open()
 
     def end(self) -> None:
         """Make later operations raise `InvalidOperationError`."""
         self.is_closed = True
-        self.is_open = False
+        self._is_open = False
 
     def primary_answered(self) -> None:
         """Record that the primary is reachable, so that its name is not misspelled."""
@@ -119,7 +150,7 @@ class ClientCore:
         """Make later operations raise `PairedClientError` from this cause, and cancel the background tasks."""
         if self.fault_cause is None and not self.is_closed:
             self.fault_cause = cause
-            self.is_open = False
+            self._is_open = False
             self.tasks.cancel()
 
     def new_id(self) -> str:

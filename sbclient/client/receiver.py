@@ -162,6 +162,11 @@ class ServiceBusReceiver:
         """The session of a session receiver. Other receivers have None, which the type hides, as in the SDK."""
         return self._session  # type: ignore[return-value]
 
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended; for the client."""
+        self._opening = asyncio.Lock()
+        self._is_open = False
+
     async def __aenter__(self) -> Self:
         await self._open()
         return self
@@ -182,6 +187,7 @@ class ServiceBusReceiver:
 
     async def close(self) -> None:
         """Release unused messages and the session, and close the link. Safe to call twice."""
+        self._core.enter_loop()
         self._is_closed = True
         await self._link.close()
 

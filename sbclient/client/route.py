@@ -75,6 +75,11 @@ class DirectRoute:
         self._tasks = OwnedTasks(on_failure=_is_raised_to_callers)
         self.link = core.primary.open_sender(path, self._check)
 
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended."""
+        self._tasks.abandon()
+        self._tasks = OwnedTasks(on_failure=_is_raised_to_callers)
+
     @property
     def is_failed_over(self) -> bool:
         """Whether sends go to the backlog now."""
@@ -205,6 +210,10 @@ class PairedRoute(DirectRoute):
         if not pair.options.failover_interval:  # the first error diverts
             options = replace(options, retry_total=0)
         self._sends = RetryPolicy(options, core.random)
+
+    def leave_loop(self) -> None:
+        super().leave_loop()
+        self._order.leave_loop()
 
     @property
     def is_failed_over(self) -> bool:

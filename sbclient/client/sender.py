@@ -47,9 +47,8 @@ class ServiceBusSender:
         self._keys = TransactionKeys(core.primary.administration, EntityAddress(kind, (path,)), partitioned=partitioned)
         self._route = DirectRoute(core, path) if core.pair is None else PairedRoute(core, core.pair, path)
         self._link = self._route.link
-        self._outbox = Outbox(
-            self._route, path, growth_bytes=self._route.reserved_bytes, mixes_keys=partitioned is False
-        )
+        self._mixes_keys = partitioned is False
+        self._outbox = self._new_outbox()
         self._telemetry = Telemetry(
             core.primary.namespace,
             path,
@@ -57,6 +56,16 @@ class ServiceBusSender:
             trace_room=self._route.trace_room,
         )
         self._is_closed = False
+
+    def _new_outbox(self) -> Outbox:
+        reserved_bytes = self._route.reserved_bytes
+        return Outbox(self._route, self._path, growth_bytes=reserved_bytes, mixes_keys=self._mixes_keys)
+
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended; for the client."""
+        self._keys.leave_loop()
+        self._route.leave_loop()
+        self._outbox = self._new_outbox()
 
     @property
     def entity_name(self) -> str:
@@ -72,6 +81,7 @@ class ServiceBusSender:
 
     async def close(self) -> None:
         """Close the sender. Sends in flight end with an error. Safe to call twice."""
+        self._core.enter_loop()
         self._is_closed = True
         self._outbox.close()
         await self._route.close()

@@ -30,6 +30,10 @@ class TransactionKeys:
         self._is_looked_up = False
         self._looking_up = asyncio.Lock()
 
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended."""
+        self._looking_up = asyncio.Lock()
+
     async def key_of(self, transaction: Transaction, messages: Sequence[Keyed]) -> str | None:
         """Return the key of messages for an entity that is, or may be, partitioned; None for any other entity.
 

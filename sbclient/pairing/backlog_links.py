@@ -52,6 +52,16 @@ class BacklogLinks:
         sending.add_done_callback(partial(self._answered, queue, link))
         return sending
 
+    def leave_loop(self) -> None:
+        """Drop the transfers of an event loop that has ended. Links that failed in it are closed."""
+        self._tasks.abandon()
+        self._tasks = OwnedTasks()
+        self._tasks.is_closed = self._is_closed
+        for link in self._not_closed:
+            link.uses = 0
+            if link not in self._links.values() and not self._is_closed:
+                self._tasks.start(self._close(link), name="close a link to a backlog queue")
+
     def _answered(self, queue: str, link: _Link, sending: asyncio.Future[None]) -> None:
         link.uses -= 1
         error = None if sending.cancelled() else sending.exception()

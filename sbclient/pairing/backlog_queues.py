@@ -63,17 +63,28 @@ class BacklogQueues:
         self._random = random
         self._names = names
         self._session_names = session_names
-        self._task: asyncio.Task[None] | None = None
         self._is_in_background = False
-        self._is_attempting = False
-        self._attempt_now = asyncio.Event()
-        self._attempt_ended = asyncio.Event()
         self.plain: list[str] = []
         self.with_sessions: list[str] = []
         self.limits: SenderLimits | None = None
         self.split_by_key = False
-        self.provisioned = asyncio.Event()
         self.error: ServiceBusError | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what belongs to one event loop."""
+        self._task: asyncio.Task[None] | None = None
+        self._is_attempting = False
+        self._attempt_now = asyncio.Event()
+        self._attempt_ended = asyncio.Event()
+        self.provisioned = asyncio.Event()
+
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended. Queues that were provisioned remain so."""
+        is_provisioned = self.provisioned.is_set()
+        self._begin()
+        if is_provisioned:
+            self.provisioned.set()
 
     async def open(self, tasks: OwnedTasks, timeout_s: float) -> None:
         """Provision the queues. If the secondary does not answer in time, go on in the background and return.
@@ -87,6 +98,8 @@ class BacklogQueues:
         Raises:
             BacklogUnavailableError: the queues cannot be used, and waiting cannot change that.
         """
+        if self.provisioned.is_set():
+            return
         if self._task is None or self._task.done():
             self._is_in_background = False
             self._task = tasks.start(self._provision(), name="provision backlog queues")

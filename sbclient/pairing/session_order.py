@@ -41,6 +41,10 @@ class SessionOrder:
         self._list_again_at = float("-inf")
         self._asked = (0, 0)
 
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended."""
+        self._listing = asyncio.Lock()
+
     async def to_divert(self, session_ids: Collection[str], *, deadline: float) -> set[str]:
         """Return the sessions whose next messages must go to the backlog; raises as `must_divert`."""
         listed = self._listed

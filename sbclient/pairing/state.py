@@ -90,6 +90,16 @@ class PairedEntity:
         self.sessions = KnownSessions()
         self.attributes = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
 
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended, and do not wait for the answer to its ping."""
+        is_failed_over = self.failed_over.is_set()
+        self.failed_over = asyncio.Event()
+        if is_failed_over:
+            self.failed_over.set()
+        failover = self.failover
+        if failover.next_deadline() is None:
+            failover.ping_answered(clock.monotonic(), accepted=False, generation=failover.generation)
+
     @property
     def is_failed_over(self) -> bool:
         """Whether sends go to the backlog now. Checks the failover deadline too."""
@@ -251,6 +261,15 @@ class PairState:
         self._changed: dict[PairedEntity, None] = {}
         self._entities: dict[str, PairedEntity] = {}
         self._read_time: Callable[[], float] | None = None
+
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended; the states of entities remain."""
+        self.changed = asyncio.Event()
+        self.backlog.leave_loop()
+        self.backlog_links.leave_loop()
+        for entity in self._entities.values():
+            entity.leave_loop()
+            self.note_change(entity)
 
     async def open(self, tasks: OwnedTasks, timeout_s: float) -> None:
         """Provision the backlog queues; see `BacklogQueues.open`."""

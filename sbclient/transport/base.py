@@ -248,6 +248,13 @@ class Administration(Protocol):
 class Transport(Protocol):
     """Connects to one namespace."""
 
+    def enter_loop(self) -> None:
+        """Belong to the running event loop, see `LoopHome`. Connections of an earlier loop are dropped; links remain.
+
+        Raises:
+            InvalidOperationError: the transport belongs to another loop that may run.
+        """
+
     @property
     def namespace(self) -> str:
         """The identity of the namespace: `memory://contoso` or `contoso.servicebus.windows.net[:port]`. No secret."""

@@ -27,7 +27,7 @@ from sbclient.emulator.net.stream import READ_BYTES
 from sbclient.emulator.sas import Authorizer
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.hosting.host import BrokerHost
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Move, OwnedTasks
 from sbclient.transport.amqp.connection import Sink
 from tests.simulation.history import Grant, History
 
@@ -354,6 +354,9 @@ class _Connection:
             self.up.shut()
             self.down.stop()
             self.end()
+
+    def abandon(self, move: Move) -> None:
+        self.abort()
 
     def abort(self) -> None:
         if not self._is_closed:

@@ -110,6 +110,9 @@ class Wire:
             return ""
         return self.random.choice(("before", "after"))
 
+    def enter_loop(self) -> None:
+        self.inner.enter_loop()
+
     def open_sender(self, entity_path: str, check: Check | None = None) -> SenderLink:
         return WiredSender(self, self.inner.open_sender(entity_path, check), entity_path)
 

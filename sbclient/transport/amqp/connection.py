@@ -36,6 +36,7 @@ from sbclient.amqp import (
 from sbclient.amqp.sasl import ANONYMOUS
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 from sbclient.rules.conditions import error_of, plain_text
+from sbclient.tasks import Move
 
 CLOSE_S: Final = 2.0
 """How long the service may take to answer a close."""
@@ -55,6 +56,9 @@ class Stream(Protocol):
 
     def abort(self) -> None:
         """Close at once; the sink is not called again."""
+
+    def abandon(self, move: Move) -> None:
+        """Close without a call into the event loop, which is not the running one."""
 
 
 class Sink(Protocol):
@@ -217,6 +221,16 @@ class AmqpConnection:
             self._lose(None)
         if self._stream is not None:
             self._stream.close()
+
+    def abandon(self, move: Move) -> None:
+        """Drop the connection without a call into its event loop: its links are over, and no call of them ends."""
+        for session in self.engine.sessions:
+            for link in session.links:
+                if link.owner is not None:
+                    link.owner.abandon()
+        self.engine.receive_eof(move.value)
+        if self._stream is not None:
+            self._stream.abandon(move)
 
     # -- what the socket calls -----------------------------------------------------------------------------------
 

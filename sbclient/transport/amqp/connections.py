@@ -16,7 +16,7 @@ from collections.abc import Callable
 from sbclient.amqp import Session, servicebus
 from sbclient.deadlines import Deadlines
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Move, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import TokenSource
 from sbclient.transport.amqp.requests import Requests
@@ -107,6 +107,9 @@ class Held:
 class Connections:
     """All connections of a namespace.
 
+    Attributes:
+        is_closed: whether `close` was called.
+
     Args:
         new: makes a connection, not opened yet.
         host: for errors.
@@ -118,7 +121,7 @@ class Connections:
         self._host = host
         self._held: list[Held] = []
         self._opening = SingleFlight(self._open, tasks=tasks, name=f"connect to {host}")
-        self._is_closed = False
+        self.is_closed = False
 
     @property
     def ready(self) -> Held | None:
@@ -138,7 +141,7 @@ class Connections:
         Raises:
             ServiceBusError: the namespace cannot be reached; nothing is in doubt.
         """
-        if self._is_closed:
+        if self.is_closed:
             raise InvalidOperationError(f"the connection to {self._host} was closed: open a new client")
         self._held = [held for held in self._held if not held.connection.is_over]
         for held in self._held:
@@ -161,9 +164,14 @@ class Connections:
         """Replace every token now, because the credential may have changed."""
         await asyncio.gather(*(held.tokens.renew() for held in self._held if held.connection.is_open))
 
+    def abandon(self, move: Move) -> None:
+        """Drop every connection, because they belong to another event loop."""
+        for held in self._held:
+            held.connection.abandon(move)
+
     async def close(self) -> None:
         """Close every connection."""
-        self._is_closed = True
+        self.is_closed = True
         for held in self._held:
             await held.close()
 

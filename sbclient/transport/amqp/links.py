@@ -119,6 +119,11 @@ class LinkEnd(Generic[L]):
             self.session.end()
         self.wire.flush()
 
+    def abandon(self) -> None:
+        """Take no part any more: the connection belongs to another event loop."""
+        self._is_released = True
+        self.is_open = False
+
     # -- what the connection calls -------------------------------------------------------------------------------
 
     def on_attached(self, attach: Attach) -> None:

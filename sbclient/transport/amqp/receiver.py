@@ -88,21 +88,31 @@ class AmqpReceiver(ReceiverLink):
         self._session_id: str | None = None
         self._session_locked_until: datetime | None = None
         self._doing = {mode: f"{mode} a message of {path!r}" for mode in SettleMode}
-        self._connecting = SingleFlight(self._connect, tasks=owner.tasks, name=f"attach to {path!r}")
+        self._prefetch_count = prefetch_count
+        self._session_wait_s = 60.0
+        self._has_attached = False
+        self._was_accepted = False
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what belongs to one event loop."""
+        owner = self._owner
+        self._connecting = SingleFlight(self._connect, tasks=owner.tasks, name=f"attach to {self.path!r}")
         self._attaching: IncomingEnd | None = None
         self._caller_count = 0
         self._receiving = asyncio.Lock()
         self._inbox = Inbox(
             is_locking=self._is_locking,
-            has_session=session is not None,
-            prefetch_count=prefetch_count,
+            has_session=self._session is not None,
+            prefetch_count=self._prefetch_count,
             deadlines=owner.deadlines,
         )
-        self._renewals = Renewals(self._renew_tokens, path, tasks=owner.tasks, deadlines=owner.deadlines)
-        self._session_wait_s = 60.0
-        self._has_attached = False
-        self._was_accepted = False
-        self._is_closed = False
+        self._renewals = Renewals(self._renew_tokens, self.path, tasks=owner.tasks, deadlines=owner.deadlines)
+
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended. The lock of a session is lost with its link."""
+        self._begin()
 
     def __repr__(self) -> str:
         return f"AmqpReceiver({self.path!r}, is_open={self._inbox.end is not None})"

@@ -42,7 +42,15 @@ class AmqpSender(SenderLink):
         self._sending = f"send to {path!r}"
         self._is_closed = False
         self._limits: SenderLimits | None = None
-        self._transfers = Transfers(self._attach, repr(path), tasks=owner.tasks, deadlines=owner.deadlines, check=check)
+        self._transfers = self._new_transfers()
+
+    def _new_transfers(self) -> Transfers:
+        owner = self._owner
+        return Transfers(self._attach, repr(self.path), tasks=owner.tasks, deadlines=owner.deadlines, check=self._check)
+
+    def leave_loop(self) -> None:
+        """Make anew what belonged to an event loop that has ended; the next transfer attaches a link."""
+        self._transfers = self._new_transfers()
 
     def __repr__(self) -> str:
         return f"AmqpSender({self.path!r}, is_open={self.is_open})"

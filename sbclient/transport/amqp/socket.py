@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from socket import gaierror
+from socket import SHUT_RDWR, gaierror
 from typing import Any, Final, cast
 
 import h11
@@ -33,6 +33,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 from sbclient.amqp import servicebus
 from sbclient.certificate import is_this_machine
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.tasks import Move
 from sbclient.transport.amqp.connection import Sink, Stream
 
 AMQPS_PORT: Final = 5671
@@ -226,6 +227,14 @@ class _Socket(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def abandon(self, move: Move) -> None:
+        """Close without a call into the event loop, which is not the running one."""
+        self._is_closed = True
+        transport, self._transport = self._transport, None
+        if transport is not None and move is not Move.FORKED:
+            with suppress(Exception):  # the other end sees at once that locks are free; uvloop cannot, and closes it
+                transport.get_extra_info("socket").shutdown(SHUT_RDWR)
+
     # -- the protocol --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -347,6 +356,10 @@ class _WebSocket:
     def abort(self) -> None:
         """Close at once."""
         self._socket.abort()
+
+    def abandon(self, move: Move) -> None:
+        """Close without a call into the event loop."""
+        self._socket.abandon(move)
 
     def _send(self, event: Any) -> None:
         with suppress(LocalProtocolError):  # it is closing, and nothing more can be said

@@ -29,7 +29,7 @@ from sbclient.errors import (
 from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.rules.entity_path import canonical, entity_of
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import LoopHome, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection, OpenStream, Sink, Stream
 from sbclient.transport.amqp.connections import Connections, Held
 from sbclient.transport.amqp.credentials import TokenSource, token_source
@@ -156,6 +156,9 @@ class AmqpTransport(Transport):
         deadlines: expires calls.
     """
 
+    tasks: OwnedTasks
+    deadlines: Deadlines
+
     def __init__(
         self,
         namespace: str,
@@ -181,22 +184,28 @@ class AmqpTransport(Transport):
         if user_agent:
             self._properties["user-agent"] = user_agent
         self._links: dict[AmqpSender | AmqpReceiver, None] = {}
-        self.tasks = OwnedTasks(on_failure=_is_reported_elsewhere)
-        self.deadlines = Deadlines()
-        rejections = Rejections(namespace)
+        self._home = LoopHome()
+        self._source = source
+        self._rejections = Rejections(namespace)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make what belongs to one event loop."""
+        tasks = self.tasks = OwnedTasks(on_failure=_is_reported_elsewhere)
+        deadlines = self.deadlines = Deadlines()
 
         def held() -> Held:
             return Held(
                 self._new_connection(),
-                source,
-                host,
-                rejections=rejections,
-                is_cross_entity=is_cross_entity,
-                tasks=self.tasks,
-                deadlines=self.deadlines,
+                self._source,
+                self._host,
+                rejections=self._rejections,
+                is_cross_entity=self._is_cross_entity,
+                tasks=tasks,
+                deadlines=deadlines,
             )
 
-        self._connections = Connections(held, host, tasks=self.tasks)
+        self._connections = Connections(held, self._host, tasks=tasks)
 
     def __repr__(self) -> str:
         return f"AmqpTransport({self._namespace!r})"
@@ -204,6 +213,18 @@ class AmqpTransport(Transport):
     @property
     def namespace(self) -> str:
         return self._namespace
+
+    def enter_loop(self) -> None:
+        move = self._home.enter(f"the connection to {self._namespace}")
+        if move is None:
+            return
+        connections = self._connections
+        connections.abandon(move)
+        self.tasks.abandon()
+        self._begin()
+        self._connections.is_closed = self.tasks.is_closed = connections.is_closed
+        for link in self._links:
+            link.leave_loop()
 
     @property
     def administration(self) -> Administration:
@@ -264,6 +285,7 @@ class AmqpTransport(Transport):
 
     async def close(self) -> None:
         """Close every link and the connection. A second call finishes what a first one, that was cancelled, did not."""
+        self.enter_loop()
         await asyncio.gather(*(link.close() for link in list(self._links)))
         await self._connections.close()
         await self.tasks.close()

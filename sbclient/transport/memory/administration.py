@@ -48,5 +48,6 @@ class MemoryAdministration(Administration):
         """Do nothing: there is no connection."""
 
     async def _ask(self, address: EntityAddress | None, work: Callable[[Call], T]) -> T:
+        self._connection.enter_loop()
         path = None if address is None else path_of(address)
         return await self._connection.ask(Operation.MANAGE, path, work, ADMINISTRATION_TIMEOUT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from sbclient import clock
 from sbclient.broker.directory import path_of
@@ -16,11 +16,19 @@ from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import InvalidOperationError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.tasks import LoopHome
 from sbclient.transport.base import ReceiverLink, TransactionLink
 
 T = TypeVar("T")
 
 SCHEME: Final = "memory://"
+
+
+class LoopBound(ReceiverLink, Protocol):
+    """A receiver as its connection needs it."""
+
+    def leave_loop(self) -> None:
+        """Release what the receiver has locked: its event loop has ended."""
 
 
 class MemoryConnection:
@@ -38,8 +46,15 @@ class MemoryConnection:
         self._host = host
         self.via = Via() if is_cross_entity else None
         self._front_end = host.connect()
-        self._receivers: dict[ReceiverLink, None] = {}
+        self._receivers: dict[LoopBound, None] = {}
+        self._home = LoopHome()
         self._is_closed = False
+
+    def enter_loop(self) -> None:
+        """Belong to the running event loop; see `Transport.enter_loop`."""
+        if self._home.enter(f"the connection to {self.namespace}") is not None:
+            for receiver in self._receivers:
+                receiver.leave_loop()
 
     @property
     def host(self) -> BrokerHost:
@@ -105,7 +120,7 @@ class MemoryConnection:
         """Perform the broker's own cleanup when a link is closed. No fault applies to it."""
         return work(Call(operation, clock.true_now(), front_end=self._front_end))
 
-    def forget(self, receiver: ReceiverLink) -> None:
+    def forget(self, receiver: LoopBound) -> None:
         """Remove a closed receiver from those that `close` closes."""
         self._receivers.pop(receiver, None)
 
@@ -119,6 +134,7 @@ class MemoryConnection:
             raise InvalidOperationError(f"the connection to {self.namespace} was closed: open a new client")
 
     async def close(self) -> None:
+        self.enter_loop()
         for receiver in list(self._receivers):
             await receiver.close()
         self._is_closed = True

@@ -157,6 +157,14 @@ class MemoryReceiver(ReceiverLink):
             return
         self._is_closed = True
         self._connection.forget(self)
+        self._release()
+
+    def leave_loop(self) -> None:
+        """Release what is locked, as a lost link does. The messages that callers have can be settled."""
+        self._release()
+
+    def _release(self) -> None:
+        """Release prefetched messages and the session."""
         tokens = [cast(UUID, message.lock_token) for message in self._prefetched]
         self._prefetched.clear()
         lock = self._lock

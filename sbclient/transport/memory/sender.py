@@ -82,8 +82,10 @@ class MemorySender(SenderLink):
 
     async def close(self) -> None:
         self._is_open, self._is_closed = False, True
+        loop = asyncio.get_running_loop()
         for waiting in list(self._waiting):
-            waiting.cancel()
+            if waiting.get_loop() is loop:  # another one has ended
+                waiting.cancel()
 
     def _opened(self, timeout_s: float) -> asyncio.Future[SenderLimits]:
         return self._request(Operation.OPEN, lambda call: self._namespace.open_sender(call, self._path), timeout_s)

@@ -117,6 +117,11 @@ class SdkAdministration(Administration):
             self._sdk = None
             await sdk.close()
 
+    def leave_loop(self) -> None:
+        """Use a new client of the SDK, because the event loop of this one has ended."""
+        self._sdk = None
+        self._calls.clear()
+
     async def close(self) -> None:
         """Close the SDK's client, if there is one. Safe to call twice."""
         self._is_closed = True
@@ -134,6 +139,7 @@ class SdkAdministration(Administration):
         """Run `work` in its own task, which is cancelled with the caller or after 60 s."""
         if self._is_closed:
             raise InvalidOperationError(f"{doing}: the client is closed: open a new one")
+        self._owner.enter_loop()
         if self._sdk is None:
             self._sdk = self._owner.sdk_administration()
         sdk = self._sdk

@@ -67,6 +67,9 @@ class Owner(Protocol):
 
     tasks: OwnedTasks
 
+    def enter_loop(self) -> None:
+        """Belong to the running event loop; see `Transport.enter_loop`."""
+
     @property
     def place(self) -> Place:
         """The namespace, for errors."""

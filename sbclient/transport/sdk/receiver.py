@@ -85,6 +85,11 @@ class SdkReceiver(ReceiverLink):
         self._session_id: str | None = None
         self._is_closed = False
 
+    def leave_loop(self) -> None:
+        """Use a new receiver of the SDK, because the event loop of this one has ended."""
+        self._link = self._sdk = self._receiving = None
+        self._leftovers.clear()
+
     @property
     def session_id(self) -> str | None:
         return self._session_id

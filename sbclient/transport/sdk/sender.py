@@ -127,6 +127,11 @@ class SdkSender(SenderLink):
         self._is_closed = False
         self.path = path
 
+    def leave_loop(self) -> None:
+        """Use new senders of the SDK, because the event loop of these has ended."""
+        self._links.clear()
+        self._lanes.clear()
+
     @property
     def is_open(self) -> bool:
         return any(link.is_open for link in self._links)

@@ -19,7 +19,7 @@ from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, Ses
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import LoopHome, OwnedTasks
 from sbclient.transport.base import Check, Transport
 from sbclient.transport.credential_file import CredentialFile
 from sbclient.transport.sdk.administration import SdkAdministration
@@ -101,6 +101,7 @@ class SdkTransport(Transport):
         self._links: dict[SdkSender | SdkReceiver, None] = {}
         self._is_closed = False
         self._administration = SdkAdministration(self)
+        self._home = LoopHome()
         self.tasks = OwnedTasks(on_failure=_ignore)
 
     def __repr__(self) -> str:
@@ -119,6 +120,16 @@ class SdkTransport(Transport):
         is_emulator = connection.use_development_emulator
         is_elsewhere = connection.port is not None or is_this_machine(connection.host)
         return Place(self.namespace, is_emulator, is_perhaps_emulator=is_elsewhere and not is_emulator)
+
+    def enter_loop(self) -> None:
+        if self._home.enter(f"the client of {self.namespace}") is None:
+            return
+        self.tasks.abandon()
+        self.tasks = OwnedTasks(on_failure=_ignore)
+        self._client = None
+        self._administration.leave_loop()
+        for link in self._links:
+            link.leave_loop()
 
     @property
     def administration(self) -> SdkAdministration:
@@ -168,6 +179,7 @@ class SdkTransport(Transport):
 
     async def close(self) -> None:
         """Close every link. After a cancellation a second call closes the rest."""
+        self.enter_loop()
         self._is_closed = True
         await asyncio.gather(*(link.close() for link in list(self._links)))
         with suppress(TimeoutError):

@@ -29,7 +29,7 @@ from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Move, OwnedTasks
 from sbclient.testing import MemoryNamespace
 from sbclient.transport.amqp.connection import Sink, Stream
 from sbclient.transport.amqp.credentials import shared_key
@@ -174,6 +174,9 @@ class Line(asyncio.Transport):
             self._line.lose()
 
         def abort(self) -> None:
+            self._line.lose()
+
+        def abandon(self, move: Move) -> None:
             self._line.lose()
 
     def _take(self, data: bytes) -> None:

@@ -38,6 +38,7 @@ from sbclient.amqp import (
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
+from sbclient.tasks import Move
 from sbclient.transport.amqp.connection import Sink
 from sbclient.transport.amqp.credentials import shared_key
 from sbclient.transport.amqp.transport import AmqpTransport
@@ -100,6 +101,9 @@ class ServiceEnd:
         self.is_closed = True
 
     abort = close
+
+    def abandon(self, move: Move) -> None:
+        self.close()
 
     # -- the service ---------------------------------------------------------------------------------------------
 

@@ -179,6 +179,9 @@ class OwnerDouble:
         self.prepare: Callable[[Any], None] = lambda sdk: None
         self.forgotten: list[Any] = []
 
+    def enter_loop(self) -> None:
+        pass
+
     def sdk_sender(self, path: str) -> SenderDouble:
         sender = SenderDouble()
         self.prepare(sender)
