@@ -128,7 +128,7 @@ class AutoLockRenewer:
             if self._is_done(receiver, renewable):
                 return
             error = AutoLockRenewFailed(f"a lock of {receiver.entity_path!r} could not be renewed: {cause}")
-            error.__cause__ = cause
+            error.__cause__ = cause.with_traceback(None)  # it would refer to this frame, and this to the message
         if error is not None:
             renewable.auto_renew_error = error
             if on_failure is not None:

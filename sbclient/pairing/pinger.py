@@ -102,7 +102,7 @@ class Pinger:
                 path=entity.path,
                 error=error,
             )
-            return error
+            return error.with_traceback(None)  # it would refer to this frame
         finally:
             await link.close()
         return None

@@ -278,15 +278,18 @@ class SessionSource(Source):
         """
         assert one.ended is not None
         try:
-            while not await clock.wait_for(one.ended, self._check_in_s(one.link)):
-                await self._renew_lock(one.link)
-        except ServiceBusError as error:
-            self.lose(one, error)
-            raise
-        if one.is_accepted:
-            await one.complete()
-        if one.error is not None:
-            raise one.error
+            try:
+                while not await clock.wait_for(one.ended, self._check_in_s(one.link)):
+                    await self._renew_lock(one.link)
+            except ServiceBusError as error:
+                self.lose(one, error)
+                raise
+            if one.is_accepted:
+                await one.complete()
+            if one.error is not None:
+                raise one.error
+        finally:
+            one.error = None  # it refers to this frame
 
     # -- locks ---------------------------------------------------------------------------------------------------
 

@@ -286,7 +286,10 @@ class Source(ABC):
             if error is not None and self.is_ordered:  # a message of a session never passes an earlier one
                 for one in taken:
                     self.end(one, None)
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # it refers to this frame
         return taken
 
     def _forget_earlier(self, message: ServiceBusReceivedMessage) -> None:
@@ -388,7 +391,7 @@ class Source(ABC):
             error=error,
         )
         self.scan_needed.set()
-        return error
+        return error.with_traceback(None)  # it would refer to the frame of the caller
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -450,7 +450,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _FAILOVER,
         "a refused ping brings the entity back",
-        Change("pairing.pinger:Pinger._send_ping", "return error", "return None"),
+        Change("pairing.pinger:Pinger._send_ping", "return error.with_traceback(None)", "return None"),
     ),
     _mutant(
         _FAILOVER, "pings carry no key", Change("rules.failover:EntityFailover.outage", "self.ping_keys = keys", "")
