@@ -152,10 +152,19 @@ def _has_safe_certificate(directory: Path) -> bool:
     """
     if not (directory / _SERVER).exists():
         return False
-    if hasattr(os, "getuid"):
-        for path in (directory, directory / _SERVER, directory / _AUTHORITY):
-            if path.lstat().st_uid != os.getuid():
-                raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
-        if directory.stat().st_mode & 0o022:
-            raise PermissionError(errno.EPERM, "other users may write to it", str(directory))
+    for path in (directory, directory / _SERVER, directory / _AUTHORITY):
+        check_owner(path)
     return True
+
+
+def check_owner(path: Path) -> None:
+    """Check that only this user can change a file or directory. Windows has other permissions.
+
+    Raises:
+        PermissionError: another user can.
+    """
+    if hasattr(os, "getuid"):
+        if path.lstat().st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
+        if path.stat().st_mode & 0o022:
+            raise PermissionError(errno.EPERM, "other users may write to it", str(path))

@@ -2,20 +2,25 @@
 
 Answers that depend on a change leave the server after the change is committed: see `DataDirectory.is_behind`. All
 changes of one step of the event loop are one transaction. The open database is locked, which excludes a second
-emulator; the system removes the lock when the process ends.
+emulator; the system removes the lock when the process ends. Only the user may be able to change the directory and its
+files, which are checked before they are used: see also `log_check`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
+import stat
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Final
 
 from sbclient.amqp import EncodeError
 from sbclient.broker.namespace import Namespace
+from sbclient.certificate import check_owner
+from sbclient.emulator.data.log_check import LogEnd, state_of_log
 from sbclient.emulator.data.rows import SCHEMA, VERSION, NamespaceRows
 from sbclient.errors import InvalidOperationError
 from sbclient.telemetry.log import get_logger
@@ -25,6 +30,10 @@ log = get_logger(__name__)
 FILE_NAME: Final = "emulator.db"
 OLD_FILES: Final = "*.sbdata"
 """The files of version 1, one for each namespace."""
+
+END_OF_LOG: Final = f"{FILE_NAME}-end"
+MAX_LOG_BYTES: Final = 4_194_304
+"""Of the log, before its contents are moved to the database."""
 
 APPLICATION_ID: Final = 0x5342_454D  # "SBEM"
 
@@ -47,6 +56,8 @@ class DataDirectory:
         self._fsync = fsync
         self._on_failure = on_failure
         self._database: sqlite3.Connection | None = None
+        self._log = path / f"{FILE_NAME}-wal"
+        self._end = LogEnd(path / END_OF_LOG)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._namespaces: list[NamespaceRows] = []
         self._waiting: list[Callable[[], None]] = []
@@ -57,18 +68,27 @@ class DataDirectory:
 
         Raises:
             InvalidOperationError: another emulator uses it, it is damaged, or another release has written it.
-            OSError: it cannot be created, read or written.
+            OSError: it cannot be created, read or written, or another user may change it.
         """
         self._loop = asyncio.get_running_loop()
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_owner(self.path)
         if old := next(self.path.glob(OLD_FILES), None):
             raise InvalidOperationError(
                 f"{old} has version 1 of the format, and this release reads version {VERSION}: use another directory, "
                 "or delete the file to begin without messages"
             )
         path = self.path / FILE_NAME
-        path.touch(mode=0o600)  # SQLite gives its other files the same rights
-        self._database = open_database(path, fsync=self._fsync)
+        for each in self.path.glob(f"{FILE_NAME}*"):
+            status = each.lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                raise PermissionError(errno.EPERM, "it is a link, or no file", str(each))
+            check_owner(each)
+            each.chmod(0o600)
+        if not path.exists():  # else the time of its last change would be lost
+            path.touch(mode=0o600)  # SQLite gives its other files the same rights
+        self._database = open_database(path, fsync=self._fsync, log_bytes=self._end.read(path))
+        self._end.write(self._log_bytes())
 
     def keep(self, namespace: Namespace, now: float) -> bool:
         """Restore a namespace that has no entities, and keep its changes from now on.
@@ -112,7 +132,8 @@ class DataDirectory:
             for rows in self._namespaces:
                 rows.write()
             self._database.execute("COMMIT")
-        except (sqlite3.Error, EncodeError, ValueError) as error:
+            self._note_end()
+        except (sqlite3.Error, EncodeError, ValueError, OSError) as error:
             with suppress(sqlite3.Error):
                 self._database.execute("ROLLBACK")
             self.failure = error
@@ -129,6 +150,22 @@ class DataDirectory:
         for action in waiting:
             action()
 
+    def _note_end(self) -> None:
+        """Note where the log ends, so that a later start notices a shorter one, and keep it short."""
+        assert self._database is not None  # the directory is open
+        size = self._log_bytes()
+        if size >= MAX_LOG_BYTES:
+            self._end.write(0)
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            size = self._log_bytes()
+        self._end.write(size)
+
+    def _log_bytes(self) -> int:
+        try:
+            return self._log.stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def close(self) -> None:
         """Write what is left, and unlock the directory. Safe to call twice."""
         self.write()
@@ -137,19 +174,22 @@ class DataDirectory:
         if self._database is not None:
             with suppress(sqlite3.Error):
                 self._database.executescript("PRAGMA incremental_vacuum")  # `execute` makes only one step
+            self._end.remove()
             self._database.close()
             self._database = None
 
 
-def open_database(path: Path, *, fsync: bool) -> sqlite3.Connection:
+def open_database(path: Path, *, fsync: bool, log_bytes: int = 0) -> sqlite3.Connection:
     """Lock and check a database, and create its tables if it is empty.
 
     Args:
         fsync: as for `DataDirectory`.
+        log_bytes: the least size that its log must have.
 
     Raises:
         InvalidOperationError, OSError: as `DataDirectory.open`.
     """
+    _check_log(path, log_bytes)
     with ExitStack() as on_error:
         try:
             database = sqlite3.connect(path, timeout=0, isolation_level=None)
@@ -181,15 +221,58 @@ def _prepare(database: sqlite3.Connection, path: Path, *, fsync: bool) -> None:
     if pragma("quick_check(1)") != "ok":
         raise sqlite3.DatabaseError("quick_check")
     pragma("journal_mode = WAL")
+    pragma("wal_autocheckpoint = 0")  # see `DataDirectory.write`: SQLite would write over the log from its start
     database.execute(f"PRAGMA synchronous = {'FULL' if fsync else 'NORMAL'}")
     database.execute("PRAGMA foreign_keys = ON")
+
+
+def _check_log(path: Path, least_bytes: int) -> None:
+    """Check the log before SQLite opens the database, which removes a log that it cannot read.
+
+    Raises:
+        InvalidOperationError: the log is damaged, or another emulator uses the database.
+    """
+    log = path.with_name(f"{path.name}-wal")
+    content = log.read_bytes() if log.exists() else b""
+    state = state_of_log(content)
+    if not state.is_damaged and len(content) >= least_bytes:
+        return
+    if _is_in_use(path):
+        raise _used(path)
+    raise InvalidOperationError(
+        f"{log} is damaged: {state.whole_bytes} of {max(len(content), least_bytes)} bytes are whole, so nothing was "
+        "read. Restore the directory from a copy, or, to start without the changes in the rest, cut the file to "
+        f"{state.whole_bytes} bytes and delete {END_OF_LOG}"
+    )
+
+
+def _is_in_use(path: Path) -> bool:
+    """Whether another process writes to the log, which then may look damaged."""
+    shared = path.with_name(f"{path.name}-shm")
+    is_new = not shared.exists()
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=0, uri=True)) as database:
+            database.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error as error:
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _IN_USE
+    finally:
+        if is_new:
+            shared.unlink(missing_ok=True)
+    return False
+
+
+_IN_USE: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _used(path: Path) -> InvalidOperationError:
+    return InvalidOperationError(f"another emulator uses the data directory {path.parent}: choose another one")
 
 
 def _explained(error: sqlite3.DatabaseError, path: Path) -> Exception:
     """The error to raise for one of SQLite while a data directory is opened."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return InvalidOperationError(f"another emulator uses the data directory {path.parent}: choose another one")
+    if code in _IN_USE:
+        return _used(path)
     if code == sqlite3.SQLITE_NOTADB:
         return InvalidOperationError(f"{path} is not a data file of the emulator: choose another directory")
     if code == sqlite3.SQLITE_CORRUPT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sqlite3
 import stat
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from typing import Final
 from uuid import UUID
 
 import pytest
@@ -20,7 +22,8 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import PREM_2021, STD_2021, Profile
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
-from sbclient.emulator.data.directory import DataDirectory
+from sbclient.emulator.data.directory import MAX_LOG_BYTES, DataDirectory
+from sbclient.emulator.data.log_check import state_of_log
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
@@ -85,7 +88,7 @@ class Process:
         """The process that follows if this one is killed now: it has what is in the files."""
         copy = self.folder.with_name(f"{self.folder.name}-copy")
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self.folder, copy)
+        shutil.copytree(self.folder, copy)  # with the times
         return Process(copy)
 
 
@@ -215,11 +218,116 @@ async def test_what_waits_for_a_write_follows_it(folder: Path) -> None:
 
 async def test_torn_end_of_the_log_is_ignored(folder: Path) -> None:
     killed = await filled(folder, "one")
-    before = killed.state
+    before, acknowledged = killed.state, files(folder)
     killed.send("torn")
     killed.data.write()
-    put(folder / "emulator.db-wal", files(folder)["emulator.db-wal"][:-1] + b"\xff")
+    put(folder / "emulator.db-end", acknowledged["emulator.db-end"])  # it is written after the commit
+    whole = files(folder)["emulator.db-wal"]
+    for size in range(len(acknowledged["emulator.db-wal"]), len(whole), 509):
+        put(folder / "emulator.db-wal", whole[:size])
+        assert killed.survivor().state == before
+        OPENED.pop().close()
+
+
+DAMAGES: Final[dict[str, Callable[[bytes, int], bytes]]] = {
+    "a flipped bit": lambda log, at: log[:at] + bytes([log[at] ^ 1]) + log[at + 1 :],
+    "a lost end": lambda log, at: log[:at],
+    "a lost start": lambda log, at: log[at + 1 :],
+    "zeros": lambda log, at: log[:at] + bytes(min(512, len(log) - at)) + log[at + 512 :],
+    "zeros up to the end": lambda log, at: log[:at] + bytes(len(log) - at),
+    "zeros from the start": lambda log, at: bytes(at + 1) + log[at + 1 :],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("is_reused", [False, True])
+async def test_damaged_log_is_refused_and_stays(folder: Path, damage: str, is_reused: bool) -> None:
+    killed = await filled(folder, "one")
+    if is_reused:  # by an earlier build: frames of earlier logs follow
+        for _ in range(3):
+            killed.send("x" * 20_000)
+            killed.data.write()
+            killed.database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+    for number in range(5):
+        killed.send(f"acknowledged {number}")
+        killed.data.write()
+    before, whole = killed.state, files(folder)["emulator.db-wal"]
     assert killed.survivor().state == before
+    end = state_of_log(whole).whole_bytes
+    assert (end < len(whole)) == is_reused
+    for at in sorted({*range(0, end, 1_021), *range(32), *range(32, 56), *range(end - 4_120, end - 4_096), end - 1}):
+        damaged = DAMAGES[damage](whole, at)
+        if damaged[:end] == whole[:end]:
+            continue
+        put(folder / "emulator.db-wal", damaged)
+        copy, database = folder.with_name("data-copy"), files(folder)["emulator.db"]
+        with pytest.raises(InvalidOperationError, match=r"db-wal is damaged: \d+ of \d+ bytes are whole"):
+            killed.survivor()
+        OPENED.pop().close()
+        assert files(copy)["emulator.db-wal"] == damaged
+        assert files(copy)["emulator.db"] == database
+        assert "emulator.db-shm" not in files(copy)
+
+
+async def test_what_precedes_the_damage_of_a_log_can_be_used(folder: Path) -> None:
+    killed = await filled(folder, "one")
+    before, size = killed.state, len(files(folder)["emulator.db-wal"])
+    killed.send("two")
+    killed.data.write()
+    log = files(folder)["emulator.db-wal"]
+    put(folder / "emulator.db-wal", log[:-1] + bytes([log[-1] ^ 1]))
+    with pytest.raises(InvalidOperationError, match=f"cut the file to {size} bytes and delete emulator.db-end"):
+        killed.survivor()
+    put(folder / "emulator.db-wal", log[:size])
+    (folder / "emulator.db-end").unlink()
+    assert killed.survivor().state == before
+
+
+async def test_long_log_is_moved_to_the_database(folder: Path) -> None:
+    process = await filled(folder, "one")
+    for _ in range(40):
+        process.send("x" * 250_000)
+        process.data.write()
+        assert len(files(folder)["emulator.db-wal"]) < MAX_LOG_BYTES + 1_000_000
+    assert len(files(folder)["emulator.db"]) > MAX_LOG_BYTES
+    assert process.survivor().state == process.state
+
+
+async def test_removed_log_is_noticed(folder: Path) -> None:
+    killed = await filled(folder, "one")
+    (folder / "emulator.db-wal").unlink()
+    os.utime(folder / "emulator.db", ns=(0, 0))  # as if it had been written a while before
+    with pytest.raises(InvalidOperationError, match=r"db-wal is damaged: 0 of \d+ bytes"):
+        killed.survivor()
+
+
+async def test_other_users_cannot_change_the_files(folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (await filled(folder, "one")).data.close()
+    target = folder.with_name("target")
+
+    def move() -> None:
+        file.rename(target)
+        file.symlink_to(target)
+
+    spoils: list[tuple[Callable[[], object], Callable[[], object]]] = [
+        (lambda: folder.chmod(0o777), lambda: folder.chmod(0o700)),
+        (lambda: file.chmod(0o660), lambda: file.chmod(0o600)),
+        (move, lambda: target.replace(file)),
+        (lambda: os.link(file, target), target.unlink),
+        (lambda: (folder / "emulator.db-wal").mkdir(), (folder / "emulator.db-wal").rmdir),
+        (lambda: (folder / "emulator.db-wal").symlink_to(target), (folder / "emulator.db-wal").unlink),
+        (lambda: os.mkfifo(folder / "emulator.db-end"), (folder / "emulator.db-end").unlink),
+        (lambda: monkeypatch.setattr(os, "getuid", lambda: 4_711), monkeypatch.undo),
+        (lambda: file.chmod(0o644), lambda: None),
+    ]
+    for spoil, restore in spoils[:-1]:
+        spoil()
+        with pytest.raises(PermissionError):
+            Process(folder)
+        restore()
+    spoils[-1][0]()
+    assert Process(folder).bodies == ["one"]
+    assert modes(folder) == {0o700, 0o600}
 
 
 @pytest.mark.parametrize(
@@ -297,11 +405,6 @@ async def test_second_emulator_on_the_directory_is_refused(folder: Path) -> None
         Process(folder)
     first.data.close()
     Process(folder).data.close()
-
-
-async def test_only_the_user_can_read_the_files(folder: Path) -> None:
-    await filled(folder)
-    assert modes(folder) == {0o700, 0o600}
 
 
 @pytest.mark.parametrize(("fsync", "level"), [(False, 1), (True, 2)])
