@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import fields
 from datetime import timedelta
@@ -13,6 +14,7 @@ from shutil import which
 from typing import Any, Final
 
 import pytest
+from azure.core.credentials import AccessToken
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient
 from sbclient.emulator import Emulator
@@ -109,6 +111,26 @@ async def test_the_shell_lines_exchange_messages_over_http(missing: str | None, 
     assert (shell.returncode, complaint) == (0, b"")
     assert said == b"an orderthree"  # two of the messages: one was unlocked and so dead-lettered
     assert left == [0, 0]
+
+
+class TokenCredential:
+    """As of azure-identity; the token is one that `--auth jwt-any` accepts."""
+
+    async def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+        header, claims = b64encode(b'{"alg":"none"}').decode(), b64encode(b'{"exp":99999999999}').decode()
+        return AccessToken(f"{header}.{claims.rstrip('=')}.none", 99_999_999_999)
+
+
+@pytest.mark.real_time
+async def test_the_lines_with_a_token_credential_send_to_the_emulator() -> None:
+    (block,) = (block for block in found_in(ROOT / "docs" / "emulator.md") if "def send_with_token(" in block)
+    async with Emulator("contoso", auth="jwt-any") as emulator:
+        emulator.create_queue("orders")
+        port, certificate = emulator.ports["contoso"], str(emulator.certificate_path)
+        await run(block)["send_with_token"](TokenCredential(), port, certificate)
+        async with ServiceBusClient.from_connection_string(emulator.connection_string) as client:
+            counts = await client.administration.get_queue_runtime_properties("orders")
+    assert counts.active_message_count == 2
 
 
 def test_the_two_commands_are_the_ones_that_are_checked() -> None:

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from enum import EnumType
 from importlib import import_module
 from itertools import takewhile
@@ -42,6 +43,9 @@ _VALUES: Final = {str: "TEXT", int: "N", float: "NUMBER", Path: "PATH"}
 
 
 _EXTRA: Final = re.compile(r"Got unexpected extra argument.* \((?P<first>\S+?)(?: .*)?\)")
+
+
+_CHOICE: Final = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>.+?)\.?")
 
 
 _COMMAND: Final = re.compile(r"No such command '(?P<name>\w+)'\.")
@@ -90,6 +94,9 @@ def _explain(error: Any) -> None:
     error.message = error.message.removeprefix("Value error, ")
     extra = _EXTRA.fullmatch(error.message)
     command = _COMMAND.fullmatch(error.message)
+    choice = _CHOICE.fullmatch(error.message)
+    if choice is not None and (near := get_close_matches(choice["given"], re.findall(r"'(.+?)'", choice["known"]), 1)):
+        error.message += f" Did you mean {near[0]!r}?"
     if command is not None and error.ctx is not None and error.ctx.info_name == "fault":
         from sbclient.emulator.control.fault_json import KINDS
 

@@ -108,7 +108,10 @@ BY_STATUS: Final[Mapping[int, type[ServiceBusError]]] = MappingProxyType(
     }
 )
 
-_SECRET: Final = re.compile(r"(?i)\b(sig|signature|SharedAccessKey|SharedAccessSignature|Bearer)([= ]+)[^\s;,&'\"]+")
+_SECRET: Final = re.compile(
+    r"(?i)\b((?:sig|signature|SharedAccessKey|SharedAccessSignature) *= *|SharedAccessSignature +(?=\S*=)|Bearer +)"
+    r"[^\s;,&'\"]+"
+)
 _MAX_TEXT: Final = 600
 
 
@@ -139,4 +142,4 @@ def error_of(
 
 def plain_text(text: str) -> str:
     """Return the text as one line of at most 600 characters, without keys and signatures."""
-    return _SECRET.sub(r"\1\2***", " ".join(text.split()))[:_MAX_TEXT]
+    return _SECRET.sub(r"\1***", " ".join(text.split()))[:_MAX_TEXT]

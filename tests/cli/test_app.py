@@ -359,6 +359,8 @@ def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (["admin", "list", "queues"], "'queues' is not one of 'queue', 'topic', 'subscription', 'rule'"),
+        (["admin", "list", "queues"], "Did you mean 'queue'?"),
         (["peek", "orders"], "unexpected argument 'orders': a queue is given as --queue orders"),
         (["send", "orders", "more"], "unexpected argument 'orders': a queue is given as --queue orders"),
         (["admin", "list", "queues"], "'kind': 'queues' is not one of 'queue', 'topic', 'subscription', 'rule'."),

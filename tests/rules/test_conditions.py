@@ -59,10 +59,23 @@ def test_error_names_subject_and_description() -> None:
         "Endpoint=sb://x/;SharedAccessKey=SECRET=;EntityPath=q",
         "Authorization: Bearer SECRET",
         "signature=SECRET\nand more",
+        "sig = SECRET",
+        "SharedAccessSignature skn=SECRET",
     ],
 )
 def test_text_hides_secrets(text: str) -> None:
     assert "SECRET" not in plain_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the token is neither a SharedAccessSignature nor a JSON web token",
+        "The signature is invalid. SharedAccessKey and SharedAccessSignature are both set",
+    ],
+)
+def test_words_that_are_no_secrets_stay(text: str) -> None:
+    assert plain_text(text) == text
 
 
 def test_text_is_one_short_line() -> None:
