@@ -32,6 +32,9 @@ The names are those of `azure.servicebus.exceptions`; the ones marked *ours* hav
 The class attributes `is_outage` (the error starts the failover interval) and `is_transient` (the retry policy tries
 again) are the only source of this classification.
 
+In a program that has imported azure-servicebus, an error of this package is also one of the class of that name there:
+an `except` clause that still names a class of azure-servicebus works.
+
 As in azure-servicebus, the root is an `azure.core.exceptions.AzureError`. Errors that its administration client raises
 as a class of azure.core derive from that class too: `except ResourceNotFoundError` catches a
 `MessagingEntityNotFoundError`. Their `status_code` is the HTTP status of the class, on every transport.
@@ -39,9 +42,10 @@ as a class of azure.core derive from that class too: `except ResourceNotFoundErr
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import ClassVar
+from types import MappingProxyType, ModuleType
+from typing import ClassVar, Final
 
 from azure.core.exceptions import (
     AzureError,
@@ -107,9 +111,14 @@ class ServiceBusError(AzureError):
     _status: ClassVar[int | None] = None
 
     def __init__(self, message: str | None = None, *, error: BaseException | None = None) -> None:
+        _join_sdk()
         if message is None:
             message = (type(self).__doc__ or type(self).__name__).splitlines()[0]
-        super().__init__(message)
+        # Not the constructors of azure-servicebus, whose arguments differ.
+        if isinstance(self, HttpResponseError):
+            HttpResponseError.__init__(self, message)
+        else:
+            AzureError.__init__(self, message)
         # The base class keeps the error that is being handled, whose text and frames may show a body or a key.
         self.exc_type = self.exc_value = self.exc_traceback = None
         self.exc_msg = message
@@ -288,8 +297,33 @@ class ScheduleUnavailableError(ServiceBusError):
     """The entity is failed over, so that no sequence number can be returned for a scheduled message."""
 
 
-class MessageAlreadySettled(ValueError):
+class _OwnValueError(ValueError):
+    """A base that Python lets `_join_sdk` add another one to; it does not for a built-in class alone."""
+
+
+class MessageAlreadySettled(_OwnValueError):
     """This receiver has already settled the message."""
 
     def __init__(self, message: str | None = None, *, action: str = "settle") -> None:
-        super().__init__(message or f"cannot {action} the message: it is already settled, or deleted")
+        _join_sdk()
+        ValueError.__init__(self, message or f"cannot {action} the message: it is already settled, or deleted")
+
+
+_SDK: Final = "azure.servicebus.exceptions"
+_joined: list[ModuleType] = []
+
+
+def _join_sdk() -> None:
+    """Derive the classes from those of the same name in azure-servicebus, once that is imported.
+
+    An `except` clause asks for a real base class, and importing azure-servicebus for it would take half a second.
+    """
+    theirs = sys.modules.get(_SDK)
+    if theirs is None or theirs in _joined or getattr(theirs.__spec__, "_initializing", False):
+        return
+    for name in sorted(__all__, key="ServiceBusError".__ne__):  # the root first: the others derive from it
+        ours, base = globals()[name], getattr(theirs, name, None)
+        if isinstance(base, type) and not issubclass(ours, base):
+            bases = [one for one in ours.__bases__ if not issubclass(base, one)]
+            ours.__bases__ = (*bases[:1], base, *bases[1:])
+    _joined.append(theirs)

@@ -23,7 +23,10 @@ from sbclient.errors import (
 CLASSES = {
     name: kind
     for name, kind in vars(errors).items()
-    if inspect.isclass(kind) and issubclass(kind, Exception) and kind.__module__ == errors.__name__
+    if inspect.isclass(kind)
+    and issubclass(kind, Exception)
+    and kind.__module__ == errors.__name__
+    and not name.startswith("_")
 }
 SERVICE_BUS_ERRORS: dict[str, type[ServiceBusError]] = {
     name: kind for name, kind in CLASSES.items() if issubclass(kind, ServiceBusError)

@@ -26,6 +26,7 @@ from azure.servicebus.amqp import AmqpMessageBodyType
 
 import sbclient
 from sbclient import administration
+from tests.fresh_process import output_of
 from tests.pages import differences
 
 
@@ -112,11 +113,34 @@ def test_an_error_without_a_text_says_what_its_class_means() -> None:
 
 
 @pytest.mark.parametrize("name", differences.error_names())
-def test_every_error_is_found_again_below_the_same_root(name: str) -> None:
+def test_every_error_is_caught_as_in_the_sdk(name: str) -> None:
     theirs, ours = getattr(sdk_exceptions, name), getattr(sbclient, name)
+    with pytest.raises(theirs, match=r"^text$") as caught:
+        raise ours("text")
+    assert type(caught.value) is ours
     assert issubclass(ours, sbclient.ServiceBusError) is issubclass(theirs, sdk_exceptions.ServiceBusError)
     assert issubclass(ours, ValueError) or not issubclass(theirs, ValueError)
     assert issubclass(ours, AzureError) is issubclass(theirs, AzureError)
+
+
+def test_errors_are_caught_as_those_of_the_sdk_whichever_is_imported_first() -> None:
+    """Also one from before, and nothing imports azure-servicebus for it."""
+    program = """
+import pickle, sys
+import sbclient
+before = [sbclient.OperationTimeoutError(), sbclient.MessageAlreadySettled(), sbclient.InvalidOperationError("a")]
+assert "azure.servicebus" not in sys.modules
+from azure.servicebus import exceptions
+after = pickle.loads(pickle.dumps([*before, sbclient.BacklogUnavailableError("all failed", {"q": OSError("b")})]))
+assert isinstance(after[0], exceptions.OperationTimeoutError) and isinstance(before[0], exceptions.ServiceBusError)
+assert isinstance(after[1], exceptions.MessageAlreadySettled) and isinstance(after[1], ValueError)
+assert isinstance(after[2], exceptions.ServiceBusError) and isinstance(after[2], ValueError)
+assert isinstance(after[3], exceptions.ServiceBusError)
+print(*after, sep="|")
+"""
+    said = output_of(program).split("|")
+    assert said[2:] == ["a", "all failed [q: OSError: b]"]
+    assert said[:2] == [str(sbclient.OperationTimeoutError()), str(sbclient.MessageAlreadySettled())]
 
 
 @pytest.mark.parametrize(

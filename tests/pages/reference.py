@@ -105,7 +105,13 @@ def _listed() -> set[str]:
 
 def _class(name: str, value: type) -> str:
     is_enum = issubclass(value, Enum)
-    bases = [base.__name__ for base in value.__bases__ if issubclass(base, Exception) or base.__name__ in _listed()]
+    found = list(dict.fromkeys(_bases(value)))
+    bases = [
+        base.__name__
+        for base in found
+        if (issubclass(base, Exception) or base.__name__ in _listed())
+        and not any(base is not other and issubclass(other, base) for other in found)
+    ]
     parts = [f"### {name}\n"]
     if is_dataclass(value) or not (is_enum or issubclass(value, Exception)):
         parts.append(_signature(name, value))
@@ -120,6 +126,15 @@ def _class(name: str, value: type) -> str:
         else:
             parts.append(_callable("####", f"{name}.{member_name}", getattr(value, member_name)))
     return "\n".join(filter(None, parts))
+
+
+def _bases(value: type) -> Iterator[type]:
+    """Yield the bases of a class; for private ones, and for those that errors share with azure-servicebus, theirs."""
+    for base in value.__bases__:
+        if base.__name__.startswith("_") or base.__module__.startswith("azure.servicebus"):
+            yield from _bases(base)
+        else:
+            yield base
 
 
 def _members(value: type) -> Iterator[tuple[str, Any]]:

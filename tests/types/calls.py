@@ -97,6 +97,8 @@ async def right_receives(client: ServiceBusClient) -> str:
 async def wrong_receives(client: ServiceBusClient, receiver: ServiceBusReceiver) -> None:
     (message,) = await receiver.receive_messages(max_message_count=1)
     print(message.application_properties[b"size"])  # type: ignore[index]
+    print(message.application_properties.get(b"size"))  # type: ignore[call-overload]
+    print(message.raw_amqp_message.annotations[b"x-opt-enqueued-time"])  # type: ignore[index]
     await receiver.complete_message(message.message_id)  # type: ignore[arg-type]
     await receiver.complete_message([message])  # type: ignore[arg-type]
     await receiver.receive_messages(max_message_count="ten")  # type: ignore[arg-type]
