@@ -258,45 +258,53 @@ class ManagementApi:
             properties = replace(properties, enable_partitioning=None)  # the oldest version does not know it
         rule = read_default_rule(sent)
 
+        ignored: list[str] = []
+
         def create(call: Call) -> Shown | RuleProperties:
             made = self._checked(lambda: self._created(call, address, properties, rule, version), properties)
-            self._keep(address, sent)
+            ignored.extend(self._keep(address, sent))
             return self._shown(call, made, target, request, Answer.CREATION)
 
         shown = await self._ask(target, create)
         self._context.publish_change("entity.created", address)
-        self._report_ignored(address, sent)
+        self._report_ignored(address, ignored)
         return self._entry(201, shown, request, Answer.CREATION)
 
     async def _update(
         self, request: Request, address: EntityAddress, properties: EntityProperties, sent: Sent
     ) -> Response:
         target = Target(address.names, address.kind)
+        ignored: list[str] = []
 
         def update(call: Call) -> Shown | RuleProperties:
             made = self._checked(lambda: self._management.update(call, address, properties), properties)
-            self._keep(address, sent)
+            ignored.extend(self._keep(address, sent))
             return self._shown(call, made, target, request, Answer.UPDATE)
 
         shown = await self._ask(target, update)
         self._context.publish_change("entity.updated", address)
-        self._report_ignored(address, sent)
+        self._report_ignored(address, ignored)
         return self._entry(200, shown, request, Answer.UPDATE)
 
-    def _keep(self, address: EntityAddress, sent: Sent) -> None:
-        if address.kind is not EntityKind.RULE:
-            self._host.namespace.directory.at(address).sent = sent
+    def _keep(self, address: EntityAddress, sent: Sent) -> Sequence[str]:
+        """Keep what was sent; returns the names of elements that are not applied, if they are not those of before."""
+        if address.kind is EntityKind.RULE:
+            return sent.ignored_names
+        entity = self._host.namespace.directory.at(address)
+        before, entity.sent = entity.sent, sent
+        is_known = before is not None and sent.ignored_names == before.ignored_names
+        return () if is_known else sent.ignored_names
 
-    def _report_ignored(self, address: EntityAddress, sent: Sent) -> None:
-        """Report the elements that Service Bus would not apply, in the log and to the page."""
-        if names := sent.ignored_names:
+    def _report_ignored(self, address: EntityAddress, names: Sequence[str]) -> None:
+        """Report elements that Service Bus would not apply, in the log and to the page."""
+        if names:
             log.warning(
                 "emulator.elements_ignored",
                 "Service Bus would not apply {elements} of {entity}: these elements follow later ones of the schema",
                 entity=str(address),
                 elements=", ".join(names),
             )
-            self._context.publish("entity.elements_ignored", path="/".join(address.names), elements=names)
+            self._context.publish("entity.elements_ignored", path="/".join(address.names), elements=list(names))
 
     async def _delete(self, target: Target) -> Response:
         def delete(call: Call) -> EntityAddress:

@@ -3,7 +3,8 @@
 Laws (source: the service's recorded answers):
 
 1. Elements have the order of `description_tables`. The service applies an element of a request only if no later one of
-   its table precedes it. It keeps the others, and unknown ones, at their place in the answers without applying them.
+   its table precedes it. It keeps the others, and unknown ones, at their place in the answers without applying them;
+   of several with one name the last, so that a description does not grow by being read and written back.
 2. A request contains only the elements that are set. The answer to a creation contains all but those marked `get`. The
    answer to an update of a queue or topic has the elements of the request.
 3. An element marked with an api-version exists from that version on: earlier requests with it are refused.
@@ -170,10 +171,16 @@ def read_sent(element: Element, version: str) -> Sent:
             f"The entity description of type '{element.name}' has unsupported properties for api-version '{version}' "
             "in the request. Try including the correct api-version query string in the request."
         )
-    places, place, elements = {name: at for at, name in enumerate(table)}, -1, []
+    places, place = {name: at for at, name in enumerate(table)}, -1
+    elements: list[tuple[Element, bool]] = []
+    kept: dict[str, int] = {}
     for child in element.children:
         is_applied = places.get(child.name, -1) > place
-        place = places[child.name] if is_applied else place
+        if is_applied:
+            place = places[child.name]
+        elif (at := kept.setdefault(child.name, len(elements))) < len(elements):
+            elements[at] = (child, False)
+            continue
         elements.append((child, is_applied))
     return Sent(kind, elements)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from random import Random
 from urllib.parse import unquote
@@ -19,8 +20,9 @@ from sbclient.broker.profile import PREM_2021
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
 from sbclient.emulator.management.api import ManagementApi
+from sbclient.emulator.management.atom_descriptions import SERVICE_BUS
 from sbclient.emulator.management.atom_values import read_any
-from sbclient.emulator.management.xml import Element, read_xml
+from sbclient.emulator.management.xml import Element, read_xml, write_element
 from sbclient.emulator.net.http_messages import NoResponse, Response
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule, SqlRuleFilter
@@ -748,6 +750,50 @@ async def test_changes_are_published_as_events(api: ManagementApi, context: Name
         ("entity.updated", "topic", "t"),
         ("entity.deleted", "topic", "t"),
     ]
+
+
+def as_read(elements: Sequence[Element]) -> list[Element]:
+    return list(elements)
+
+
+def in_own_order(elements: Sequence[Element], *, reverse: bool = False) -> list[Element]:
+    """As a serializer that has an order of its own, and puts what it does not know, or knows already, at the end."""
+    first = {element.name: element for element in reversed(elements)}
+    rest = [element for element in elements if element is not first[element.name]]
+    return [*(first[name] for name in sorted(first, reverse=reverse)), *rest]
+
+
+def in_reversed_order(elements: Sequence[Element]) -> list[Element]:
+    return in_own_order(elements, reverse=True)
+
+
+def with_unknown(elements: Sequence[Element]) -> list[Element]:
+    (unknown,) = read_xml(b"<a><Unknown>1</Unknown></a>").children
+    return [unknown, *elements[:3], unknown, *elements[3:], unknown]
+
+
+@pytest.mark.parametrize("kind", ["Queue", "Topic", "Subscription"])
+@pytest.mark.parametrize("form", [as_read, in_own_order, in_reversed_order, with_unknown])
+async def test_description_does_not_grow_by_being_read_and_written_back(
+    api: ManagementApi,
+    context: NamespaceContext,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    form: Callable[[Sequence[Element]], list[Element]],
+) -> None:
+    await made(api, ("/news", TOPIC))
+    path = {"Queue": "/orders", "Topic": "/prices", "Subscription": "/news/subscriptions/eu"}[kind]
+    await made(api, (path, described(kind, UserMetadata="m")))
+    seen = []
+    for _ in range(100):
+        elements = description(await api.answer(request("GET", f"{path}?api-version=2021-05"))).children
+        seen.append([(element.name, element.text) for element in elements if element.name != "UpdatedAt"])
+        body = described(kind, *(write_element(element, SERVICE_BUS) for element in form(elements)))
+        answer = await api.answer(request("PUT", f"{path}?api-version=2021-05", body, if_match="*"))
+        assert answer.status == 200, answer.body
+    assert all(each == seen[2] for each in seen[2:])
+    assert len([event for event in context.events.recent if event["event"] == "entity.elements_ignored"]) <= 2
+    assert len([record for record in caplog.records if "would not apply" in record.getMessage()]) <= 2
 
 
 async def test_elements_out_of_order_are_reported(
