@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import getdoc
 from itertools import islice
 from typing import Any, ClassVar, Final, cast
 
@@ -142,7 +143,7 @@ class ServiceBusDataSource(DataSource):
         return merged(defaults, options_of_table(schema, is_write=True), self.options)
 
 
-ServiceBusDataSource.__doc__ = f"""{ServiceBusDataSource.__doc__}
+ServiceBusDataSource.__doc__ = f"""{getdoc(ServiceBusDataSource)}
 
 Options of a write:
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
+from inspect import cleandoc
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, get_type_hints
 
@@ -150,9 +151,9 @@ def check_settings(values: Any) -> None:
 def documented(settings: type[T]) -> type[T]:
     """Add the settings of a dataclass to its docstring, as attributes."""
     if settings.__doc__ is not None:  # Python may run without docstrings
-        lines = [f"        {name}: {row.described()}" for name, row in settings_of(settings).items()]
-        head, raises, tail = settings.__doc__.partition("    Raises:")
-        settings.__doc__ = "\n".join([head.rstrip(), "", "    Attributes:", *lines, "", raises + tail])
+        lines = [f"    {name}: {row.described()}" for name, row in settings_of(settings).items()]
+        head, raises, tail = cleandoc(settings.__doc__).partition("Raises:")  # Python 3.13 removes the indentation
+        settings.__doc__ = "\n".join([head.rstrip(), "", "Attributes:", *lines, "", raises + tail])
     return settings
 
 

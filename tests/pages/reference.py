@@ -138,8 +138,9 @@ def _bases(value: type) -> Iterator[type]:
 
 
 def _members(value: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods and properties of a class and of its private bases, by name."""
-    owners = [value, *(base for base in value.__mro__[1:] if base.__name__.startswith("_"))]
+    """Yield the public methods and properties of a class and of its private bases in this package, by name."""
+    bases = (base for base in value.__mro__[1:] if base.__name__.startswith("_"))
+    owners = [value, *(base for base in bases if base.__module__.startswith("sbclient"))]
     found = {name: member for owner in reversed(owners) for name, member in vars(owner).items()}
     for name in sorted(found):
         if not name.startswith("_") and (
