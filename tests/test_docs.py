@@ -16,8 +16,9 @@ from typing import Any, Final
 import pytest
 from azure.core.credentials import AccessToken
 
-from sbclient import PairedNamespaceOptions, ServiceBusClient
+from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.emulator import Emulator
+from sbclient.testing import MemoryPair
 from sbclient.transport.memory import transport as memory
 from tests.pages import reference
 from tests.pages.every import TABLES
@@ -111,6 +112,32 @@ async def test_the_shell_lines_exchange_messages_over_http(missing: str | None, 
     assert (shell.returncode, complaint) == (0, b"")
     assert said == b"an orderthree"  # two of the messages: one was unlocked and so dead-lettered
     assert left == [0, 0]
+
+
+async def test_the_tasks_do_what_they_say(pair: MemoryPair, client: ServiceBusClient) -> None:
+    """Each function of the page, on one paired client; the queue `orders` exists."""
+    tasks = {name: task for block in found_in(ROOT / "docs" / "tasks.md") for name, task in run(block).items()}
+    await client.administration.create_queue("visits", requires_session=True)
+    await tasks["send_many"](client, [letter * 150_000 for letter in "ab"] + ["c"])
+    assert [text[0] for text in await tasks["receive"](client)] == ["a", "b", "c"]
+    assert await tasks["visit"](client) == ["customer 42: hello", "customer 42: goodbye"]
+    assert await tasks["subscribe"](client) == ["costs 5"]
+    async with client.get_queue_sender("orders") as sender:
+        await sender.send_messages(ServiceBusMessage("lost", application_properties={"country": "unknown"}))
+        assert await tasks["receive"](client) == []
+        assert await tasks["send_again"](client) == 1
+    await tasks["replace"](client)
+    await tasks["schedule"](client)
+    client.pair.force_failover("orders")
+    await tasks["send_many"](client, ["diverted"])
+    assert await tasks["drain"](client) == 1
+    async with client.get_queue_receiver("orders") as receiver:
+        left = [(str(message), message.state.name) for message in await receiver.peek_messages(9)]
+    assert sorted(left) == [
+        ("a reminder", "SCHEDULED"),
+        ("diverted", "ACTIVE"),
+        ("lost, checked", "ACTIVE"),
+    ]
 
 
 class TokenCredential:
