@@ -40,6 +40,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import read_duration
 from sbclient.options import without_ignored
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
+from sbclient.rules.entity_path import check_entity_path
 from sbclient.transport.base import TransactionLink, Transport
 from sbclient.transport.choice import open_transport
 
@@ -411,6 +412,7 @@ class ServiceBusAdministrationClient:
         settings = {each.name: arguments[each.name] for each in fields(described) if each.name in arguments}
         properties = _with_values(_with_rights(described(names[-1], **settings)))
         address = _address(kind_of(properties), names)
+        check_entity_path(names[-1], address.kind)
         made = await self._ask(self._transport.administration.create(address, properties))
         return _of(described, made)
 
@@ -472,6 +474,11 @@ def _address(kind: EntityKind, names: tuple[str, ...]) -> EntityAddress:
     for name in names:
         if not isinstance(name, str):
             raise InvalidOperationError(f"a {type(name).__name__} cannot name a {kind.value}: give its name, a str")
+        if not all(segment.strip(".") for segment in name.replace("\\", "/").split("/")):
+            # In the address of a request it would lead to another entity.
+            raise InvalidOperationError(
+                f"{name!r:.300} cannot name a {kind.value}: a segment is empty or has only dots"
+            )
     return EntityAddress(kind, names)
 
 

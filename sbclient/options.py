@@ -267,8 +267,8 @@ TRANSPORT_OPTIONS: Final[Mapping[str, TransportOption]] = {
         "`transport_type` becomes AMQP over WebSockets"
     ),
     "http_proxy": TransportOption(
-        "a dict with `proxy_hostname`, `proxy_port` and perhaps `username` and `password`; AMQP then goes "
-        "over WebSockets"
+        "a dict with `proxy_hostname`, a name or `http://name`, `proxy_port` and perhaps `username` and `password`; "
+        "AMQP then goes over WebSockets"
     ),
     "keep_alive": TransportOption(
         "seconds between two heartbeats", "30", _SDK, "connections are kept alive", is_of_link=True

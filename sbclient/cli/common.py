@@ -19,7 +19,6 @@ from enum import IntEnum
 from random import SystemRandom
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -39,6 +38,7 @@ from sbclient.errors import (
 )
 from sbclient.options import PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
+from sbclient.rules.http_proxy import http_proxy_of
 from sbclient.settings.durations import seconds_of
 from sbclient.telemetry.log import printable, printable_json
 from sbclient.transport.base import Administration, Transport
@@ -187,18 +187,13 @@ def proxy_options() -> dict[str, Any]:
     address = os.environ.get(PROXY_VARIABLE)
     if not address:
         return {}
+    proxy = {"proxy_hostname": address}
     try:
-        parts = urlsplit(address if "://" in address else f"http://{address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or port is None or parts.scheme != "http":
+        http_proxy_of(proxy)
+    except InvalidOperationError:
         raise InvalidOperationError(
             f"the HTTP proxy of --http-proxy or {PROXY_VARIABLE} is malformed: give http://[user:password@]host:port"
-        )
-    proxy: dict[str, Any] = {"proxy_hostname": host, "proxy_port": port}
-    if parts.username:
-        proxy |= {"username": unquote(parts.username), "password": unquote(parts.password or "")}
+        ) from None
     return {"http_proxy": proxy}
 
 

@@ -9,7 +9,9 @@ error and no repr shows a key or a signature.
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,7 +21,8 @@ from sbclient.rules.shared_access_signature import SCHEME
 MEMORY_SCHEME: Final = "memory://"
 
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
-_KEY_NAME = re.compile(r"[\w.-]+")
+_KEY_NAME = re.compile(r"[^=\x00-\x1f\x7f]{1,256}")
+_FOREIGN_NAME = re.compile(r"[A-Za-z]{1,32}")
 _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+")
 _FIELDS: Final = {
     name.casefold(): name
@@ -161,8 +164,8 @@ def parse_connection_string(conn_str: str) -> ConnectionString:
     signature = fields.get("SharedAccessSignature")
     if key_name and _KEY_NAME.fullmatch(key_name) is None:
         raise InvalidOperationError(
-            f"the SharedAccessKeyName for {host!r} is malformed: use letters, digits, '.', '-' and '_', and check "
-            "that no semicolon is missing"
+            f"the SharedAccessKeyName for {host!r} is malformed: it has at most 256 characters and no '=', check that "
+            "no semicolon is missing"
         )
     file = fields.get("CredentialFile") or None
     if file is not None and (key is not None or signature is not None):
@@ -222,17 +225,28 @@ def _memory(name: str) -> ConnectionString:
 
 def _fields(text: str) -> dict[str, str]:
     fields: dict[str, str] = {}
-    for number, part in enumerate(filter(None, text.split(";")), start=1):
-        name, equals, value = part.partition("=")
-        known = _FIELDS.get(name.strip().casefold())
-        if not equals or known is None:
-            # The part is not shown: it may be a piece of a key, since keys end in '='.
-            raise InvalidOperationError(
-                f"part {number} of the connection string is unknown: use {', '.join(_FIELDS.values())}"
-            )
+    ignored: list[str] = []
+    for number, part in enumerate(filter(str.strip, text.split(";")), start=1):
+        name, _, value = (each.strip() for each in part.partition("="))
+        known = _FIELDS.get(name.casefold())
+        if known is None:
+            if not value or value.startswith("=") or _FOREIGN_NAME.fullmatch(name) is None:
+                # The part is not shown: it may be a piece of a key, since keys end in '='.
+                raise InvalidOperationError(
+                    f"part {number} of the connection string is unknown: use {', '.join(_FIELDS.values())}"
+                )
+            if near := get_close_matches(name.casefold(), _FIELDS, n=1, cutoff=0.87):
+                raise InvalidOperationError(
+                    f"{name} in the connection string is unknown: did you mean {_FIELDS[near[0]]}?"
+                )
+            ignored.append(name)
+            continue
         if known in fields:
             raise InvalidOperationError(f"the connection string has {known} twice: remove one")
-        fields[known] = value.strip()
+        fields[known] = value
+    if ignored:
+        text = f"parts of the connection string that have no effect here: {', '.join(ignored)}; remove them"
+        warnings.warn(text, UserWarning, stacklevel=4)
     return fields
 
 

@@ -30,6 +30,7 @@ from sbclient.errors import (
 from sbclient.pairing.pair import Pair
 from sbclient.pairing.provisioning import backlog_queue, usable_queue
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
+from sbclient.rules.http_proxy import http_proxy_of
 from sbclient.settings.durations import duration_text
 from sbclient.transport.amqp.socket import ConnectStep, failed_step
 from sbclient.transport.base import Transport
@@ -597,8 +598,7 @@ def _differences(queue: QueueProperties, usual: QueueProperties) -> list[str]:
 
 async def _fetched(url: str, proxy: dict[str, Any] | None) -> tuple[int | None, bytes, str | None]:
     """Return status, body and date of an HTTP answer; None for what is unknown."""
-
-    address = f"http://{proxy['proxy_hostname']}:{proxy['proxy_port']}" if proxy else None
+    address = http_proxy_of(proxy).url if proxy else None
     proxies = {"http": address, "https": address} if address else None
     try:
         answer = await asyncio.to_thread(answer_to, Request(url), timeout_s=HTTP_S, proxies=proxies)

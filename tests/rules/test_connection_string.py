@@ -74,7 +74,8 @@ def test_memory_needs_a_name(text: str) -> None:
         f"{ENDPOINT};{KEY};{SIGNATURE}",
         f"{ENDPOINT};{ENDPOINT};{KEY}",
         f"{ENDPOINT};{KEY};UseDevelopmentEmulator=perhaps",
-        f"{ENDPOINT};{KEY};Colour=red",
+        f"{ENDPOINT};{KEY};SharedAccesKeyName=red",
+        f"{ENDPOINT};{KEY};abc+/d=e",
         f"{ENDPOINT};SharedAccessKeyName=root;{SECRET}",
         f"Endpoint=;{KEY}",
         f"Endpoint=sb:///;{KEY}",
@@ -98,6 +99,19 @@ def test_a_secret_is_never_shown() -> None:
         assert "SECRETSIG" not in repr(parse_connection_string(text))
 
 
+def test_parts_for_other_clients_are_ignored_with_one_warning() -> None:
+    with pytest.warns(UserWarning, match="TransportType, StsEndpoint; remove") as warned:
+        found = parse_connection_string(f"{ENDPOINT};TransportType=Amqp; {KEY} ; ;StsEndpoint=https://x:1/")
+    assert (len(warned), found.key) == (1, SECRET)
+
+
+@pytest.mark.parametrize("typed", ["SharedAccessKeyNam", "SharedAccesKey", "EntityPaht", "UseDevelopmentEmulatr"])
+def test_a_misspelt_part_is_explained(typed: str) -> None:
+    with pytest.raises(InvalidOperationError, match="did you mean"):
+        parse_connection_string(f"{ENDPOINT};{KEY};{typed}=true")
+
+
+@pytest.mark.filterwarnings("ignore:parts of the connection string")
 @given(st.text("abEndpoint=;:/sb 0@", max_size=40), st.text(max_size=40))
 def test_every_text_is_read_or_refused(endpoint: str, part: str) -> None:
     for text in (endpoint, part, f"Endpoint=sb://{endpoint};{KEY}", f"{ENDPOINT};{KEY};{part}"):
@@ -159,7 +173,7 @@ def test_a_line_without_its_credential_means_the_same_namespace(line: str) -> No
         connection.without_credential("/run/a;b")
 
 
-@pytest.mark.parametrize("wrong", [FILE_LINE + ";SharedAccessKey=x", KEY_LINE.replace("=n", "=a b")])
+@pytest.mark.parametrize("wrong", [FILE_LINE + ";SharedAccessKey=x", KEY_LINE.replace("=n", "=a=b")])
 def test_a_credential_of_two_kinds_or_a_malformed_name_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidOperationError):
         parse_connection_string(wrong)

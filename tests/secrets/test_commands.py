@@ -28,7 +28,7 @@ SUB_COMMANDS = {
 }
 
 BAD = [
-    connection_string(more=";Extra=1"),
+    connection_string(more=";Extra1=1"),
     connection_string().replace("SharedAccessKey=", "SharedAccessKey:"),
     connection_string().replace(";", ","),
     connection_string(endpoint=f"sb://user:{KEY}@contoso/"),

@@ -33,6 +33,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 from sbclient.amqp import servicebus
 from sbclient.certificate import is_this_machine
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.rules.http_proxy import http_proxy_of
 from sbclient.tasks import Move
 from sbclient.transport.amqp.connection import Sink, Stream
 
@@ -100,19 +101,16 @@ def tls_context(*, ssl_context: Any = None, verify: str | bool = True) -> ssl.SS
 
 
 def proxy_of(settings: Mapping[str, Any]) -> tuple[tuple[str, int], tuple[tuple[str, str], ...]]:
-    """Address and headers for the proxy settings of azure-servicebus.
+    """Address and headers for the option `http_proxy`.
 
     Raises:
         InvalidOperationError: the address is not complete.
     """
-    host, port = settings.get("proxy_hostname"), settings.get("proxy_port")
-    if not isinstance(host, str) or not isinstance(port, int):
-        raise InvalidOperationError("http_proxy needs proxy_hostname, a str, and proxy_port, an int")
-    user = settings.get("username")
-    if not user:
-        return (host, port), ()
-    proof = b64encode(f"{user}:{settings.get('password') or ''}".encode()).decode()
-    return (host, port), (("Proxy-Authorization", f"Basic {proof}"),)
+    proxy = http_proxy_of(settings)
+    if not proxy.username:
+        return (proxy.host, proxy.port), ()
+    proof = b64encode(f"{proxy.username}:{proxy.password}".encode()).decode()
+    return (proxy.host, proxy.port), (("Proxy-Authorization", f"Basic {proof}"),)
 
 
 class ProxyError(Exception):

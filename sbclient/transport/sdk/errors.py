@@ -193,7 +193,7 @@ def _text_of(error: BaseException) -> str:
     if str(text).startswith(_NO_REASON):
         text = _detail(error) or _answered(_status_of(error))
     line = " ".join(str(text).split()) or type(error).__name__
-    return plain_text(_DECORATION.sub("", _BYTES.sub(r"\2", line))) + _emulator_reason(error)
+    return plain_text(_DECORATION.sub("", _BYTES.sub(_without_prefix, line))) + _emulator_reason(error)
 
 
 def _emulator_reason(error: BaseException) -> str:
@@ -201,6 +201,12 @@ def _emulator_reason(error: BaseException) -> str:
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     stated = headers.get(refusal_reason.HEADER)
     return f" The emulator's reason: {plain_text(refusal_reason.read_reason(stated))}" if stated else ""
+
+
+def _without_prefix(literal: re.Match[str]) -> str:
+    """Return the content of `b'...'`; what it matched if the quote ends a quoted name that ends in `b`."""
+    is_inside = literal.string.count(literal[1], 0, literal.start()) % 2
+    return literal[0] if is_inside else literal[2]
 
 
 def _answered(status: int | None) -> str:

@@ -31,7 +31,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
 from urllib.request import getproxies, proxy_bypass
 from xml.etree import ElementTree
 
@@ -41,6 +40,7 @@ from azure.core.pipeline.transport import AioHttpTransport
 
 from sbclient.entities import EntityKind
 from sbclient.formats.description_tables import KINDS, TABLES
+from sbclient.rules.http_proxy import http_proxy_of
 
 MAX_ANSWER_BYTES: Final = 2 * 1024 * 1024
 """A page of 100 queues has about 300 KB."""
@@ -75,11 +75,9 @@ def pipeline_options(ssl_context: Any, verify: str | bool) -> dict[str, Any]:
     }
 
 
-def proxies_of_option(proxy: Mapping[str, Any]) -> dict[str, str]:
-    """Return the HTTP proxies for the AMQP proxy settings of the SDK."""
-    user, password = proxy.get("username"), proxy.get("password") or ""
-    account = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user else ""
-    address = f"http://{account}{proxy['proxy_hostname']}:{proxy['proxy_port']}"
+def proxies_of_option(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the HTTP proxies for the option `http_proxy`."""
+    address = http_proxy_of(settings).url
     return {"http": address, "https": address}
 
 

@@ -19,6 +19,7 @@ from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, Ses
 from sbclient.errors import InvalidOperationError, TransactionNotSupportedError
 from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
+from sbclient.rules.http_proxy import http_proxy_of
 from sbclient.tasks import LoopHome, OwnedTasks
 from sbclient.transport.base import Check, Transport
 from sbclient.transport.credential_file import CredentialFile
@@ -73,6 +74,12 @@ def open_sdk_transport(
         raise InvalidOperationError(
             "the namespace is missing: pass a connection string, or fully_qualified_namespace and credential"
         )
+    if sdk_options.get("http_proxy"):
+        proxy = http_proxy_of(sdk_options["http_proxy"])
+        # The asynchronous client of azure-servicebus takes the address of its WebSockets only in this form.
+        address: dict[str, Any] = {"proxy_hostname": f"http://{proxy.host}", "proxy_port": proxy.port}
+        account = {"username": proxy.username, "password": proxy.password} if proxy.username else {}
+        sdk_options["http_proxy"] = address | account
     return SdkTransport(connection, fully_qualified_namespace, credential, sdk_options)
 
 

@@ -144,7 +144,7 @@ async def test_options_are_passed_to_the_sdk() -> None:
     text = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=n;SharedAccessKey=hunter2"
     transport = open_sdk_transport(parse_connection_string(text), random=Random(1), http_proxy=proxy, user_agent="app")
     sdk = transport.sdk_sender("orders")
-    assert sdk._config.http_proxy == proxy
+    assert sdk._config.http_proxy == {**proxy, "proxy_hostname": "http://proxy.contoso"}
     assert sdk._config.user_agent == "app"
     assert sdk._config.retry_total == 0, "there is one retry policy, ours"
     administration = transport.sdk_administration()
