@@ -49,7 +49,7 @@ async def test_shown_settings_can_be_sent_back(control: Control, host: BrokerHos
     before = description(host, "orders")
     shown = await control.ask("GET", "entities?entity=ORDERS")
     assert shown["settings"]["default_message_time_to_live"] == "unlimited"
-    assert shown["fixed"] == ["enable_partitioning", "requires_session", "requires_duplicate_detection"]
+    assert shown["fixed"] == ["enable_partitioning", "requires_duplicate_detection", "requires_session"]
     await control.ask("PUT", "entities?entity=orders", {"settings": shown["settings"]})
     assert description(host, "orders") == before
 
