@@ -19,7 +19,6 @@ from sbclient.amqp import servicebus
 from sbclient.amqp.encode import (
     encode_binary,
     encode_integer,
-    encode_map,
     encode_string,
     encode_symbol,
     encode_timestamp,
@@ -259,7 +258,7 @@ class EncodedMessage(Sections):
             parts.append(self._header_with(changed))
         if delivery_annotations:
             entries = senders_entries(self.raw_value(DELIVERY_ANNOTATIONS))
-            parts.append(_described_map(b"\x00\x53\x71", entries))
+            parts.append(described_map(b"\x00\x53\x71", entries))
         if (
             annotations
             or via_partition_key is not None
@@ -291,7 +290,7 @@ class EncodedMessage(Sections):
             ttl = changes["time_to_live"]
             fields += [_NULL] * (3 - len(fields))
             fields[2] = _NULL if ttl is None else encode_uint(min(ttl // _MILLISECOND, MAX_TTL_MS))
-        return _described_list(b"\x00\x53\x70", fields)
+        return described_list(b"\x00\x53\x70", fields)
 
     def _annotations_with(self, changes: Mapping[str, Any], via_partition_key: str | None) -> bytes:
         """Return the section of the annotations that a sender may set, with changed ones."""
@@ -302,7 +301,7 @@ class EncodedMessage(Sections):
             if via_partition_key is not None:
                 dropped.add(servicebus.VIA_PARTITION_KEY)
             entries = senders_entries(self.raw_value(MESSAGE_ANNOTATIONS), dropped) + entries
-        return _described_map(b"\x00\x53\x72", entries)
+        return described_map(b"\x00\x53\x72", entries)
 
     def _properties_with(self, changes: Mapping[str, Any], created_at_ms: int) -> bytes:
         """Return the properties section with changed fields."""
@@ -317,7 +316,7 @@ class EncodedMessage(Sections):
             if name in changes:
                 fields += [_NULL] * (place + 1 - len(fields))
                 fields[place] = _NULL if changes[name] is None else encode_field(changes[name])
-        return _described_list(b"\x00\x53\x73", fields)
+        return described_list(b"\x00\x53\x73", fields)
 
     def _may_have_senders_annotations(self) -> bool:
         try:
@@ -380,7 +379,7 @@ def encode_message(message: ServiceBusMessage, *, now: Callable[[], float] = lam
         lasting = _lasting(time_to_live, int(now() * 1000))
     partition_key, schedule = message._partition_key, message._scheduled_enqueue_time_utc
     if partition_key is not None or schedule is not None:
-        parts.append(_described_map(b"\x00\x53\x72", _annotations(partition_key, schedule, None)))
+        parts.append(described_map(b"\x00\x53\x72", _annotations(partition_key, schedule, None)))
     parts.append(_properties(message, lasting))
     properties = message._application_properties
     if properties:
@@ -509,13 +508,13 @@ def _lasting(time_to_live: timedelta | None, created_at_ms: int) -> list[bytes] 
     return [encode_timestamp(expires_at_ms), encode_timestamp(created_at_ms)]
 
 
-def _described_list(descriptor: bytes, fields: list[bytes]) -> bytes:
+def described_list(descriptor: bytes, fields: list[bytes]) -> bytes:
     while fields and fields[-1] == _NULL:
         fields.pop()
     return descriptor + list_of(fields) if fields else b""
 
 
-def _described_map(descriptor: bytes, entries: list[bytes]) -> bytes:
+def described_map(descriptor: bytes, entries: list[bytes]) -> bytes:
     return descriptor + sized_map(b"".join(entries), 2 * len(entries)) if entries else b""
 
 
@@ -573,65 +572,6 @@ def _properties(message: ServiceBusMessage, lasting: list[bytes] | None) -> byte
         parts += _NULLS[12 - last], encode_string(message._reply_to_session_id)
         last = 13
     return b"\x00\x53\x73" + sized_list(b"".join(parts), last) if last else b""
-
-
-def encode_annotated(
-    message: ServiceBusMessage,
-    *,
-    durable: bool | None = None,
-    priority: int | None = None,
-    delivery_annotations: Mapping[Any, Any] | None = None,
-    annotations: Mapping[Any, Any] | None = None,
-    fields: Mapping[int, bytes] | None = None,
-    footer: Mapping[Any, Any] | None = None,
-    now: Callable[[], float] = lambda: 0.0,
-) -> EncodedMessage:
-    """Encode a message with sections and fields that `ServiceBusMessage` has no attribute for.
-
-    Args:
-        message: without encoded content.
-        durable, priority: of the header.
-        annotations: of the message, besides those of its attributes.
-        fields: encoded fields of the properties section by position.
-        footer, delivery_annotations: of the message.
-        now: see `encode_message`.
-
-    Raises:
-        EncodeError: a value has no AMQP type.
-    """
-    encoded = encode_message(message, now=now)
-    if durable is priority is None and not (delivery_annotations or annotations or fields or footer):
-        return encoded
-    raw = encoded.raw_value(HEADER)
-    header = list_fields(raw) if raw else []
-    header += [_NULL] * (3 - len(header))
-    header[:2] = encode_value(durable), _NULL if priority is None else bytes((0x50, priority))
-    raw = encoded.raw_value(PROPERTIES)
-    properties = list_fields(raw) if raw else []
-    for place, field in (fields or {}).items():
-        properties += [_NULL] * (place + 1 - len(properties))
-        properties[place] = field
-    entries = senders_entries(encoded.raw_value(MESSAGE_ANNOTATIONS)) + _entries(annotations)
-    end = b"\x00\x53\x78" + encode_map(footer) if footer else b""
-    parts = (
-        _described_list(b"\x00\x53\x70", header),
-        _described_map(b"\x00\x53\x71", _entries(delivery_annotations)),
-        _described_map(b"\x00\x53\x72", entries),
-        _described_list(b"\x00\x53\x73", properties),
-        encoded.raw(APPLICATION_PROPERTIES),
-        encoded.raw_body,
-        end,
-    )
-    twin = EncodedMessage(b"".join(parts))
-    for name in ATTRIBUTES:
-        setattr(twin, name, getattr(encoded, name))
-    return twin
-
-
-def _entries(annotations: Mapping[Any, Any] | None) -> list[bytes]:
-    if not annotations:
-        return []
-    return [entry for _, entry in map_entries(encode_map(annotations))]
 
 
 # -- decode ------------------------------------------------------------------------------------------------------------

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, EncodeError, encode_message
-from sbclient.amqp.encoded import encode_annotated
+from sbclient.amqp.annotated import SdkMessage, encode_annotated, is_sdk_message, parts_of
 from sbclient.delivery import SenderLimits
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpAnnotatedMessage, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import check_not_ping
-from sbclient.transport.sdk.message import is_sdk_message, parts_of
 
-if TYPE_CHECKING:
-    from sbclient.transport.sdk.message import SdkMessage
-
-Message: TypeAlias = "ServiceBusMessage | AmqpAnnotatedMessage | SdkMessage | Mapping[str, Any]"
+Message: TypeAlias = ServiceBusMessage | AmqpAnnotatedMessage | SdkMessage | Mapping[str, Any]
 """A message of this package or of azure-servicebus, or a mapping of the arguments of `ServiceBusMessage`."""
 
 ALIAS_BYTES: Final = 160

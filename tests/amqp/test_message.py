@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbclient.amqp.annotated import encode_annotated
 from sbclient.amqp.batch import EncodedBatch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_string, encode_value, sized_map
-from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_annotated, encode_message
+from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_message
 from sbclient.amqp.errors import EncodeError, WireError
 from sbclient.amqp.fields import encode_composite
 from sbclient.amqp.sections import (
