@@ -14,6 +14,7 @@ from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient_spark.options import ConnectionOptions, NamespaceOptions, Secret
 
+MAX_SECRET_LENGTH: Final = 16_384
 TOKEN_VALIDITY_S: Final = 300
 """The assumed validity of a token without an expiry; then it is read again."""
 
@@ -37,7 +38,8 @@ def resolve(secret: Secret, what: str) -> str:
         return value
     if secret.file is not None:
         try:
-            return Path(secret.file).read_text().strip()
+            with Path(secret.file).open() as file:
+                return file.read(MAX_SECRET_LENGTH).strip()
         except OSError as error:
             raise ServiceBusAuthenticationError(
                 f"{what}File: {secret.file!r} cannot be read ({type(error).__name__}): copy it to every machine that "

@@ -28,7 +28,7 @@ from sbclient.cli.common import (
 )
 from sbclient.emulator.config.entities import EntityConfig, NamespaceConfig
 from sbclient.emulator.config.exchange import as_requested, read_exchanged, values_of, write_config, write_entities
-from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE
+from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE, read_text
 from sbclient.entities import (
     DEFAULT_RULE_NAME,
     FORWARDING,
@@ -99,7 +99,7 @@ def import_(
     Example: sbclient admin import Config.json
     """
     with reported_errors("admin import", as_json=as_json):
-        namespaces = read_exchanged(_text(file), file.name)
+        namespaces = read_exchanged(read_text(file), file.name)
 
     async def work() -> bool:
         async with open_administration(primary) as administration:
@@ -107,13 +107,6 @@ def import_(
 
     if not run("admin import", work(), as_json=as_json):
         raise typer.Exit(Exit.INCOMPLETE)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidOperationError(f"{file.name} is not UTF-8: save it as UTF-8") from error
 
 
 class _Import:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from threading import Event, Semaphore, Thread
 from typing import Final, Generic, TextIO, TypeVar
 
-from sbclient.cli.records import open_text, text_of
+from sbclient.cli.records import limited_lines, open_text, text_of
 
 T = TypeVar("T")
 
@@ -71,14 +71,14 @@ class StandardInput(Iterator[str]):
 
     def __init__(self, encoding: str) -> None:
         self._encoding = encoding
-        self._text: TextIO | None = None
+        self._lines: Iterator[str] | None = None
         self._latest: str | None = None
 
     def __next__(self) -> str:
-        if self._text is None:
-            self._text = _open_stdin(self._encoding)
+        if self._lines is None:
+            self._lines = limited_lines(_open_stdin(self._encoding))
         self._latest = None
-        self._latest = next(self._text)
+        self._latest = next(self._lines)
         return self._latest
 
     def rest(self) -> Iterator[str]:

@@ -16,6 +16,8 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import MAX_ID_LENGTH
 
 LARGEST_FIELD: Final = 100 * 2**20
+MAX_LINE_LENGTH: Final = 160 * 2**20
+"""Room for the largest message in base64."""
 """Characters in one CSV field: the largest message of any tier. The default of the `csv` module is 128 KiB."""
 
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -106,12 +108,28 @@ def text_of(stream: BinaryIO, encoding: str) -> TextIO:
         ) from error
 
 
+def limited_lines(text: TextIO) -> Iterator[str]:
+    """Yield the lines of a text, which may be a pipe or a device without line breaks.
+
+    Raises:
+        InvalidOperationError: a line is longer than any message can be.
+    """
+    while line := text.readline(MAX_LINE_LENGTH + 1):
+        if len(line) > MAX_LINE_LENGTH:
+            raise InvalidOperationError(
+                f"a line of the input has more than {MAX_LINE_LENGTH:,} characters: name another input"
+            )
+        yield line
+
+
 def decoded(lines: Iterable[str], name: str, encoding: str) -> Iterator[str]:
     """Yield lines of `open_text` as far as their bytes belong to the encoding.
 
     Raises:
         InvalidOperationError: a line has other bytes. The text names file, line and byte.
     """
+    if isinstance(lines, TextIOWrapper):
+        lines = limited_lines(lines)
     number = 0
     try:
         for number, line in enumerate(lines, start=1):

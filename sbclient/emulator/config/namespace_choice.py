@@ -13,6 +13,7 @@ from sbclient.errors import InvalidOperationError
 DEFAULT_NAMESPACE: Final = "sbemulatorns"
 """The name of the only namespace of Microsoft's emulator."""
 
+MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 MAX_PORT: Final = 65_535
 
 
@@ -67,13 +68,26 @@ def _give_ports(namespaces: Sequence[NamespaceConfig], first_port: int) -> None:
 def _read(path: Path, profile: Profile) -> list[NamespaceConfig]:
     from sbclient.emulator.config.config import read_config  # imported late, because it is rarely needed
 
+    return read_config(read_text(path), path.name, profile)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a configuration, which may be a pipe or a device.
+
+    Raises:
+        InvalidOperationError: it is too long, or not UTF-8.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise InvalidOperationError(f"{path} has more than {MAX_FILE_BYTES:,} bytes: name another file")
     try:
-        text = path.read_text("utf-8")
+        return content.decode()
     except UnicodeDecodeError as error:
         raise InvalidOperationError(
             f"{path.name} is not UTF-8, byte {error.object[error.start]:#04x} is not valid there: save it as UTF-8"
         ) from None  # the original error shows the bytes
-    return read_config(text, path.name, profile)
 
 
 def _namespace_of(text: str) -> NamespaceConfig:
