@@ -220,7 +220,7 @@ class Listener:
     async def _serve_websocket(self, stream: ByteStream, request: h11.Request, after: bytes) -> None:
         from sbclient.emulator.net.websocket_stream import accept_websocket
 
-        websocket = await accept_websocket(stream, request, after)
+        websocket = await accept_websocket(stream, request, after, self._context.unauthenticated)
         if websocket is None:
             return
         try:

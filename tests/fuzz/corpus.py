@@ -8,6 +8,7 @@ processor time and `MAX_INPUT_BYTES` of memory. A failure names seed and number;
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import re
 import sys
@@ -118,7 +119,7 @@ def read_http(raw: bytes) -> None:
     """A request to a namespace that checks no tokens, so that more is reached."""
 
     async def upgrade(stream: ByteStream, request: Any, after: bytes) -> None:
-        if (websocket := await accept_websocket(stream, request, after)) is not None:
+        if (websocket := await accept_websocket(stream, request, after, asyncio.Semaphore())) is not None:
             while await websocket.read():
                 pass
 

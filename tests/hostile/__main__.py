@@ -17,7 +17,7 @@ from tests.hostile.target import Bystander, percentile, serving
 
 QUIET_S: Final = 1.0
 LOOK_AGAIN_S: Final = 0.2
-MAX_P99_S: Final = 0.05
+MAX_P99_S: Final = 0.08
 
 
 def measure(name: str, attack: Attack, checkout: Path | None) -> bool:

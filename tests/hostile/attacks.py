@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import time
@@ -11,11 +12,12 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from sbclient.amqp import Properties, encode_sections
-from sbclient.amqp.frames import encode_frame
+from sbclient.amqp.frames import AMQP_HEADER, encode_frame
 from sbclient.amqp.performatives import Begin, Flow
-from tests.hostile.keys import KEYS
+from sbclient.rules.shared_access_signature import sign
+from tests.hostile.keys import KEYS, MODULUS
 from tests.hostile.raw_client import RawClient, attach_frame, connected, encoded_map
-from tests.hostile.target import Server
+from tests.hostile.target import QUEUE, Server
 
 KIB: Final = 1024
 NULL: Final = b"\x40"
@@ -110,6 +112,85 @@ def fill_requests(head: bytes, body: bytes, count: int) -> Callable[[Server], st
     return run
 
 
+def flood(opening: bytes, piece: bytes, count: int, lasts_s: float = 3.0) -> Callable[[Server], str]:
+    """Connections that send without a pause, as fast as the server reads, and read what it answers.
+
+    Args:
+        opening: the first bytes, whose answer is awaited; empty = none.
+        piece: sent again and again.
+        count: of connections.
+    """
+
+    def run(server: Server) -> str:
+        sockets = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(count)]
+        for each in sockets:
+            if opening:
+                each.sendall(opening)
+                each.recv(4_096)
+            each.setblocking(False)
+        data = memoryview(piece * max(1, 65_536 // len(piece)))
+        positions = dict.fromkeys(sockets, 0)
+        ends_at, sent = time.monotonic() + lasts_s, 0
+        while positions and time.monotonic() < ends_at:
+            readable, writable, _ = select.select(list(positions), list(positions), [], 0.1)
+            for each in {*readable, *writable}:
+                try:
+                    if each in readable and not each.recv(65_536):
+                        raise ConnectionError
+                    if each in writable:
+                        written = each.send(data[positions[each] :])
+                        sent += written
+                        positions[each] = (positions[each] + written) % len(data)
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    del positions[each]
+        for each in sockets:
+            each.close()
+        return f"{count} connections, {count - len(positions)} closed, {sent / KIB / KIB:.1f} MiB sent"
+
+    return run
+
+
+def put_entity(body: bytes) -> Callable[[Server], str]:
+    """A request to create a queue, with a valid token."""
+
+    def run(server: Server) -> str:
+        token = sign(
+            f"http://localhost:{server.port}/q", "RootManageSharedAccessKey", "SAS_KEY_VALUE", time.time() + 60
+        )
+        head = (
+            f"PUT /q?api-version=2021-05 HTTP/1.1\r\nHost: localhost:{server.port}\r\nAuthorization: {token}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return _asked(server, head.encode() + body)
+
+    return run
+
+
+def purge_numbers(numbers: Iterable[int]) -> Callable[[Server], str]:
+    """A request to remove messages by their sequence numbers, with a valid token."""
+
+    def run(server: Server) -> str:
+        token = sign(f"http://localhost:{server.port}", "RootManageSharedAccessKey", "SAS_KEY_VALUE", time.time() + 60)
+        body = b'{"entity": "%s", "sequence_numbers": [%s]}' % (QUEUE.encode(), ",".join(map(str, numbers)).encode())
+        head = (
+            f"POST /$control/purge HTTP/1.1\r\nHost: localhost:{server.port}\r\nAuthorization: {token}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return _asked(server, head.encode() + body)
+
+    return run
+
+
+def _asked(server: Server, request: bytes) -> str:
+    began_at = time.perf_counter()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as client:
+        client.sendall(request)
+        status = client.recv(65_536).split(b"\r\n")[0].decode()
+    return f"{len(request) / KIB:.0f} KiB sent, {status} after {time.perf_counter() - began_at:.2f} s"
+
+
 def attaches(client: RawClient) -> Iterable[bytes]:
     """6 MiB of attaches whose properties need most memory once they are decoded."""
     properties = encoded_map([(b"\xa3\x01p", _EMPTY_LISTS)])
@@ -157,6 +238,22 @@ _PUT: Final = b"PUT /q HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\
 _HEAD: Final = b"PUT /q HTTP/1.1\r\nHost: localhost\r\n"
 
 
+_UPGRADE: Final = (
+    b"GET /$servicebus/websocket HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    b"Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+)
+_MASK: Final = b"\0\0\0\0"
+_EMPTY_FRAME: Final = b"\x82\x80" + _MASK
+_PING: Final = b"\x89\x80" + _MASK
+_FRAGMENTS: Final = b"\x02\x80" + _MASK + (b"\x00\x80" + _MASK) * 50 + b"\x80\x80" + _MASK
+_AMQP_IN_FRAMES: Final = b"".join(b"\x82\x81" + _MASK + bytes((each,)) for each in b"AMQP\x03\1\0\0")
+_GET: Final = b"GET /q HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+_BELOW: Final = b"<a xmlns='%s'>%s</a>" % (b"u" * 950_000, b"<b/>" * 2_000)
+_TEXTS: Final = b"<a>%s%s</a>" % (b"y" * 900_000, b"x<b/>" * 4_900)
+
+
 def _sent_and_answered(client: RawClient, frames: Iterable[bytes], note: str) -> str:
     began_at = time.perf_counter()
     with suppress(OSError):
@@ -180,4 +277,13 @@ ATTACKS: Final[dict[str, Attack]] = {
     "memory-unread": Attack(fill(unread, 1)),
     "memory-bodies-1000": Attack(fill_requests(_PUT, bytes(1_000 * KIB), 1_000)),
     "memory-heads-1000": Attack(fill_requests(_HEAD, b"a: " + b"x" * 60_000, 1_000)),
+    "websocket-frames": Attack(flood(_UPGRADE, _EMPTY_FRAME, 100)),
+    "websocket-pings": Attack(flood(_UPGRADE, _PING, 100)),
+    "websocket-fragments": Attack(flood(_UPGRADE, _FRAGMENTS, 100)),
+    "websocket-bytes": Attack(flood(_UPGRADE, _AMQP_IN_FRAMES, 100)),
+    "pipelined-requests": Attack(flood(b"", _GET, 100)),
+    "amqp-frames": Attack(flood(AMQP_HEADER, b"\0\0\0\x08\x02\0\0\0", 100)),
+    "xml-namespace": Attack(put_entity(_BELOW)),
+    "xml-texts": Attack(put_entity(_TEXTS)),
+    "json-numbers": Attack(purge_numbers([number * MODULUS for number in range(43_000)])),
 }

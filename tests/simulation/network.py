@@ -439,6 +439,9 @@ class _ServerStream:
         if not self.is_closed and not self._is_at_end:
             self._connection.down.write(data)
 
+    def trust(self) -> None:
+        pass
+
     async def drain(self) -> None:
         while self._connection.down.is_full and not self._is_at_end:
             self._can_write.clear()

@@ -365,6 +365,7 @@ class Peer:
             self.context.check_connections(1)
         is_narrower = self.grants.add(path, grant)
         self.engine.limits = self.engine.options.limits
+        self._stream.trust()
         self.has_new_deadline.set()
         self.context.amqp_connection_count += is_first
         if is_narrower:

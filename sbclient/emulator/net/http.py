@@ -76,7 +76,7 @@ class _Connection:
         self._handler = handler
         self._upgrade = upgrade
         self._authorizer = context.authorizer
-        self._time_slice = TimeSlice()
+        self._time_slice = TimeSlice(context.unauthenticated)
         self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
 
     # ------------------------------------------------------------------ as the handler sees it

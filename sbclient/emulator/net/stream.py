@@ -26,3 +26,6 @@ class ByteStream(Protocol):
 
     async def close(self) -> None:
         """Send the write buffer and end the connection. Safe to call twice; does not raise for a lost connection."""
+
+    def trust(self) -> None:
+        """Stop waiting for the turns of clients without a token: this one has put a valid token."""

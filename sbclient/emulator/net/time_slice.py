@@ -3,7 +3,9 @@
 Laws:
 
 1. A time slice ends after some events or some time, whichever comes first. The connection then lets the others run.
-2. The tasks that an event starts run after the time slice. A connection whose events cause much work gets shorter time
+2. A client without a token waits for its turn before each time slice: few of them are served in one step of the event
+   loop, so that thousands of them do not delay the others.
+3. The tasks that an event starts run after the time slice. A connection whose events cause much work gets shorter time
    slices, down to a single event. Only its own work counts, so that a busy connection does not slow the others.
 """
 
@@ -19,17 +21,27 @@ MAX_EVENTS: Final = 32
 """Of one time slice: an event and its work take some ten microseconds, so both limits are about a millisecond."""
 
 
-class TimeSlice:
-    """The time slices of one connection, one after the other."""
+SHARE: Final = 4
+"""How much shorter the time slices of clients without a token are, because several are served in one step."""
 
-    def __init__(self) -> None:
+
+class TimeSlice:
+    """The time slices of one connection, one after the other.
+
+    Args:
+        turns: limits the clients without a token; None = this one has a token.
+    """
+
+    def __init__(self, turns: asyncio.Semaphore | None = None) -> None:
+        self.turns = turns
         self._allowed = MAX_EVENTS
         self._work_s = 0.0
         self._begin()
 
     def _begin(self) -> None:
-        self._left = self._allowed
-        self._ends_at = clock.monotonic() + MAX_DURATION_S
+        share = 1 if self.turns is None else SHARE
+        self._left = max(1, self._allowed // share)
+        self._ends_at = clock.monotonic() + MAX_DURATION_S / share
 
     @property
     def is_over(self) -> bool:
@@ -49,8 +61,11 @@ class TimeSlice:
         self._work_s += duration_s
 
     async def start_next(self) -> None:
-        """Let all other tasks run, then start the next time slice."""
-        await clock.sleep(0)
+        """Let all other tasks run, and wait for a turn, then start the next time slice."""
+        if self.turns is None:
+            await clock.sleep(0)
+        else:
+            await start_unauthenticated(self.turns)
         self.restart()
 
     def restart(self) -> None:

@@ -77,6 +77,9 @@ class TlsStream:
     async def drain(self) -> None:
         await self._stream.drain()
 
+    def trust(self) -> None:
+        self._stream.trust()
+
     async def close(self) -> None:
         with suppress(ssl.SSLError, ValueError):
             self._engine.unwrap()

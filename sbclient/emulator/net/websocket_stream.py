@@ -6,6 +6,7 @@ boundaries of WebSocket messages have no meaning.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any, Final
 
@@ -39,14 +40,16 @@ class WebSocketStream:
     Args:
         stream: carries the frames; closed with this one.
         engine: has accepted the upgrade.
+        turns: limits the clients without a token.
     """
 
-    def __init__(self, stream: ByteStream, engine: WSConnection) -> None:
+    def __init__(self, stream: ByteStream, engine: WSConnection, turns: asyncio.Semaphore) -> None:
         self._stream = stream
         self._engine = engine
-        self._time_slice = TimeSlice()
+        self._time_slice = TimeSlice(turns)
         self._events = engine.events()
         self._received = bytearray()
+        self._output = bytearray()
         self._is_over = False
 
     @property
@@ -65,6 +68,7 @@ class WebSocketStream:
         await self._take_events()
         while not self._received and not self._is_over:
             self.take(await self._stream.read())
+            await self._time_slice.start_next()
             await self._take_events()
             await self._stream.drain()  # a client that sends pings must read the pongs
         data = bytes(self._received)
@@ -75,12 +79,18 @@ class WebSocketStream:
         if not self._is_over:
             for start in range(0, len(data), MAX_MESSAGE_BYTES):
                 self._send(BytesMessage(data=data[start : start + MAX_MESSAGE_BYTES]))
+                self._flush()
 
     async def drain(self) -> None:
         await self._stream.drain()
 
+    def trust(self) -> None:
+        self._time_slice.turns = None
+        self._stream.trust()
+
     async def close(self) -> None:
         self._end(CloseConnection(code=CloseReason.NORMAL_CLOSURE))
+        self._flush()
         await self._stream.close()
 
     async def _take_events(self) -> None:
@@ -90,10 +100,12 @@ class WebSocketStream:
                 self._take(event)
                 self._time_slice.count()
                 if self._time_slice.is_over:
+                    self._flush()
                     await self._stream.drain()
                     await self._time_slice.start_next()
         except RemoteProtocolError as error:
             self._end(error.event_hint or CloseConnection(code=CloseReason.PROTOCOL_ERROR))
+        self._flush()
 
     def _take(self, event: Event) -> None:
         match event:
@@ -113,15 +125,24 @@ class WebSocketStream:
 
     def _send(self, event: Event) -> None:
         with suppress(LocalProtocolError):  # the close was sent before
-            self._stream.write(self._engine.send(event))
+            self._output += self._engine.send(event)
+
+    def _flush(self) -> None:
+        """Write the answers of a time slice at once: each write takes longer than a ping."""
+        if self._output:
+            self._stream.write(bytes(self._output))
+            self._output.clear()
 
 
-async def accept_websocket(stream: ByteStream, request: Any, after: bytes) -> WebSocketStream | None:
+async def accept_websocket(
+    stream: ByteStream, request: Any, after: bytes, turns: asyncio.Semaphore
+) -> WebSocketStream | None:
     """Answer an upgrade request; None if it was refused.
 
     Args:
         request: the `h11.Request`.
         after: the bytes that followed it.
+        turns: as for `WebSocketStream`.
     """
     assert isinstance(request, h11.Request)
     engine = WSConnection(ConnectionType.SERVER)
@@ -144,7 +165,7 @@ async def accept_websocket(stream: ByteStream, request: Any, after: bytes) -> We
         stream.write(engine.send(RejectConnection(status_code=400)))
         return None
     stream.write(engine.send(AcceptConnection(subprotocol=chosen)))
-    websocket = WebSocketStream(stream, engine)
+    websocket = WebSocketStream(stream, engine, turns)
     if after:
         websocket.take(after)
     return websocket

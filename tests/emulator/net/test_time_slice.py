@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from random import Random
 
 import pytest
+from wsproto.events import Event
 
 from sbclient import clock
 from sbclient.amqp import DeliveryReceived, Properties, encode_message, encode_sections
@@ -27,7 +28,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http import serve_http
 from sbclient.emulator.net.http_messages import Request, Response
-from sbclient.emulator.net.time_slice import MAX_DURATION_S, MAX_EVENTS, TimeSlice
+from sbclient.emulator.net.time_slice import MAX_DURATION_S, MAX_EVENTS, SHARE, TimeSlice
 from sbclient.emulator.net.tls_stream import TlsStream
 from sbclient.emulator.net.websocket_stream import WebSocketStream
 from sbclient.emulator.sas import Authorizer
@@ -258,11 +259,74 @@ class TestHttp:
 
 async def test_between_the_frames_of_a_websocket() -> None:
     client, server = wire()
-    stream = WebSocketStream(server, open_engine())
+    stream = WebSocketStream(server, open_engine(), asyncio.Semaphore())
     client.write(PING * 3_200 + HELLO)
     async with bystander() as turns:
         assert await stream.read() == b"hello"
     assert turns[0] >= 100
+
+
+async def most_in_a_step(count: Callable[[], int]) -> int:
+    """The most that is counted in one step of the event loop."""
+    most = 0
+    for _ in range(300):
+        before = count()
+        await clock.sleep(0)
+        most = max(most, count() - before)
+    return most
+
+
+class TestWithoutToken:
+    async def test_few_websockets_are_served_in_a_step(self) -> None:
+        turns, taken = asyncio.Semaphore(8), [0]
+
+        class Counted(WebSocketStream):
+            def _take(self, event: Event) -> None:
+                taken[0] += 1
+                super()._take(event)
+
+        readings = []
+        for _ in range(100):
+            client, server = wire()
+            client.write(PING * 3_200)
+            readings.append(asyncio.ensure_future(Counted(server, open_engine(), turns).read()))
+        assert 0 < await most_in_a_step(lambda: taken[0]) <= 8 * MAX_EVENTS // SHARE
+        for reading in readings:
+            reading.cancel()
+        await asyncio.gather(*readings, return_exceptions=True)
+
+    async def test_few_pipelined_requests_are_served_in_a_step(self, context: NamespaceContext) -> None:
+        asked = [0]
+
+        async def handle(request: Request) -> Response:
+            asked[0] += 1
+            return Response(401)
+
+        async def upgrade(*_: object) -> None:
+            raise AssertionError("unexpected request for a WebSocket")
+
+        sent = b"GET /q HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100
+        servings = [asyncio.ensure_future(serve_http(wire()[1], context, sent, handle, upgrade)) for _ in range(100)]
+        await clock.sleep(0)  # the first request has had its turn when the protocol was detected
+        assert 0 < await most_in_a_step(lambda: asked[0]) <= 8
+        for serving in servings:
+            serving.cancel()
+        await asyncio.gather(*servings, return_exceptions=True)
+
+    async def test_token_ends_the_wait_for_turns(self) -> None:
+        turns = asyncio.Semaphore(1)
+        await turns.acquire()
+        client, server = wire()
+        stream = WebSocketStream(server, open_engine(), turns)
+        client.write(HELLO)
+        reading = asyncio.ensure_future(stream.read())
+        assert await most_in_a_step(lambda: int(reading.done())) == 0
+        turns.release()
+        assert await reading == b"hello"
+        await turns.acquire()
+        stream.trust()
+        client.write(PING * 3_200 + HELLO)
+        assert await stream.read() == b"hello"
 
 
 @pytest.mark.real_time

@@ -16,7 +16,7 @@ HELLO = b"\x82\x85\0\0\0\0hello"
 
 async def test_client_that_pings_and_never_reads_is_not_read_from() -> None:
     client, server = wire()
-    stream = WebSocketStream(server, open_engine())
+    stream = WebSocketStream(server, open_engine(), asyncio.Semaphore())
     server.is_read.clear()
     reading = asyncio.ensure_future(stream.read())
     for _ in range(1_000):
@@ -32,7 +32,7 @@ async def test_client_that_pings_and_never_reads_is_not_read_from() -> None:
 
 async def test_no_message_is_larger_than_clients_accept() -> None:
     client, server = wire()
-    WebSocketStream(server, open_engine()).write(bytes(5 << 19))
+    WebSocketStream(server, open_engine(), asyncio.Semaphore()).write(bytes(5 << 19))
     sent = [await client.read() for _ in range(3)]
     assert [int.from_bytes(each[2:10], "big") for each in sent] == [1 << 20, 1 << 20, 1 << 19]
 
