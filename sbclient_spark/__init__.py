@@ -21,6 +21,7 @@ from sbclient_spark.read.preview import preview
 from sbclient_spark.read.receive_stream import find_orphans
 from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.table_options import defaults_of
+from sbclient_spark.workers import check_worker_python
 from sbclient_spark.write.progress import ProgressListener, report_progress
 from sbclient_spark.write.repartition import repartition_by_session
 from sbclient_spark.write.reported_write import write_with_report
@@ -51,9 +52,11 @@ def register(spark: SparkSession) -> None:
     and duplicate detection drop the second copy.
 
     Raises:
-        InvalidOperationError: the configuration has an unknown option, a secret, or the name of a queue or topic.
+        InvalidOperationError: the configuration has an unknown option, a secret, or the name of a queue or topic; or
+            the workers run a Python that lacks this package, which only a local master shows.
     """
     activate(spark)
+    check_worker_python(spark)
     found: dict[str, str] = spark.conf.getAll
     facts = {
         "defaults": defaults_of(found),

@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 PAGES: Final = [README, *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED: Final = rf"^<!-- (.+): {COMMAND} -->$"
-NEEDS_SPARK: Final = ("spark.md",)
+NEEDS_SPARK: Final = ("spark.md", "spark-reference.md")
 
 
 def found_in(page: Path) -> list[str]:

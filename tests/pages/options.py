@@ -1,4 +1,4 @@
-"""The tables of options in docs/options.md, docs/syphon.md and docs/spark.md."""
+"""The tables of options in docs/options.md, docs/syphon.md and docs/spark-reference.md."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ TABLES: Final = [
         for group in dict.fromkeys(each.group for each in SETTINGS.values())
     ),
     *(
-        PageTable("spark.md", f"options for {each}", VALUE_COLUMNS, partial(_spark_rows, each), needs="pyspark")
+        PageTable(
+            "spark-reference.md", f"options for {each}", VALUE_COLUMNS, partial(_spark_rows, each), needs="pyspark"
+        )
         for each in ("both", "writing", "reading")
     ),
 ]

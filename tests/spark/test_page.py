@@ -1,4 +1,4 @@
-"""What the page about Spark shows runs as it stands; the help lists every option."""
+"""What the pages about Spark show runs as it stands; the help lists every option."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from sbclient_spark.write.options import WRITE_TABLE
 from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import write
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+DOCS: Final = Path(__file__).parents[2] / "docs"
+PAGES: Final = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("spark.md", "spark-reference.md"))
 
 
 def test_help_explains_every_option() -> None:
@@ -29,10 +30,10 @@ def test_help_explains_every_option() -> None:
 
 
 def shown(name: str) -> Any:
-    """A function that the page shows."""
-    (block,) = (one for one in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S) if f"\ndef {name}(" in one)
+    """A function that one of the pages shows."""
+    (block,) = (one for one in re.findall(r"^```python\n(.*?)^```", PAGES, re.M | re.S) if f"\ndef {name}(" in one)
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/spark.md", "exec"), names)
+    exec(compile(block, "docs", "exec"), names)
     return names[name]
 
 

@@ -1,4 +1,4 @@
-"""The SQL statements of docs/spark.md, as they are written there."""
+"""The SQL statements of docs/spark-reference.md, as they are written there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sbclient_spark.table_options import defaults_of, merged
 from tests.spark.emulated import EmulatedPair
 from tests.spark.versions import PARTIAL_INSERTS
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "spark-reference.md"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The table of types in docs/spark.md: what becomes of a value of each type of Spark, there and back."""
+"""The table of types in docs/spark-reference.md: what becomes of a value of each type of Spark, there and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sbclient_spark.write.options import write_options
 from sbclient_spark.write.schema import row_plan
 from tests.spark.emulated import EmulatedPair
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark-reference.md").read_text(encoding="utf-8")
 
 PLACES: Final = ("body", "json", "property")
 OPTIONS: Final[dict[str, dict[str, str]]] = {
