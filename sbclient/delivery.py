@@ -58,6 +58,9 @@ class SenderLimits:
     max_batch_size_bytes: int
 
 
+MAX_BATCH_MESSAGES: Final = 4_500
+"""The most messages of one transfer or request. The Standard tier answers more with an internal error (seen)."""
+
 LEAST_LIMITS: Final = SenderLimits(256 * 1024, 256 * 1024)
 """The lowest limits of any tier, used while the limits of an entity are unknown. Source: Service Bus quotas."""
 

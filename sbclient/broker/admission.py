@@ -2,7 +2,8 @@
 
 Rules (source: documented, unless said otherwise):
 
-1. The size of a message, and of a transfer of several messages, is limited.
+1. The size of a message, and of a transfer of several messages, is limited; more than 4,500 messages in one transfer
+   are an internal error (seen).
 2. An entity that requires sessions rejects messages without a session id. Session id and partition key must be equal.
 3. On a partitioned entity the messages of one transfer share their key (said by the service's maintainers).
 4. A message without an id gets one, which counts for no size (seen).
@@ -21,7 +22,8 @@ from sbclient.broker.entry import Entry
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.headers import check_headers
 from sbclient.broker.topic import Topic
-from sbclient.errors import InvalidOperationError, MessageSizeExceededError
+from sbclient.delivery import MAX_BATCH_MESSAGES
+from sbclient.errors import InvalidOperationError, MessageSizeExceededError, ServiceBusInternalError
 from sbclient.rules.partition_key import check_batch_keys, check_keys
 from sbclient.rules.ping import is_ping
 
@@ -57,8 +59,12 @@ def admit(
         random: for the ids of messages that have none.
 
     Raises:
-        InvalidOperationError, MessageSizeExceededError: the transfer is rejected.
+        InvalidOperationError, MessageSizeExceededError, ServiceBusInternalError: the transfer is rejected.
     """
+    if len(messages) > MAX_BATCH_MESSAGES:
+        raise ServiceBusInternalError(
+            f"{target.path} received {len(messages)} messages at once, {MAX_BATCH_MESSAGES} are allowed: send fewer"
+        )
     policy = target.policy
     key = None
     if is_partitioned:

@@ -9,7 +9,7 @@ from sbclient.amqp import EncodedMessage
 from sbclient.amqp.batch import size_in_batch
 from sbclient.arguments.checked import checked
 from sbclient.arguments.kinds import Size
-from sbclient.client.encoding import Message, NewId, encoded_message
+from sbclient.client.encoding import Message, NewId, check_message_count, encoded_message
 from sbclient.errors import MessageSizeExceededError
 from sbclient.message import ServiceBusMessage
 
@@ -61,11 +61,13 @@ class ServiceBusMessageBatch:
         """Add a copy of a message, as `send_messages` takes it.
 
         Raises:
-            MessageSizeExceededError: the message does not fit (also a ValueError): send the batch and begin another.
+            MessageSizeExceededError: the message does not fit, or the batch has 4,500 messages (also a ValueError):
+                send the batch and begin another.
             InvalidOperationError: the keys of the message differ.
         """
         encoded = encoded_message(message, self._new_id)
         size = self._growth_bytes + size_in_batch(encoded, is_first=not self._messages)
+        check_message_count(len(self._messages) + 1)
         if self._size + size > self._max_size_in_bytes:
             raise MessageSizeExceededError(
                 f"a message of {size} bytes does not fit in a batch that has {self._size} of {self._max_size_in_bytes} "

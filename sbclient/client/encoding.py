@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, EncodeError, encode_message
 from sbclient.amqp.annotated import SdkMessage, encode_annotated, is_sdk_message, parts_of
-from sbclient.delivery import SenderLimits
-from sbclient.errors import InvalidOperationError
+from sbclient.delivery import MAX_BATCH_MESSAGES, SenderLimits
+from sbclient.errors import InvalidOperationError, MessageSizeExceededError
 from sbclient.message import AmqpAnnotatedMessage, ServiceBusMessage
 from sbclient.rules.partition_key import check_keys
 from sbclient.rules.ping import check_not_ping
@@ -42,7 +43,21 @@ def encoded_messages(given: Any, new_id: NewId, schedule_time_utc: datetime | No
         raise TypeError(
             f"cannot send an object of type {type(given).__name__}: pass a message, a batch of this sender or a list"
         )
-    return [encoded_message(message, new_id, schedule_time_utc) for message in given]
+    encoded = [encoded_message(message, new_id, schedule_time_utc) for message in islice(given, MAX_BATCH_MESSAGES + 1)]
+    check_message_count(len(encoded))
+    return encoded
+
+
+def check_message_count(count: int) -> None:
+    """Check how many messages one transfer has.
+
+    Raises:
+        MessageSizeExceededError: it has more than the service takes at once.
+    """
+    if count > MAX_BATCH_MESSAGES:
+        raise MessageSizeExceededError(
+            f"more than {MAX_BATCH_MESSAGES:,} messages cannot be sent at once: send them in several calls"
+        )
 
 
 def encoded_message(message: Any, new_id: NewId, schedule_time_utc: datetime | None = None) -> EncodedMessage:

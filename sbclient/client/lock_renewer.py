@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from sbclient import clock
 from sbclient.arguments.checked import checked
-from sbclient.arguments.kinds import Pause
+from sbclient.arguments.kinds import Pause, wrong_type
 from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
@@ -52,7 +52,8 @@ class AutoLockRenewer:
 
     Args:
         max_lock_renewal_duration: seconds after which a lock is no longer renewed. Default 300 (azure-servicebus).
-        on_lock_renew_failure: awaited with the message or session and the error when a lock is lost.
+        on_lock_renew_failure: awaited with the message or session and the error when a renewal has failed, so that the
+            lock is lost. Not when the longest duration has passed: the lock is held then, until it expires.
         loop: ignored; the renewer runs in the loop that calls `register`.
     """
 
@@ -65,6 +66,7 @@ class AutoLockRenewer:
         self._max_s = max_lock_renewal_duration
         self._on_failure = on_lock_renew_failure
         self._tasks = OwnedTasks()
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,7 +76,13 @@ class AutoLockRenewer:
 
     async def close(self) -> None:
         """Stop renewing all locks."""
+        self._is_closed = True
         await self._tasks.close()
+
+    def check_open(self) -> None:
+        """Raise `InvalidOperationError` if the renewer is closed."""
+        if self._is_closed:
+            raise InvalidOperationError("the lock renewer is closed and renews nothing: use a new one")
 
     def register(
         self,
@@ -88,11 +96,13 @@ class AutoLockRenewer:
         The error that ends it early is stored as `auto_renew_error` of the message or session.
 
         Raises:
-            InvalidOperationError: the message has no lock: it was peeked, or deleted on receipt. Also a ValueError.
+            InvalidOperationError: the renewer is closed, or the message has no lock: it was peeked, or deleted on
+                receipt.
             TypeError: it is neither a received message nor a session.
         """
+        self.check_open()
         if not hasattr(renewable, "locked_until_utc"):
-            raise TypeError(f"a {type(renewable).__name__} has no lock: register a received message or a session")
+            raise wrong_type("renewable", renewable, "a received message or a session")
         if renewable.locked_until_utc is None:
             raise InvalidOperationError(
                 "there is no lock to renew: register messages received with PEEK_LOCK, or an accepted session"
@@ -131,8 +141,8 @@ class AutoLockRenewer:
             error.__cause__ = cause.with_traceback(None)  # it would refer to this frame, and this to the message
         if error is not None:
             renewable.auto_renew_error = error
-            if on_failure is not None:
-                await on_failure(renewable, error if isinstance(error, AutoLockRenewFailed) else None)
+            if on_failure is not None and isinstance(error, AutoLockRenewFailed):
+                await on_failure(renewable, error)
 
     def _left_s(self, renewable: Renewable) -> float:
         until = renewable.locked_until_utc

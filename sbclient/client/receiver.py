@@ -127,7 +127,7 @@ class ServiceBusReceiver:
         auto_lock_renewer: AutoLockRenewer | None = None,
     ) -> None:
         self._mode = ServiceBusReceiveMode(receive_mode)
-        if auto_lock_renewer is not None and self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
+        if auto_lock_renewer is not None and session is None and self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             raise InvalidOperationError(
                 "RECEIVE_AND_DELETE has no locks to renew: remove auto_lock_renewer, or use PEEK_LOCK"
             )
@@ -206,6 +206,7 @@ class ServiceBusReceiver:
             ServiceBusError: the primary namespace does not deliver messages; receiving is never diverted.
         """
         count = 1 if max_message_count is None else max_message_count
+        self._check_renewer()
         await self._open()
         retry = self._core.retry
         began_at = clock.monotonic()
@@ -230,6 +231,11 @@ class ServiceBusReceiver:
                 self._telemetry.received(tracing.RECEIVE, messages, began_at)
                 return messages
             first = receive()
+
+    def _check_renewer(self) -> None:
+        """Check before anything is locked that a renewer can renew it."""
+        if self._renewer is not None:
+            self._renewer.check_open()
 
     def _renew(self, renewer: AutoLockRenewer, messages: Sequence[ServiceBusReceivedMessage]) -> None:
         if self._session is not None:  # its lock is renewed as a whole
@@ -285,6 +291,7 @@ class ServiceBusReceiver:
         numbers = dict.fromkeys(cast("list[int]", sequence_numbers))
         if not numbers:
             return []
+        self._check_renewer()
         began_at = clock.monotonic()
         messages = await self._receive_deferred(numbers, timeout)
         if self._renewer is not None:
@@ -379,6 +386,7 @@ class ServiceBusReceiver:
         async with self._opening:
             if self._is_open:
                 return
+            self._check_renewer()
             # The transport waits for a session; retries would multiply the wait.
             wait_s = self._max_wait_time if self._max_wait_time is not None and not self._is_named_session else None
             await self._link.open(timeout_s=wait_s or self._core.retry.options.timeout)

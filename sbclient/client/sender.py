@@ -13,7 +13,7 @@ from sbclient.arguments.checked import checked
 from sbclient.arguments.kinds import Seconds, SequenceNumbers, Size, Utc
 from sbclient.client.batch import ServiceBusMessageBatch
 from sbclient.client.core import ClientCore, each_part
-from sbclient.client.encoding import Message, encoded_message, encoded_messages, is_message
+from sbclient.client.encoding import Message, check_message_count, encoded_message, encoded_messages, is_message
 from sbclient.client.outbox import Outbox
 from sbclient.client.route import DirectRoute, PairedRoute, not_sent
 from sbclient.client.transaction import Transaction
@@ -113,6 +113,7 @@ class ServiceBusSender:
             messages = [encoded_message(message, self._core.new_id)]
         elif isinstance(message, ServiceBusMessageBatch):
             messages = message.encoded()
+            check_message_count(len(messages))
         else:
             messages = encoded_messages(message, self._core.new_id)
         deadline = await self._begin(timeout)
@@ -142,6 +143,7 @@ class ServiceBusSender:
         Raises:
             ServiceBusError: as `send_messages`. If a part of the messages was accepted, `is_in_doubt` is set.
         """
+        check_message_count(len(batch))
         deadline = await self._begin(timeout)
         batch.sessions = sessions
         if not is_on():

@@ -10,7 +10,7 @@ import pytest
 from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.lock_renewer import AutoLockRenewer
-from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, MessageLockLostError
+from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOperationError, MessageLockLostError
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, make_queue, taken, texts
@@ -46,9 +46,7 @@ async def test_a_message_stays_locked_while_it_is_processed(pair: MemoryPair, cl
     assert await taken(pair) == []
 
 
-async def test_renewal_ends_after_its_duration_and_calls_the_callback(
-    pair: MemoryPair, client: ServiceBusClient
-) -> None:
+async def test_renewal_ends_after_its_duration_without_a_failure(pair: MemoryPair, client: ServiceBusClient) -> None:
     failures = Failures()
     await send(client)
     async with (
@@ -58,11 +56,12 @@ async def test_renewal_ends_after_its_duration_and_calls_the_callback(
         (message,) = await receiver.receive_messages()
         assert message.auto_renew_error is None
         await clock.sleep(100.5)
-        assert failures.calls == [(message, None)]
         assert isinstance(message.auto_renew_error, AutoLockRenewTimeout)
+        message.auto_renew_error = None
         renewer.register(receiver, message, max_lock_renewal_duration=0)
         await clock.sleep(0.5)
-        assert failures.calls == [(message, None)] * 2
+        assert isinstance(message.auto_renew_error, AutoLockRenewTimeout)
+        assert failures.calls == [], "the lock is held"
         await clock.sleep(60.0)
     assert texts(await taken(pair)) == ["a"]
 
@@ -117,11 +116,12 @@ async def test_a_session_stays_locked(pair: MemoryPair, client: ServiceBusClient
 async def test_a_session_that_two_calls_open_is_renewed_once(pair: MemoryPair, client: ServiceBusClient) -> None:
     failures = Failures()
     await make_queue(pair, "visits", requires_session=True)
-    async with AutoLockRenewer(max_lock_renewal_duration=100, on_lock_renew_failure=failures) as renewer:
+    async with AutoLockRenewer(on_lock_renew_failure=failures) as renewer:
         receiver = client.get_queue_receiver("visits", session_id="s", auto_lock_renewer=renewer)
         await asyncio.gather(*(receiver.receive_messages(max_wait_time=1) for _ in range(2)))
+        pair.primary.inject(Fault(FaultKind.DOWN))
         await clock.sleep(101.0)
-        assert failures.calls == [(receiver.session, None)]
+        assert [renewable for renewable, _ in failures.calls] == [receiver.session]
         await receiver.close()
 
 
@@ -197,3 +197,37 @@ async def test_message_without_a_lock_is_rejected(client: ServiceBusClient) -> N
         renewer.register(receiver, peeked)
     with pytest.raises(TypeError, match="str"):
         renewer.register(receiver, "message")  # type: ignore[arg-type]  # the wrong type is the subject
+
+
+async def test_a_closed_renewer_locks_nothing(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await make_queue(pair, "sessions", requires_session=True)
+    await send(client)
+    renewer = AutoLockRenewer()
+    async with client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver:
+        (message,) = await receiver.receive_messages()
+        await renewer.close()
+        with pytest.raises(InvalidOperationError, match="closed"):
+            renewer.register(receiver, message)
+        with pytest.raises(InvalidOperationError, match="closed"):
+            await receiver.receive_messages()
+        await receiver.abandon_message(message)
+    accepting = client.get_queue_receiver("sessions", session_id="s", auto_lock_renewer=renewer)
+    with pytest.raises(InvalidOperationError, match="closed"):
+        await accepting.__aenter__()
+    async with client.get_queue_receiver("sessions", session_id="s"):
+        pass
+
+
+async def test_the_lock_of_a_session_is_renewed_for_a_receiver_that_deletes(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await make_queue(pair, "sessions", requires_session=True)
+    async with (
+        AutoLockRenewer() as renewer,
+        client.get_queue_receiver(
+            "sessions", session_id="s", receive_mode="receiveanddelete", auto_lock_renewer=renewer
+        ) as receiver,
+    ):
+        await clock.sleep(200.0)
+        await send(client, queue="sessions", session_id="s")
+        assert texts(await receiver.receive_messages(max_wait_time=1)) == ["a"]

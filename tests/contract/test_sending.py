@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import count
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from sbclient import (
     MessagingEntityNotFoundError,
     ServiceBusError,
     ServiceBusMessage,
+    ServiceBusMessageBatch,
     clock,
 )
 from sbclient.amqp import AmqpAnnotatedMessage, AmqpMessageBodyType, AmqpMessageHeader, AmqpMessageProperties
@@ -289,3 +291,16 @@ async def test_a_closed_client_can_be_entered_again(kind: NamespaceKind) -> None
         assert [str(message) for message in await receiver.peek_messages()] == ["x"]
         with pytest.raises(InvalidOperationError):
             await sender.send_messages(ServiceBusMessage("y"))
+
+
+async def test_more_than_4500_messages_are_not_sent_at_once(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    async with kind.plain.get_queue_sender(queue) as sender:
+        for given in ([ServiceBusMessage("") for _ in range(4501)], (ServiceBusMessage("") for _ in count())):
+            with pytest.raises(MessageSizeExceededError, match="4,500"):
+                await sender.send_messages(given)
+        batch = ServiceBusMessageBatch()
+        for _ in range(4500):
+            batch.add_message(ServiceBusMessage("", message_id=""))
+        with pytest.raises(MessageSizeExceededError, match="4,500"):
+            batch.add_message(ServiceBusMessage(""))

@@ -82,6 +82,7 @@ HARMLESS_IN: Final = {
     "transport.sdk.sender._Lane": {"link"},
     "settings.table.Setting": {"default"},
     "worker.settings_file.SettingsFile": {"values"},  # the file rejects secrets
+    "arguments.kinds.Kind": {"types"},  # classes
     "syphon.source.InFlight": {"key"},  # a session id or partition key
 }
 """The same for single classes."""
@@ -97,6 +98,8 @@ def classes() -> Iterator[type]:
     for package in PACKAGES:
         root = importlib.import_module(package)
         for found in pkgutil.walk_packages(root.__path__, f"{package}."):
+            if found.name.endswith(".__main__"):
+                continue  # it runs the command
             module = importlib.import_module(found.name)
             for kind in vars(module).values():
                 if inspect.isclass(kind) and kind.__module__ == found.name:
