@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from sbclient.amqp import EncodedBatch, EncodedMessage
-from sbclient.broker.deduplication import identity_of
+from sbclient.broker.deduplication import Identity, identity_of
 from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.headers import check_headers
+from sbclient.broker.storage import Copies
 from sbclient.broker.topic import Topic
 from sbclient.delivery import MAX_BATCH_MESSAGES
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError, ServiceBusInternalError
@@ -105,16 +107,58 @@ def store(
 ) -> None:
     """Store checked messages in a fragment, now or at their scheduled time; drop duplicates and pings.
 
+    If that fails, nothing is stored.
+
     Args:
         numbers: the sequence number of each entry while it is scheduled; None = new ones.
     """
+    put(fragment, arrivals(fragment, entries, numbers, now, is_partitioned=is_partitioned), now)
+
+
+class Arrival(NamedTuple):
+    """How a checked message is stored.
+
+    Attributes:
+        identity: for duplicate detection.
+        scheduled_at: None = at once.
+        number: while it is scheduled; None = a new one.
+        copies: see `Storage.decide`.
+    """
+
+    entry: Entry
+    identity: Identity | None
+    scheduled_at: float | None
+    number: int | None
+    copies: Copies
+
+
+def arrivals(
+    fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float, *, is_partitioned: bool
+) -> list[Arrival]:
+    """Decide how checked messages are stored; see `store`. What can fail does so here."""
+    fragment.advance(now)
+    found = []
     for position, entry in enumerate(entries):
-        identity = identity_of(entry.content, is_partitioned=is_partitioned)
-        if is_ping(entry.content) or fragment.is_duplicate(identity, now):
+        content = entry.content
+        identity = identity_of(content, is_partitioned=is_partitioned)
+        if is_ping(content) or fragment.is_known(identity, now):
             continue
-        at = entry.content.scheduled_enqueue_time_utc
+        at = content.scheduled_enqueue_time_utc
         if at is not None and at.timestamp() > now:
-            number = fragment.next_number() if numbers is None else numbers[position]
-            fragment.schedule(entry, number, at.timestamp(), now)
+            fragment.mark()
+            number = None if numbers is None else numbers[position]
+            found.append(Arrival(entry, identity, at.timestamp(), number, ()))
         else:
-            fragment.append(entry, now)
+            found.append(Arrival(entry, identity, None, None, fragment.decide(entry, now)))
+    return found
+
+
+def put(fragment: Fragment, decided: Sequence[Arrival], now: float) -> None:
+    """Store messages as `arrivals` says."""
+    for entry, identity, scheduled_at, number, copies in decided:
+        if fragment.is_duplicate(identity, now):  # of an earlier one of the transfer
+            continue
+        if scheduled_at is None:
+            fragment.put(entry, copies)
+        else:
+            fragment.schedule(entry, fragment.next_number() if number is None else number, scheduled_at, now)

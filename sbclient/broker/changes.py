@@ -5,6 +5,7 @@ Rules:
 1. Only names are noted. The store reads the present state, so several changes of one thing become one.
 2. All changes of one request are noted when it returns, so that a transaction is stored as a whole.
 3. Locks, faults, pings and the time of the last access are not noted.
+4. A change is noted before it is made: if the store raises, nothing has changed.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class FragmentLog:
         """Note any change, such as a new sequence number."""
         fragments = self._changes.fragments
         if self not in fragments:
+            self._changes.note()
             fragments[self] = None
-            self._changes.on_change()
 
     def change(self, number: int) -> None:
         """Note that a message was stored, changed or removed."""
@@ -79,7 +80,7 @@ class Changes:
     """Notes what changes in one namespace.
 
     Args:
-        on_change: called at the first change of each entity, rule or fragment after each `clear`.
+        on_change: called before the first change, and before the first one after each `clear`.
 
     Attributes:
         removed, defined: the canonical paths of entities that were deleted, and of those created or updated since.
@@ -88,31 +89,39 @@ class Changes:
     """
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        self.on_change = on_change
+        self._on_change = on_change
+        self._is_noted = False
         self.removed: dict[str, None] = {}
         self.defined: dict[str, None] = {}
         self.rules: dict[tuple[str, str], None] = {}
         self.fragments: dict[FragmentLog, None] = {}
 
+    def note(self) -> None:
+        """Note that something is about to change. If it raises, the next change calls it again."""
+        if not self._is_noted:
+            self._on_change()
+            self._is_noted = True
+
     def define(self, path: str) -> None:
         """Note that an entity was created or updated; the path is canonical."""
+        self.note()
         self.defined[path] = None
-        self.on_change()
 
     def remove(self, path: str) -> None:
         """Note that an entity was deleted; the path is canonical."""
+        self.note()
         self.defined.pop(path, None)
         self.removed[path] = None
-        self.on_change()
 
     def change_rule(self, path: str, key: str) -> None:
         """Note that a rule of the subscription with a canonical path was created, replaced or deleted."""
+        self.note()
         self.rules.pop((path, key), None)  # a replaced rule moves to the end
         self.rules[path, key] = None
-        self.on_change()
 
     def clear(self) -> None:
         """Forget all changes, because they are stored."""
+        self._is_noted = False
         for log in self.fragments:
             log.clear()
         for noted in (self.removed, self.defined, self.rules, self.fragments):

@@ -104,10 +104,12 @@ class Directory:
     """Queues, topics and subscriptions.
 
     Args:
+        removing: called with each entity before it is removed; its error prevents that.
         removed: called with each removed entity.
     """
 
-    def __init__(self, removed: Callable[[Entity], None]) -> None:
+    def __init__(self, removing: Callable[[Entity], None], removed: Callable[[Entity], None]) -> None:
+        self._removing = removing
         self._removed = removed
         self._entities: dict[str, Entity] = {}
         self._found: dict[str, tuple[Entity, Queue | Topic]] = {}
@@ -122,12 +124,16 @@ class Directory:
         return sum(entity.topic is None and entity.is_partitioned for entity in self._entities.values())
 
     def add(self, entity: Entity) -> None:
+        """Add an entity, also to the topic of a subscription."""
         self._entities[canonical(entity.path)] = entity
+        if entity.topic is not None and entity.subscription is not None:
+            entity.topic.topic_body.subscriptions[canonical(entity.description.name)] = entity.subscription
 
     def remove(self, entity: Entity) -> None:
         """Remove an entity with its messages and subscriptions."""
         for subscription in self.subscriptions_of(entity):
             self.remove(subscription)
+        self._removing(entity)
         if entity.topic is not None:
             del entity.topic.topic_body.subscriptions[canonical(entity.description.name)]
         del self._entities[canonical(entity.path)]

@@ -80,12 +80,15 @@ class Forwarding:
         if not self._due:
             return
         waiting: dict[Queue, None] = {}
-        while self._due:
-            queue = next(iter(self._due))
-            del self._due[queue]
-            if not self._emptied(queue, now):
+        try:
+            while self._due:
+                queue = next(iter(self._due))
+                del self._due[queue]
                 waiting[queue] = None
-        self._due = waiting
+                if self._emptied(queue, now):
+                    del waiting[queue]
+        finally:
+            self._due.update(waiting)
 
     def _emptied(self, queue: Queue, now: float) -> bool:
         """Forward the messages of a queue; False if some must wait."""
@@ -112,6 +115,7 @@ class Forwarding:
         except ServiceBusError as error:
             if error.is_transient:
                 return False
+            fragment.mark()
             fragment.take(now)
             reason = TOO_MANY_HOPS if entry.hops >= self._max_hops else type(error).__name__
             fragment.dead_letter(entry, reason, str(error), queue.refused.fragments[fragment.index])

@@ -27,7 +27,7 @@ from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry, Selector
 from sbclient.broker.locks import Locks
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import Session, SessionLock, Sessions
-from sbclient.broker.storage import Storage, not_found
+from sbclient.broker.storage import Copies, Storage, not_found
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSessionFilter, Settlement, SettleMode
 from sbclient.errors import (
     MessageLockLostError,
@@ -161,6 +161,7 @@ class Fragment(Storage):
     def advance(self, now: float) -> None:
         if now < self.next_change_at():
             return
+        self.mark()
         self._activate_due(now)
         while (ended := self._sessions.lock_ends.pop_due(now)) is not None:
             self._end_session(ended[0], ended[1], is_failed=True)
@@ -173,10 +174,16 @@ class Fragment(Storage):
 
     # ------------------------------------------------------------------ messages arrive
 
-    def _store(self, entry: Entry, at: float) -> None:
+    def decide(self, entry: Entry, at: float) -> Copies:
         if self.dead_letters is not None:
             entry.enqueued_at = at
             self._set_expiry(entry)
+        if self.has_sessions:
+            session_of(entry.content)
+        self.mark()
+        return ()
+
+    def _store(self, entry: Entry, copies: Copies) -> None:
         self._insert(entry, self.next_number())
         self._make_ready(entry, is_fresh=True)
 
@@ -189,13 +196,14 @@ class Fragment(Storage):
         if entry.expires_at < math.inf:
             self._expiries.set(number, entry.expires_at)
 
-    def _remove(self, entry: Entry) -> None:
-        super()._remove(entry)
+    def _remove(self, entry: Entry, number: int | None = None) -> None:
+        number = entry.number if number is None else number
+        super()._remove(entry, number)
         if entry.state is _DEFERRED:
             self.deferred_count -= 1
         if self.has_sessions:
             self._sessions.remove(session_of(entry.content))
-        self._expiries.drop(entry.number)
+        self._expiries.drop(number)
 
     def _make_ready(self, entry: Entry, *, is_fresh: bool) -> None:
         if self.has_sessions:
@@ -215,6 +223,8 @@ class Fragment(Storage):
         self, now: float, lock: SessionLock | None = None, *, delete: bool = False, selector: Selector | None = None
     ) -> Entry | None:
         """Take the next ready message that a selector matches, and lock it or delete it; None if there is none."""
+        if delete:
+            self.mark()
         entry = self._pop_ready(now, lock) if selector is None else self._pop_selected(now, selector)
         if entry is not None:
             self.hand_out(entry, now, delete=delete)
@@ -230,6 +240,8 @@ class Fragment(Storage):
     def take_from_cache(self, token: int, now: float, *, delete: bool) -> Entry | None:
         """Deliver a cached message; None if its lock has ended or it has expired."""
         self.advance(now)
+        if delete:
+            self.mark()
         if not self._locks.uncache(token):
             return None
         entry = self._locks.held(token)
@@ -350,6 +362,9 @@ class Fragment(Storage):
     def settle(self, token: int, settlement: Settlement, now: float) -> None:
         """Settle a message whose lock was checked."""
         entry = self._locks.held(token)
+        self.mark()
+        if settlement.mode is SettleMode.DEAD_LETTER:
+            self.behind().mark()
         if settlement.properties:
             entry.properties = {**entry.properties, **settlement.properties}
         if self.log is not None and settlement.mode is not SettleMode.COMPLETE:
@@ -378,12 +393,15 @@ class Fragment(Storage):
         self, entry: Entry, reason: str | None, description: str | None, into: Fragment | None = None
     ) -> None:
         """Move a message that is not ready to the dead-letter queue or to another fragment."""
+        into = self.behind() if into is None else into
+        self.mark()
+        into.mark()
         self._take_out(entry)
         twin = entry.moved()
         twin.dead_letter_reason = reason[:MAX_DEAD_LETTER_TEXT] if reason is not None else None
         twin.dead_letter_description = description[:MAX_DEAD_LETTER_TEXT] if description is not None else None
         twin.dead_letter_source = twin.dead_letter_source or self.path
-        (self.behind() if into is None else into).append(twin, twin.enqueued_at)
+        into.append(twin, twin.enqueued_at)
 
     def behind(self) -> Fragment:
         """The fragment of the dead-letter queue; callers respect rule 3."""
@@ -407,11 +425,11 @@ class Fragment(Storage):
         self._locks.let_go(entry)
 
     def _return(self, entry: Entry, at: float, *, is_failed: bool) -> None:
-        self._unlock(entry)
         is_counted = is_failed and self.dead_letters is not None
-        entry.delivery_count += is_counted
         if is_counted and self.log is not None:
             self.log.change(entry.number)
+        self._unlock(entry)
+        entry.delivery_count += is_counted
         if is_counted and entry.delivery_count >= self.policy.max_delivery_count:
             self.dead_letter(
                 entry,
@@ -516,6 +534,7 @@ class Fragment(Storage):
     def set_session_state(self, lock: SessionLock, state: bytes | None, now: float) -> None:
         """Set or delete the state of a session; raises what `check_session_state` does."""
         growth = self.check_session_state(lock, state, now)  # before the usage is read: it may remove expired messages
+        self.mark()
         self.usage.size_bytes += growth
         self._sessions.set_state(lock.session_id, state, now)
         if self.log is not None:

@@ -178,13 +178,13 @@ class Management:
             self._gate.watch_idle(entity)
 
     def _added(self, entity: Entity, now: float) -> EntityProperties:
-        self._directory.add(entity)
         for name, body in [("", entity.body), *entity.sub_queues.items()]:
             self._gate.record(entity.path, name, body)
         if (changes := self._gate.changes) is not None:
             changes.define(canonical(entity.path))
             for key in [] if entity.subscription is None else entity.subscription.rules:
                 changes.change_rule(canonical(entity.path), key)
+        self._directory.add(entity)
         self._direct(entity)
         self._gate.watch_idle(entity)
         return self._described(entity, now)
@@ -265,7 +265,6 @@ class Management:
         subscription = Subscription(
             queue, dead_letters_filter_errors=bool(description.dead_lettering_on_filter_evaluation_exceptions)
         )
-        body.subscriptions[canonical(description.name)] = subscription
         return Entity(path, description, queue, sub_queues, make, topic, subscription, now, now, now, accessed_at=now)
 
     # ------------------------------------------------------------------ describe
@@ -374,10 +373,10 @@ class Management:
         description = changed(entity.description, named, self._profile)
         description = with_rule_times(description, entity.description, utc_datetime(call.now))
         self._check_forwarding(description)
-        self._apply(entity, description)
-        entity.updated_at = call.now
         if self._gate.changes is not None:
             self._gate.changes.define(canonical(entity.path))
+        self._apply(entity, description)
+        entity.updated_at = call.now
         note_activity(entity, call.now)
         self._direct(entity)
         self._gate.watch_idle(entity)

@@ -8,13 +8,15 @@ says when to try again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from random import Random
+from typing import Any, Final
 from uuid import UUID
 
 from sbclient.amqp import EncodedMessage
-from sbclient.broker.admission import AdmittedMessages, admit, store
+from sbclient.broker.admission import AdmittedMessages, Arrival, admit, arrivals, put, store
 from sbclient.broker.changes import Changes
 from sbclient.broker.directory import NAMED_ENTITY, Directory, Entity
 from sbclient.broker.entity import OnQueueReady, PeekCursor, Queue, peek
@@ -43,6 +45,8 @@ from sbclient.rules.entity_path import canonical, split_sub_queue
 from sbclient.rules.ping import is_ping
 from sbclient.rules.transaction_key import transaction_key_of
 
+MAX_DEFECTS: Final = 100
+
 
 class Namespace:
     """The entities of a namespace, and the operations on their messages.
@@ -62,6 +66,7 @@ class Namespace:
         directory: the entities by path.
         management: creates, describes and deletes entities.
         pings: the last ping to each entity.
+        defects: the errors of `on_ready`, `on_removed` and `on_updated`; what they are called for is done.
     """
 
     def __init__(
@@ -79,16 +84,17 @@ class Namespace:
         self.name = name
         self.profile = profile
         self.faults = Faults(name, random)
-        self.directory = Directory(self._removed)
+        self.directory = Directory(self._removing, self._removed)
+        self.defects: deque[Exception] = deque(maxlen=MAX_DEFECTS)
         self.pings = Pings()
         self._random = random
-        self._notify_ready, self._notify_removed = on_ready, on_removed
+        self._notify_ready, self._notify_removed = self._guarded(on_ready), self._guarded(on_removed)
         self._forwarding = Forwarding(
             self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes, random
         )
         self._gate = RequestGate(self.directory, self.faults, self._forwarding, profile.fragment_count, is_waited_for)
         self.management = Management(
-            name, profile, self._gate, random, self._on_queue_ready, on_updated, front_end_count
+            name, profile, self._gate, random, self._on_queue_ready, self._guarded(on_updated), front_end_count
         )
 
     @property
@@ -147,9 +153,21 @@ class Namespace:
         else:
             self._notify_ready(queue, awaited)
 
-    def _removed(self, entity: Entity) -> None:
+    def _guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            try:
+                callback(*arguments)
+            except Exception as error:
+                self.defects.append(error.with_traceback(None))
+
+        return call
+
+    def _removing(self, entity: Entity) -> None:
         if self._gate.changes is not None:
             self._gate.changes.remove(canonical(entity.path))
+
+    def _removed(self, entity: Entity) -> None:
+        if self._gate.changes is not None:
             for fragment in [fragment for body in entity.queues() for fragment in body.fragments]:
                 if fragment.log is not None:
                     fragment.log.drop()
@@ -241,8 +259,8 @@ class Namespace:
             entry.destination = destination.path
 
         def keep(now: float) -> None:
-            for entry in entries:
-                fragment.append(entry, now)
+            for entry, copies in [(entry, fragment.decide(entry, now)) for entry in entries]:
+                fragment.put(entry, copies)
 
         if transaction is None:
             keep(call.now)
@@ -321,13 +339,18 @@ class Namespace:
                 requires_duplicate_detection=policy.requires_duplicate_detection,
             )
         fragment = entity.body.placement.choose(call, key, transfer.size_bytes)
+        decided: list[Arrival] = []
+
+        def decide(now: float) -> None:
+            decided[:] = arrivals(fragment, transfer.entries, numbers, now, is_partitioned=entity.is_partitioned)
+
         scope = Scope(entity.path, fragment.index)
         transaction.check_scope(scope, len(messages))
         if numbers is not None:
             numbers.extend(fragment.next_number() for _ in messages)
         step = Step(
-            check=lambda _: None,
-            apply=lambda now: store(fragment, transfer.entries, numbers, now, is_partitioned=entity.is_partitioned),
+            check=decide,
+            apply=lambda now: put(fragment, decided, now),
             fragment=fragment,
             size_bytes=transfer.size_bytes,
         )

@@ -110,22 +110,28 @@ class Rulebook:
             raise _missing(EntityAddress(EntityKind.SUBSCRIPTION, address.names[:2]))
         return subscription
 
-    def _set(self, address: EntityAddress, key: str, rule: Rule | None) -> None:
-        """Add, replace or, with None, remove a rule."""
+    def _set(self, address: EntityAddress, key: str, rule: Rule | None) -> Callable[[], None]:
+        """Add, replace or, with None, remove a rule; return a function that undoes it."""
         subscription = self.subscription_at(address)
+        before = dict(subscription.rules), subscription.correlation_count
+
+        def undo() -> None:
+            subscription.rules, subscription.correlation_count = before
+
+        if self._gate.changes is not None:
+            self._gate.changes.change_rule(subscription.queue.key, key)
         if rule is None:
             subscription.drop(key)
         else:
             subscription.put(key, rule)
-        if self._gate.changes is not None:
-            self._gate.changes.change_rule(subscription.queue.key, key)
+        return undo
 
     def _change(
         self,
         call: Call,
         address: EntityAddress,
         check: Callable[[float], object],
-        apply: Callable[[float], object],
+        apply: Callable[[float], Callable[[], None]],
         transaction: Transaction | None,
     ) -> None:
         check(call.now)
@@ -141,7 +147,7 @@ class Rulebook:
         scope = Scope(topic.path, 0)
         transaction.check_open(call.now)
         transaction.check_scope(scope, 1)
-        transaction.add(Step(check, apply, topic.body.fragments[0]), scope, call.now)
+        transaction.add(Step(check, apply, topic.body.fragments[0], changes_rules=True), scope, call.now)
 
     def _topic_of(self, address: EntityAddress) -> Entity:
         return self._directory.at(EntityAddress(EntityKind.TOPIC, address.names[:1]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from sortedcontainers import SortedDict
 
@@ -25,6 +25,9 @@ from sbclient.message import ServiceBusMessageState
 from sbclient.rules.sequence_number import COUNTER_BITS
 
 _COUNTER_MASK: Final = (1 << COUNTER_BITS) - 1
+
+Copies: TypeAlias = "Sequence[tuple[Storage, Entry]]"
+"""The copies of a message that are stored instead of it, with their fragments; empty if it is stored itself."""
 
 _ACTIVE, _SCHEDULED = ServiceBusMessageState.ACTIVE, ServiceBusMessageState.SCHEDULED
 
@@ -114,27 +117,41 @@ class Storage(ABC):
         )
 
     def append(self, entry: Entry, now: float) -> None:
-        """Store a message at the end."""
+        """Store a message at the end, or nothing if that fails."""
         self.advance(now)
+        self.put(entry, self.decide(entry, now))
+
+    def put(self, entry: Entry, copies: Copies) -> None:
+        """Store a message at the end, as `decide` says; cannot fail."""
         self.arrived_count += 1
-        self._store(entry, now)
+        self._store(entry, copies)
+
+    def is_known(self, identity: Identity | None, now: float) -> bool:
+        """Whether a copy of the message arrived within the window."""
+        if identity is None or not self.policy.requires_duplicate_detection:
+            return False
+        return self.seen.is_known(identity, now, self.policy.duplicate_window_s)
+
+    def mark(self) -> None:
+        """Note that the fragment is about to change."""
+        if self.log is not None:
+            self.log.mark()
 
     def is_duplicate(self, identity: Identity | None, now: float) -> bool:
         """Whether a copy of the message arrived within the window; if not, add this one."""
         if identity is None or not self.policy.requires_duplicate_detection:
             return False
-        if self.seen.is_known(identity, now, self.policy.duplicate_window_s):
+        if self.is_known(identity, now):
             return True
-        self.seen.remember(identity, now)
         if self.log is not None:
             self.log.remember(identity, now)
+        self.seen.remember(identity, now)
         return False
 
     def next_number(self) -> int:
         """Return a new sequence number."""
+        self.mark()
         self.counter = (self.counter + 1) & _COUNTER_MASK
-        if self.log is not None:
-            self.log.mark()
         return self.index << COUNTER_BITS | self.counter
 
     def schedule(self, entry: Entry, number: int, at: float, now: float) -> None:
@@ -164,23 +181,39 @@ class Storage(ABC):
 
     def cancel(self, number: int) -> None:
         """Delete a scheduled message."""
+        self.mark()
         self._schedule.drop(number)
         self._remove(self._entries[number])
 
     def _activate(self, number: int, at: float) -> None:
         entry = self._entries[number]
-        self._remove(entry)
+        before = entry.enqueued_at, entry.expires_at
+        try:
+            entry.was_scheduled = True
+            copies = self.decide(entry, at)
+        except BaseException:
+            entry.was_scheduled, entry.number = False, number
+            entry.enqueued_at, entry.expires_at = before
+            self._schedule.set(number, at)
+            raise
+        self._remove(entry, number)
         entry.state = _ACTIVE
-        entry.was_scheduled = True
-        self._store(entry, at)
+        self._store(entry, copies)
 
     @abstractmethod
     def advance(self, now: float) -> None:
         """Apply all timed changes that are due."""
 
     @abstractmethod
-    def _store(self, entry: Entry, at: float) -> None:
-        """Enqueue a message."""
+    def decide(self, entry: Entry, at: float) -> Copies:
+        """Set what a message has from its arrival on; return the copies that are stored instead of it.
+
+        What can fail does so here, before anything is stored.
+        """
+
+    @abstractmethod
+    def _store(self, entry: Entry, copies: Copies) -> None:
+        """Enqueue a message as `decide` says."""
 
     def _activate_due(self, now: float) -> None:
         while (due := self._schedule.pop_due(now)) is not None:
@@ -192,20 +225,22 @@ class Storage(ABC):
         entry.expires_at = min(entry.expires_at, entry.enqueued_at + ttl_s)
 
     def _insert(self, entry: Entry, number: int) -> None:
+        if self.log is not None:
+            self.log.change(number)
         entry.number = number
         self._entries[number] = entry
         self.size_bytes += entry.size_bytes
         self.usage.size_bytes += entry.size_bytes
         if entry.state is _SCHEDULED:
             self.scheduled_count += 1
+
+    def _remove(self, entry: Entry, number: int | None = None) -> None:
+        """Delete a message; `number` is its own unless `decide` has set another one."""
+        number = entry.number if number is None else number
         if self.log is not None:
             self.log.change(number)
-
-    def _remove(self, entry: Entry) -> None:
-        del self._entries[entry.number]
+        del self._entries[number]
         self.size_bytes -= entry.size_bytes
         self.usage.size_bytes -= entry.size_bytes
         if entry.state is _SCHEDULED:
             self.scheduled_count -= 1
-        if self.log is not None:
-            self.log.change(entry.number)

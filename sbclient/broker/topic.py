@@ -14,7 +14,7 @@ Rules (source: topic filters and partitioned entities, documented):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Final, TypeAlias
 
@@ -28,8 +28,10 @@ from sbclient.broker.headers import MAX_HEADERS_BYTES
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.rule import Rule, system_properties_of
+from sbclient.broker.storage import Copies
 
-Publish: TypeAlias = Callable[[Entry, float], None]
+Publish: TypeAlias = Callable[[Entry, float], Copies]
+"""Makes the copies of a message for the subscriptions, with their fragments; stores nothing."""
 
 FILTER_ERROR: Final = "FilterEvaluationException"
 NO_SESSION: Final = "Session ID is null."
@@ -41,11 +43,15 @@ class TopicFragment(Fragment):
 
     publish: Publish
 
-    def _store(self, entry: Entry, at: float) -> None:
+    def decide(self, entry: Entry, at: float) -> Copies:
         entry.enqueued_at = at
         self._set_expiry(entry)
         entry.number = self.next_number()
-        self.publish(entry, at)
+        return self.publish(entry, at)
+
+    def _store(self, entry: Entry, copies: Copies) -> None:
+        for fragment, copy in copies:
+            fragment.put(copy, ())
 
 
 class Subscription:
@@ -69,8 +75,8 @@ class Subscription:
         if rule is not None:
             self.correlation_count -= rule.is_correlation
 
-    def publish(self, entry: Entry, index: int, at: float, random: Random) -> None:
-        """Store the copies of a message, as the rules make them, in one fragment."""
+    def publish(self, entry: Entry, index: int, at: float, random: Random) -> Iterator[tuple[Fragment, Entry]]:
+        """Yield the copies of a message, as the rules make them, for the fragments that store them."""
         system = system_properties_of(entry)
         contents: list[EncodedMessage] = []
         error: FilterError | None = None
@@ -85,17 +91,18 @@ class Subscription:
                     error = error or reason
         fragment = self.queue.fragments[index]
         for content in contents:
-            self._store(_copy(entry, content), fragment, at)
+            yield self._placed(_copy(entry, content), fragment, at)
         if error is not None and self.dead_letters_filter_errors:
-            _refuse(_copy(entry, entry.content), FILTER_ERROR, str(error), fragment, at)
+            yield _refused(_copy(entry, entry.content), FILTER_ERROR, str(error), fragment, at)
 
-    def _store(self, copy: Entry, fragment: Fragment, at: float) -> None:
+    def _placed(self, copy: Entry, fragment: Fragment, at: float) -> tuple[Fragment, Entry]:
         if self.queue.requires_session and copy.content.session_id is None:
-            _refuse(copy, NO_SESSION, f"{self.queue.path} requires sessions.", fragment, at)
-        elif copy.content.header_bytes > MAX_HEADERS_BYTES:
-            _refuse(copy, HEADERS_TOO_LARGE, f"The headers exceed {MAX_HEADERS_BYTES} bytes.", fragment, at)
-        else:
-            fragment.append(copy, at)
+            return _refused(copy, NO_SESSION, f"{self.queue.path} requires sessions.", fragment, at)
+        if copy.content.header_bytes > MAX_HEADERS_BYTES:
+            return _refused(copy, HEADERS_TOO_LARGE, f"The headers exceed {MAX_HEADERS_BYTES} bytes.", fragment, at)
+        fragment.advance(at)
+        fragment.decide(copy, at)
+        return fragment, copy
 
 
 def _copy(entry: Entry, content: EncodedMessage) -> Entry:
@@ -108,11 +115,14 @@ def _copy(entry: Entry, content: EncodedMessage) -> Entry:
     return copy
 
 
-def _refuse(copy: Entry, reason: str, description: str, fragment: Fragment, at: float) -> None:
+def _refused(copy: Entry, reason: str, description: str, fragment: Fragment, at: float) -> tuple[Fragment, Entry]:
     copy.dead_letter_reason, copy.dead_letter_description = reason, description
     copy.dead_letter_source = fragment.path
     copy.expires_at = math.inf
-    fragment.behind().append(copy, at)
+    behind = fragment.behind()
+    behind.advance(at)
+    behind.decide(copy, at)
+    return behind, copy
 
 
 class Topic:
@@ -147,8 +157,11 @@ class Topic:
             fragment.advance(now)
 
     def _publisher(self, index: int) -> Publish:
-        def publish(entry: Entry, at: float) -> None:
-            for subscription in self.subscriptions.values():
-                subscription.publish(entry, index, at, self._random)
+        def publish(entry: Entry, at: float) -> Copies:
+            return [
+                placed
+                for subscription in self.subscriptions.values()
+                for placed in subscription.publish(entry, index, at, self._random)
+            ]
 
         return publish

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.session import SessionLock
@@ -39,15 +39,18 @@ class Step:
 
     Attributes:
         check: raises an error if the operation is not possible now.
-        apply: does the operation; cannot fail after all checks have passed.
+        apply: does the operation; cannot fail after all checks have passed. If it changes rules, it is applied as soon
+            as it is checked, because later checks depend on it, and returns a function that undoes it.
         fragment: of the operation.
         size_bytes: the bytes that it adds to the fragment.
+        changes_rules: whether it changes what later messages of the transaction are copied to.
     """
 
     check: Callable[[float], object]
-    apply: Callable[[float], object]
+    apply: Callable[[float], Any]
     fragment: Fragment
     size_bytes: int = 0
+    changes_rules: bool = False
 
 
 class Via:
@@ -250,16 +253,25 @@ class Transaction:
 
     def commit(self, now: float) -> None:
         """Apply all operations, or raise the first error; the transaction is over in both cases."""
+        undo: list[Callable[[], None]] = []
         try:
             self.check_open(now)
             for step in self._steps:
                 step.check(now)
+                if step.changes_rules:
+                    undo.append(step.apply(now))
             if self._steps:
                 self._steps[0].fragment.check_room(sum(step.size_bytes for step in self._steps))
+                self._steps[0].fragment.mark()
+        except BaseException:
+            for take_back in reversed(undo):
+                take_back()
+            raise
         finally:
             self._is_over = True
         for step in self._steps:
-            step.apply(now)
+            if not step.changes_rules:
+                step.apply(now)
 
     def rollback(self) -> None:
         """End the transaction without applying anything. Safe to call twice."""

@@ -208,8 +208,21 @@ class BrokerHost:
             self.namespace.advance(call.now)
             if self._waiting.has_waiters and path is not None:
                 self._watch(path)
+            if self.namespace.defects:
+                self._report_defects()
         performed.after_s = performed.after_s or call.answer_after_s
         return performed
+
+    def _report_defects(self) -> None:
+        while self.namespace.defects:
+            error = self.namespace.defects.popleft()
+            log.error(
+                "broker.callback_failed",
+                "{namespace}: a callback failed, the operation is done: {error}",
+                namespace=self.namespace.name,
+                error=error,
+                exc_info=error,
+            )
 
     async def answered(self, performed: Performed[T], *, timeout_s: float) -> T:
         """Return or raise the result of a request when its answer arrives.

@@ -30,7 +30,7 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.states import DeliveryState, Outcome
 from sbclient.delivery import Settlement, SettleMode
-from sbclient.errors import ServiceBusError
+from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from sbclient.transport.amqp.links import Wire, inner_outcome
 from sbclient.transport.amqp.transfers import refusal_of
@@ -142,8 +142,21 @@ class Settlements:
                 settling.has_left = True
                 self._unconfirmed.update(dict.fromkeys(settling.deliveries, settling))
             together = list(chain.from_iterable(map(_deliveries_of, run)))
-            self._link.settle_many(together, state, settled=False)
+            try:
+                self._link.settle_many(together, state, settled=False)
+            except Exception as error:  # of these alone: nothing of them has left
+                self._refused(run, error)
         self._wire.flush()
+
+    def _refused(self, run: Sequence[Settling], error: Exception) -> None:
+        """Fail the settlements whose state cannot be encoded."""
+        for settling in run:
+            settling.has_left = False
+            for delivery in settling.deliveries:
+                self._unconfirmed.pop(delivery, None)
+            refused = InvalidOperationError(f"{settling.doing}: it cannot be encoded: {error}")
+            refused.__cause__ = error
+            settling.fail(refused)
 
     def confirmed(self, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool) -> None:
         """The service has stated what became of settlements."""

@@ -152,11 +152,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _STORAGE,
         "the broker acknowledges and does not store",
         Change(
-            "broker.admission:store",
-            "fragment.append(entry, now)",
+            "broker.admission:put",
+            "fragment.put(entry, copies)",
             """
                 if len(fragment) < 4:
-                    fragment.append(entry, now)
+                    fragment.put(entry, copies)
             """,
         ),
     ),
@@ -184,17 +184,17 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _STORAGE,
         "a list is stored without its last message",
-        Change("broker.admission:store", "enumerate(entries)", "enumerate(entries[:max(1, len(entries) - 1)])"),
+        Change("broker.admission:arrivals", "enumerate(entries)", "enumerate(entries[:max(1, len(entries) - 1)])"),
     ),
     _mutant(
         _STORAGE,
         "a dead letter is dropped",
         Change(
             "broker.fragment:Fragment.dead_letter",
-            "(self.behind() if into is None else into).append(twin, twin.enqueued_at)",
+            "into.append(twin, twin.enqueued_at)",
             """
                 if reason != MAX_DELIVERIES_EXCEEDED:
-                    (self.behind() if into is None else into).append(twin, twin.enqueued_at)
+                    into.append(twin, twin.enqueued_at)
             """,
         ),
     ),
@@ -206,7 +206,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _STORAGE,
         "a scheduled message vanishes when its time comes",
-        Change("broker.storage:Storage._activate", "self._store(entry, at)", ""),
+        Change("broker.storage:Storage._activate", "self._store(entry, copies)", ""),
     ),
     _mutant(
         _STORAGE,
@@ -226,7 +226,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             "broker.transactions:Transaction.commit",
             """
                 for step in self._steps:
-                    step.apply(now)
+                    if not step.changes_rules:
+                        step.apply(now)
             """,
             """
                 for step in self._steps[:max(1, len(self._steps) - 1)]:
@@ -488,9 +489,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "the broker delivers pings",
         Change(
-            "broker.admission:store",
-            "is_ping(entry.content) or fragment.is_duplicate(identity, now)",
-            "fragment.is_duplicate(identity, now)",
+            "broker.admission:arrivals",
+            "is_ping(content) or fragment.is_known(identity, now)",
+            "fragment.is_known(identity, now)",
         ),
     ),
     _mutant(
@@ -600,15 +601,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _IDENTITY,
         "duplicates are not detected",
         Change(
-            "broker.storage:Storage.is_duplicate",
-            """
-                if self.seen.is_known(identity, now, self.policy.duplicate_window_s):
-                    return True
-            """,
-            """
-                if self.seen.is_known(identity, now, self.policy.duplicate_window_s):
-                    return False
-            """,
+            "broker.storage:Storage.is_known",
+            "return self.seen.is_known(identity, now, self.policy.duplicate_window_s)",
+            "return False",
         ),
     ),
     _mutant(
@@ -708,7 +703,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _ORDER,
         "a message is shown before its time",
-        Change("broker.admission:store", "at.timestamp() > now", "at.timestamp() > now + 10"),
+        Change("broker.admission:arrivals", "at.timestamp() > now", "at.timestamp() > now + 10"),
     ),
     _mutant(
         _ORDER,
@@ -973,15 +968,14 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _TIME,
         "a duplicate renews its window",
         Change(
-            "broker.storage:Storage.is_duplicate",
+            "broker.storage:Storage.is_known",
+            "return self.seen.is_known(identity, now, self.policy.duplicate_window_s)",
             """
-                if self.seen.is_known(identity, now, self.policy.duplicate_window_s):
-                    return True
-            """,
-            """
-                if self.seen.is_known(identity, now, self.policy.duplicate_window_s):
-                    self.seen.remember(identity, now)
-                    return True
+                is_known = self.seen.is_known(identity, now, self.policy.duplicate_window_s)
+                if is_known:
+                    self.seen._seen_at[identity] = now
+                    self.seen._seen_at.move_to_end(identity)
+                return is_known
             """,
         ),
     ),

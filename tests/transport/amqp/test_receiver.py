@@ -386,6 +386,25 @@ def tag_of(message: ServiceBusReceivedMessage) -> bytes:
     return message.lock_token.bytes_le
 
 
+async def test_settlement_that_cannot_be_encoded_fails_alone(service: Service, transport: AmqpTransport) -> None:
+    store(service, "a", "b", "c")
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver)
+    unencodable = Settlement(SettleMode.DEAD_LETTER, "a lone surrogate")
+    object.__setattr__(unencodable, "reason", "\ud800")
+    began_at = clock.monotonic()
+    results = await asyncio.gather(
+        *(
+            receiver.settle(message, settlement, timeout_s=30)
+            for message, settlement in zip(messages, (COMPLETE, unencodable, COMPLETE), strict=True)
+        ),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), InvalidOperationError, type(None)]
+    assert clock.monotonic() - began_at < 1
+    await receiver.settle(messages[1], COMPLETE, timeout_s=5)
+
+
 async def test_settlements_of_one_step_leave_as_one_disposition(service: Service, transport: AmqpTransport) -> None:
     store(service, *(str(number) for number in range(100)))
     receiver = transport.open_receiver("orders")
