@@ -26,7 +26,10 @@ from azure.servicebus.management import ServiceBusAdministrationClient as Blocki
 from sbclient.emulator import Emulator
 from sbclient.rules.shared_access_signature import sign
 
-pytestmark = pytest.mark.real_time
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.filterwarnings("ignore:Testing an element's truth value:DeprecationWarning"),  # by azure-servicebus
+]
 
 
 @pytest.fixture
