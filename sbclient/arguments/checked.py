@@ -25,7 +25,7 @@ _UNIONS: Final = (Union, UnionType)
 
 def checked(owner: C) -> C:
     """Check the arguments of every public method that a class defines, and of its constructor."""
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": __name__}  # a line of this package, not of the program
     lines: list[str] = []
     functions = {name: function for name, function in _functions(owner) if kinds_of(function, owner)}
     for name, function in functions.items():
