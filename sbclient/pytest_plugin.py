@@ -8,8 +8,9 @@
 An async test with one of the first two runs in virtual time, with its async fixtures, whether pytest-asyncio, anyio or
 no other plugin would run it. It runs in real time with the ini option `servicebus_time = real`, with one of the last
 two fixtures, or, with a warning, with an async fixture of a wider scope. With `servicebus_time = virtual-datetime`
-`datetime.now()` is virtual too. A test fails if it leaves locked messages or backlog messages in its namespaces, unless
-it has the marker `servicebus_leftovers`. The marker `servicebus_broker(profile="prem-2017", front_end_count=2)`
+`datetime.now()` is virtual too. `servicebus_outage_limit` is how many seconds a test may try again during an outage
+that nothing ends. A test fails if it leaves locked messages or backlog messages in its namespaces, unless it has the
+marker `servicebus_leftovers`. The marker `servicebus_broker(profile="prem-2017", front_end_count=2)`
 configures the broker.
 """
 
@@ -53,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini(
         "servicebus_time", f"the time of async tests with Service Bus in memory: {', '.join(TIMES)}", default=TIMES[0]
     )
+    parser.addini(
+        "servicebus_outage_limit",
+        "seconds of virtual time that a test may try again during an outage that nothing ends; 0 = no limit",
+        default="3600",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,6 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if (value := config.getini("servicebus_time")) not in TIMES:
         raise pytest.UsageError(f"servicebus_time is {value!r}: give one of {', '.join(TIMES)}")
+    limit = config.getini("servicebus_outage_limit")
+    if not limit.isdecimal():
+        raise pytest.UsageError(f"servicebus_outage_limit is {limit!r}: give whole seconds, or 0 for no limit")
     if value == VIRTUAL_DATETIME and find_spec("time_machine") is None:
         raise pytest.UsageError(f"servicebus_time = {value} requires time-machine: python -m pip install time-machine")
 
@@ -160,7 +169,7 @@ def _runner(item: pytest.Function) -> asyncio.Runner:
     if _RUNNER not in item.stash:
         from sbclient.testing.virtual_test import new_runner
 
-        runner = item.stash[_RUNNER] = new_runner(patch_datetime=_patches_datetime(item))
+        runner = item.stash[_RUNNER] = new_runner(**_time_options(item))
 
         def close() -> None:
             del item.stash[_RUNNER]
@@ -170,8 +179,12 @@ def _runner(item: pytest.Function) -> asyncio.Runner:
     return item.stash[_RUNNER]
 
 
-def _patches_datetime(item: pytest.Item) -> bool:
-    return bool(item.config.getini("servicebus_time") == VIRTUAL_DATETIME)
+def _time_options(item: pytest.Item) -> dict[str, Any]:
+    """The options of the virtual loop of a test."""
+    return {
+        "patch_datetime": item.config.getini("servicebus_time") == VIRTUAL_DATETIME,
+        "outage_limit_s": int(item.config.getini("servicebus_outage_limit")) or None,
+    }
 
 
 def _synchronous_fixture(function: Callable[..., Any], runner: asyncio.Runner) -> Callable[..., Any]:
@@ -206,7 +219,7 @@ def _synchronous(item: pytest.Function, test: Callable[..., Any], *, is_virtual:
         if _RUNNER in item.stash:
             run_test(item.stash[_RUNNER], test(**arguments))
         else:
-            in_virtual_time(patch_datetime=_patches_datetime(item))(test)(**arguments)
+            in_virtual_time(**_time_options(item))(test)(**arguments)
 
     return run
 

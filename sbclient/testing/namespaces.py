@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sbclient import clock
 from sbclient.broker.entry import Entry
-from sbclient.broker.faults import Call, Operation
+from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.profile import STD_2021, Profile, profile_of
 from sbclient.client.client import ServiceBusClient
 from sbclient.entities import (
@@ -22,13 +24,24 @@ from sbclient.entities import (
     SubscriptionProperties,
     TopicProperties,
 )
-from sbclient.hosting.host import BrokerHost
+from sbclient.hosting.host import BrokerHost, Performed
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
+from sbclient.testing.virtual_loop import VirtualLoop
 from sbclient.transport.memory.transport import MemoryTransport, share_memory_host
 
 MAX_RECEIPTS: Final = 10_000
 """Received messages of a namespace whose lines are known: at least so many of the latest ones."""
+
+_OUTAGES: Final = {
+    FaultKind.DOWN: "is down",
+    FaultKind.HANG: "does not answer",
+    FaultKind.BUSY: "is busy",
+    FaultKind.ERROR: "returns errors",
+}
+_EVENTS: Final = frozenset((Operation.SEND, Operation.SCHEDULE, Operation.SETTLE, Operation.MANAGE))
+
+T = TypeVar("T")
 
 _OURS: Final = ("sbclient.", "asyncio.", "contextlib")
 
@@ -55,6 +68,11 @@ class Receipts:
         return self._lines.get(entry.token)
 
 
+def _running_virtual_loop() -> VirtualLoop | None:
+    loop = asyncio.events._get_running_loop()
+    return loop if isinstance(loop, VirtualLoop) else None
+
+
 class MemoryNamespace(BrokerHost):
     """A separate namespace of the bundled broker, and clients for it.
 
@@ -77,6 +95,7 @@ class MemoryNamespace(BrokerHost):
             name, random=Random(self._seeds.getrandbits(64)), profile=profile, front_end_count=front_end_count
         )
         self._connection_string: str | None = None
+        self._injected_at: dict[Fault, float] = {}
         self.on_received = self.receipts = Receipts()
 
     def client(self, **kwargs: Any) -> ServiceBusClient:
@@ -89,6 +108,42 @@ class MemoryNamespace(BrokerHost):
         if self._connection_string is None:
             self._connection_string = share_memory_host(self)
         return self._connection_string
+
+    def inject(self, fault: Fault) -> Fault:
+        """Inject a fault and return it, for `heal`."""
+        self._injected_at[fault] = clock.monotonic() if _running_virtual_loop() else 0.0
+        self._note_event()
+        return super().inject(fault)
+
+    def heal(self, fault: Fault | None = None) -> None:
+        """Remove one fault, or all of them."""
+        self._note_event()
+        super().heal(fault)
+
+    def perform_now(
+        self, operation: Operation, path: str | None, work: Callable[[Call], T], *, front_end: int = 0
+    ) -> Performed[T]:
+        performed = super().perform_now(operation, path, work, front_end=front_end)
+        if operation in _EVENTS and performed.error is None and performed.after_s < math.inf:
+            self._note_event()
+        return performed
+
+    def _note_event(self) -> None:
+        if (loop := _running_virtual_loop()) is not None:
+            loop.note_event(self)
+
+    def lasting_outages(self) -> list[str]:
+        """Return the faults that stop requests and have no end, as text."""
+        name = self.namespace.name
+        self._injected_at = {
+            fault: self._injected_at.get(fault, 0.0) for fault in self.namespace.faults.active(clock.true_now())
+        }
+        return [
+            f"{f'{fault.entity_path!r} of ' if fault.entity_path else ''}namespace {name!r} {_OUTAGES[fault.kind]} "
+            f"since {since_s:g} s of virtual time"
+            for fault, since_s in self._injected_at.items()
+            if fault.kind in _OUTAGES and fault.count is None and fault.until_at == math.inf and fault.probability == 1
+        ]
 
     def now(self) -> datetime:
         """The time of the namespace, UTC; virtual in virtual time, where `datetime.now()` is not."""

@@ -35,7 +35,8 @@ from contextlib import contextmanager
 from contextvars import Context
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -52,8 +53,20 @@ _MANY_TIMERS: Final = 100
 MANY_LEAPS: Final = 5_000
 """A program that has advanced the time more often is busy."""
 
+OUTAGE_LIMIT_S: Final = 3_600.0
+"""The default of `outage_limit_s` for programs in virtual time."""
+
+_LEAPS_TO_LOOK: Final = 100
+"""Iterations between two looks for an outage that nothing ends."""
+
+_LONG_WAIT_S: Final = 300.0
+"""A test waits longer for something on purpose; a retry does not."""
+
 NOTED_LEAD_S: Final = 60.0
 """A program that fails after more virtual time may have compared it with `datetime.now()`."""
+
+_OURS: Final = ("sbclient.", "asyncio.", "contextlib", "tenacity")
+"""Modules whose lines are not shown as the place of a program."""
 
 _MOST_SHOWN: Final = 10
 """Waiting tasks in an error."""
@@ -69,6 +82,13 @@ class DeadlockError(RuntimeError):
     """No task of a virtual loop can continue, or it waits beyond the horizon. The text lists the waiting tasks."""
 
 
+class Watched(Protocol):
+    """A namespace that may be out of order."""
+
+    def lasting_outages(self) -> list[str]:
+        """Return the faults that stop requests and have no end, as text."""
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose `time()` is virtual; see the laws above.
 
@@ -79,6 +99,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         horizon_s: the loop time after which `DeadlockError` is raised, so that a periodic task does not keep a
             forgotten program running for ever; None = no limit.
         busy_horizon_s: the same, once the time has advanced more than 5,000 times.
+        outage_limit_s: how long tasks may try again during an outage that nothing ends: `DeadlockError` is raised so
+            long after the last fault was injected or healed and the last message was accepted or settled, once the time
+            has advanced more than 5,000 times since then. It applies to namespaces in memory; None = no limit.
         patience_s: real seconds to wait for threads, subprocesses and sockets when nothing else is ready, before
             `DeadlockError`; None = 30 for those that work for the loop, 1.5 for others.
         speed: virtual seconds per real second, for a viewer; None = as fast as possible.
@@ -104,6 +127,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         *,
         horizon_s: float | None = None,
         busy_horizon_s: float | None = None,
+        outage_limit_s: float | None = None,
         patience_s: float | None = None,
         speed: float | None = None,
         patch_datetime: bool = False,
@@ -118,6 +142,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._speed = speed
         self._horizon_s = math.inf if horizon_s is None else horizon_s
         self._busy_horizon_s = math.inf if busy_horizon_s is None else busy_horizon_s
+        self._outage_limit_s = math.inf if outage_limit_s is None else outage_limit_s
+        self._namespaces: dict[Watched, None] = {}
+        self._event_s = 0.0
+        self._event_leaps = 0
         self._patience_s = PATIENCE_S if patience_s is None else patience_s
         self._work_patience_s = WORK_PATIENCE_S if patience_s is None else patience_s
         self._polled_at: float | None = None
@@ -134,6 +162,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds since the loop was created."""
         return self._time_s
+
+    def note_event(self, namespace: Watched) -> None:
+        """A fault of a namespace was injected or healed, or the namespace accepted or settled a message."""
+        self._namespaces[namespace] = None
+        self._event_s, self._event_leaps = self._time_s, self._leaps
+
+    def _check_outages(self, when_s: float) -> None:
+        """Raise an error if tasks have tried again for too long during an outage that nothing ends."""
+        self._event_s = max(self._event_s, self._main_waits_until_s())
+        if when_s <= self._event_s + self._outage_limit_s:
+            return
+        if outages := [text for each in self._namespaces for text in each.lasting_outages()]:
+            raise DeadlockError(
+                self._report(
+                    "waits too long",
+                    f"{', '.join(outages)}, nothing has healed it, and no message was accepted for "
+                    f"{_duration(self._time_s - self._event_s)}. Heal it, give the fault an end (until_at, count), or "
+                    "set servicebus_outage_limit, or outage_limit_s of run_virtual",
+                )
+            )
+
+    def _main_waits_until_s(self) -> float:
+        """Return when a long wait of the main task itself ends; tasks beside it may try again until then."""
+        future = getattr(self._main, "_fut_waiter", None)
+        timers = (each for each in self._scheduled if future is not None and future in (each._args or ()))
+        when_s = next((timer._when for timer in timers), 0.0)
+        return when_s if when_s > self._time_s + _LONG_WAIT_S else 0.0
 
     def wall_time(self) -> float:
         """Virtual seconds since 1970-01-01 UTC."""
@@ -267,6 +322,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if not scheduled or self._leaps % _LEAPS_AT_ONCE == 0 or self._speed is not None or self._is_work_outside():
             return False
         when_s = scheduled[0]._when
+        if self._leaps % _LEAPS_TO_LOOK == 1 and self._leaps > self._event_leaps + MANY_LEAPS:
+            self._check_outages(when_s)
         if when_s > self._busy_horizon_s and self._leaps > MANY_LEAPS:
             self._horizon_s = self._busy_horizon_s
         if when_s > self._horizon_s or when_s == math.inf:
@@ -354,6 +411,7 @@ def run_virtual(
     *,
     horizon_s: float | None = None,
     busy_horizon_s: float | None = None,
+    outage_limit_s: float | None = OUTAGE_LIMIT_S,
     patience_s: float | None = None,
     speed: float | None = None,
     patch_datetime: bool = False,
@@ -365,7 +423,7 @@ def run_virtual(
 
     Args:
         main: tasks that it leaves running are cancelled.
-        horizon_s, busy_horizon_s, patience_s, speed, patch_datetime, epoch: as in `VirtualLoop`.
+        horizon_s, busy_horizon_s, outage_limit_s, patience_s, speed, patch_datetime, epoch: as in `VirtualLoop`.
 
     Returns: the result of `main`.
 
@@ -378,6 +436,7 @@ def run_virtual(
         loop = VirtualLoop(
             horizon_s=horizon_s,
             busy_horizon_s=busy_horizon_s,
+            outage_limit_s=outage_limit_s,
             patience_s=patience_s,
             speed=speed,
             patch_datetime=patch_datetime,
@@ -406,7 +465,9 @@ def _duration(seconds: float) -> str:
 
 
 def _place(task: asyncio.Task[Any]) -> str:
-    """Where a task waits: the line of its own outermost function, and the innermost awaited function."""
+    """Where a task waits: the lines of its outermost and innermost functions that the application has, and the function
+    that this awaits.
+    """
     frames = []
     awaited: Any = task.get_coro()
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
@@ -414,9 +475,17 @@ def _place(task: asyncio.Task[Any]) -> str:
         awaited = awaited.cr_await
     if not frames:
         return "at an unknown place"
-    place = frames[0]
-    where = f"{place.f_code.co_filename}:{place.f_lineno} in {place.f_code.co_qualname}"
-    return where if frames[-1] is place else f"{where}, awaiting {frames[-1].f_code.co_qualname}"
+    where = _line(frames[0])
+    inner = next(
+        (each for each in reversed(frames) if not each.f_globals.get("__name__", "").startswith(_OURS)), frames[0]
+    )
+    if inner is not frames[0]:
+        where = f"{where}, at {_line(inner)}"
+    return where if frames[-1] is inner else f"{where}, awaiting {frames[-1].f_code.co_qualname}"
+
+
+def _line(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}"
 
 
 _Event = tuple[selectors.SelectorKey, int]

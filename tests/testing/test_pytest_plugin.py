@@ -411,6 +411,8 @@ def test_unittest_has_virtual_time_and_the_check_for_leftovers(stranger: pytest.
 def test_an_unknown_time_is_refused(stranger: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     run = stranger.runpytest_subprocess(*PLUGIN, "-o", "servicebus_time=fast")
     assert "servicebus_time is 'fast': give one of virtual, virtual-datetime, real" in run.stderr.str()
+    run = stranger.runpytest_subprocess(*PLUGIN, "-o", "servicebus_outage_limit=1h")
+    assert "servicebus_outage_limit is '1h': give whole seconds, or 0 for no limit" in run.stderr.str()
     monkeypatch.setattr("sbclient.pytest_plugin.find_spec", lambda name: None)
     run = stranger.runpytest_inprocess(*WARNINGS, *PLUGIN, "-o", "servicebus_time=virtual-datetime")
     assert "requires time-machine: python -m pip install time-machine" in run.stderr.str()
@@ -440,6 +442,33 @@ def test_test_that_waits_forever_fails_and_names_the_place(stranger: pytest.Pyte
     assert outcomes == {"failed": 1}, out
     assert re.search(r"DeadlockError: \S*test_test_that_waits\w*\.py:10 in test_waits, awaiting", out), out
     assert re.search(r"and 1\d more", out), out
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [("3600", "failed"), ("0", "passed")])
+def test_an_outage_that_is_never_healed_fails_the_test(stranger: pytest.Pytester, limit: str, outcome: str) -> None:
+    outcomes, out = results(
+        stranger,
+        """
+        import asyncio
+        from sbclient.exceptions import ServiceBusError
+        from sbclient.testing import Fault
+
+        async def test_outage(servicebus_namespace):
+            servicebus_namespace.create_queue("orders")
+            servicebus_namespace.inject(Fault("busy"))
+            async with servicebus_namespace.client(retry_total=0) as client:
+                for _ in range(15_000):
+                    try:
+                        await client.administration.get_queue("orders")
+                    except ServiceBusError:
+                        await asyncio.sleep(1)
+        """,
+        *ALONE,
+        "-o",
+        f"servicebus_outage_limit={limit}",
+    )
+    assert outcomes == {outcome: 1}, out
+    assert ("namespace 'contoso' is busy since 0 s" in out) == (outcome == "failed"), out
 
 
 def test_leftovers_on_the_emulator_or_in_the_backlog_fail_the_test(stranger: pytest.Pytester) -> None:

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from sbclient import ServiceBusMessage, clock
 from sbclient.client.client import ServiceBusClient
-from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.client.sender import ServiceBusSender
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError
 from sbclient.testing import (
     DeadlockError,
     Fault,
@@ -25,6 +28,7 @@ from sbclient.testing import (
 )
 
 YEAR_S = 366 * 86400.0
+DAY_AT = 1_700_086_400.0
 
 SHORT_S = 0.1
 """How long to wait for threads that other tests may have left; a loop without any would not wait at all."""
@@ -181,6 +185,68 @@ def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
     assert "main" in first
     assert "is at 3 s" in reason
     assert "never, awaiting Event.wait [the one that waits]" in other
+
+
+async def send_again_and_again(sender: ServiceBusSender) -> None:
+    while True:
+        try:
+            return await sender.send_messages(ServiceBusMessage("x"))
+        except ServiceBusError:
+            await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG, FaultKind.BUSY, FaultKind.ERROR])
+def test_an_outage_that_nothing_ends_stops_the_test(kind: FaultKind) -> None:
+    async def main() -> None:
+        namespace = memory_namespace(seed=1)
+        namespace.create_queue("orders")
+        async with namespace.client(retry_total=0, timeout=5) as client, client.get_queue_sender("orders") as sender:
+            await asyncio.sleep(5)
+            namespace.inject(Fault(kind))
+            await send_again_and_again(sender)
+
+    with pytest.raises(DeadlockError) as raised:
+        run_virtual(main(), horizon_s=2 * 86_400)
+    first, reason, *_ = str(raised.value).split("\n")
+    assert re.search(r"in \S+main, at \S+test_testing\.py:\d+ in send_again_and_again, awaiting", first), first
+    assert "namespace 'contoso' " in reason
+    assert "since 5 s of virtual time, nothing has healed it" in reason
+
+
+@pytest.mark.parametrize(
+    ("fault", "outage_limit_s"),
+    [({}, None), ({"until_at": DAY_AT}, 3600.0), ({"count": 100_000}, 3600.0)],
+    ids=["no limit", "until", "count"],
+)
+def test_an_outage_that_ends_may_last(fault: dict[str, Any], outage_limit_s: float | None) -> None:
+    """And one that the test waits for, with tasks beside it that try again."""
+
+    async def main() -> None:
+        namespace = memory_namespace(seed=1)
+        namespace.create_queue("orders")
+        async with namespace.client(retry_total=0) as client, client.get_queue_sender("orders") as sender:
+            namespace.inject(Fault(FaultKind.BUSY, **fault))
+            sending = asyncio.create_task(send_again_and_again(sender))
+            for _ in range(300):
+                await asyncio.sleep(60)
+            namespace.heal()
+            await sending
+
+    run_virtual(main(), outage_limit_s=outage_limit_s, epoch=DAY_AT - 86_400)
+
+
+def test_a_long_wait_of_the_test_itself_is_not_limited() -> None:
+    async def main() -> None:
+        namespace = memory_namespace(seed=1)
+        namespace.create_queue("orders")
+        async with namespace.client(retry_total=0) as client, client.get_queue_sender("orders") as sender:
+            namespace.inject(Fault(FaultKind.BUSY))
+            sending = asyncio.create_task(send_again_and_again(sender))
+            await asyncio.sleep(6 * 3600)
+            namespace.heal()
+            await sending
+
+    run_virtual(main())
 
 
 def test_an_infinite_timer_is_no_timer() -> None:
