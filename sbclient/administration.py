@@ -240,14 +240,14 @@ class ServiceBusAdministrationClient:
         await self._delete(EntityKind.QUEUE, queue_name)
 
     async def list_queues(self) -> AsyncIterator[QueueProperties]:
-        """Iterate over the descriptions of all queues, sorted by name: `async for queue in …`."""
+        """Iterate over the descriptions of all queues, page by page: `async for queue in …`."""
         async for queue in self._list(QueueProperties, EntityKind.QUEUE):
             yield queue
 
     async def list_queues_runtime_properties(self) -> AsyncIterator[RuntimeProperties]:
-        """Iterate over counts and times of all queues, sorted by name."""
-        async for queue in self._list(QueueProperties, EntityKind.QUEUE):
-            yield await self._runtime(EntityKind.QUEUE, queue.name)
+        """Iterate over counts and times of all queues, in the order of the service, by name."""
+        async for queue in self._list_runtime(EntityKind.QUEUE):
+            yield queue
 
     # -- topics --------------------------------------------------------------------------------------------------
 
@@ -290,14 +290,14 @@ class ServiceBusAdministrationClient:
         await self._delete(EntityKind.TOPIC, topic_name)
 
     async def list_topics(self) -> AsyncIterator[TopicProperties]:
-        """Iterate over the descriptions of all topics, sorted by name."""
+        """Iterate over the descriptions of all topics, in the order of the service, by name."""
         async for topic in self._list(TopicProperties, EntityKind.TOPIC):
             yield topic
 
     async def list_topics_runtime_properties(self) -> AsyncIterator[RuntimeProperties]:
-        """Iterate over counts and times of all topics, sorted by name."""
-        async for topic in self._list(TopicProperties, EntityKind.TOPIC):
-            yield await self._runtime(EntityKind.TOPIC, topic.name)
+        """Iterate over counts and times of all topics, in the order of the service, by name."""
+        async for topic in self._list_runtime(EntityKind.TOPIC):
+            yield topic
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 
@@ -340,14 +340,14 @@ class ServiceBusAdministrationClient:
         await self._delete(EntityKind.SUBSCRIPTION, topic_name, subscription_name)
 
     async def list_subscriptions(self, topic_name: str) -> AsyncIterator[SubscriptionProperties]:
-        """Iterate over the descriptions of all subscriptions of a topic, sorted by name."""
+        """Iterate over the descriptions of all subscriptions of a topic, in the order of the service, by name."""
         async for subscription in self._list(SubscriptionProperties, EntityKind.SUBSCRIPTION, topic_name):
             yield subscription
 
     async def list_subscriptions_runtime_properties(self, topic_name: str) -> AsyncIterator[RuntimeProperties]:
-        """Iterate over counts and times of all subscriptions of a topic, sorted by name."""
-        async for subscription in self._list(SubscriptionProperties, EntityKind.SUBSCRIPTION, topic_name):
-            yield await self._runtime(EntityKind.SUBSCRIPTION, topic_name, subscription.name)
+        """Iterate over counts and times of all subscriptions of a topic, in the order of the service, by name."""
+        async for subscription in self._list_runtime(EntityKind.SUBSCRIPTION, topic_name):
+            yield subscription
 
     # -- rules ---------------------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class ServiceBusAdministrationClient:
         await self._delete(EntityKind.RULE, topic_name, subscription_name, rule_name)
 
     async def list_rules(self, topic_name: str, subscription_name: str) -> AsyncIterator[RuleProperties]:
-        """Iterate over the descriptions of all rules of a subscription, sorted by name."""
+        """Iterate over the descriptions of all rules of a subscription, in the order of the service, by name."""
         async for rule in self._list(RuleProperties, EntityKind.RULE, topic_name, subscription_name):
             yield rule
 
@@ -456,8 +456,14 @@ class ServiceBusAdministrationClient:
         return await self._ask(self._transport.administration.runtime(_address(kind, names)))
 
     async def _list(self, described: type[P], kind: EntityKind, *parents: str) -> AsyncIterator[P]:
-        for properties in await self._ask(self._transport.administration.list(kind, parents)):
+        async for properties in self._transport.administration.list(kind, parents):
+            self._answered()
             yield _of(described, properties)
+
+    async def _list_runtime(self, kind: EntityKind, *parents: str) -> AsyncIterator[RuntimeProperties]:
+        async for runtime in self._transport.administration.list_runtime(kind, parents):
+            self._answered()
+            yield runtime
 
     async def _ask(self, request: Awaitable[T]) -> T:
         answer = await request

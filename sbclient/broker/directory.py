@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sbclient.broker.entity import Queue
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.topic import Subscription, Topic
-from sbclient.entities import Description, EntityAddress, kind_of
+from sbclient.entities import Description, EntityAddress, EntityKind, kind_of
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.rules.entity_path import canonical, split_sub_queue, subscription_path
 
@@ -113,6 +113,7 @@ class Directory:
         self._removed = removed
         self._entities: dict[str, Entity] = {}
         self._found: dict[str, tuple[Entity, Queue | Topic]] = {}
+        self._in_order: dict[tuple[EntityKind, Entity | None], list[Entity]] = {}
 
     def __len__(self) -> int:
         """Queues and topics."""
@@ -128,6 +129,7 @@ class Directory:
         self._entities[canonical(entity.path)] = entity
         if entity.topic is not None and entity.subscription is not None:
             entity.topic.topic_body.subscriptions[canonical(entity.description.name)] = entity.subscription
+        self._in_order.clear()
 
     def remove(self, entity: Entity) -> None:
         """Remove an entity with its messages and subscriptions."""
@@ -138,6 +140,7 @@ class Directory:
             del entity.topic.topic_body.subscriptions[canonical(entity.description.name)]
         del self._entities[canonical(entity.path)]
         self._found.clear()
+        self._in_order.clear()
         self._removed(entity)
 
     def find(self, path: str) -> tuple[Entity, Queue | Topic]:
@@ -174,6 +177,16 @@ class Directory:
     def all(self) -> Iterator[Entity]:
         """Every entity, in the order of creation."""
         return iter(list(self._entities.values()))
+
+    def in_order(self, kind: EntityKind, topic: Entity | None = None) -> Sequence[Entity]:
+        """The queues, the topics, or the subscriptions of a topic, by name. The order is kept until it changes."""
+        ordered = self._in_order.get((kind, topic))
+        if ordered is None:
+            entities = self.all() if topic is None else self.subscriptions_of(topic)
+            chosen = [entity for entity in entities if kind_of(entity.description) is kind]
+            ordered = sorted(chosen, key=lambda entity: canonical(entity.description.name))
+            self._in_order[kind, topic] = ordered
+        return ordered
 
     def subscriptions_of(self, topic: Entity) -> list[Entity]:
         if not isinstance(topic.body, Topic):

@@ -42,7 +42,6 @@ from sbclient.entities import (
     SqlRuleFilter,
     SubscriptionProperties,
     TopicProperties,
-    kind_of,
 )
 from sbclient.errors import (
     InvalidOperationError,
@@ -281,21 +280,28 @@ class Management:
         return self._described(self._directory.at(address), call.now)
 
     def listed(
-        self, call: Call, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = ""
+        self,
+        call: Call,
+        kind: EntityKind,
+        parents: tuple[str, ...] = (),
+        *,
+        skip: int = 0,
+        most: int | None = None,
     ) -> list[EntityProperties]:
-        """The entities of a kind by name, below `parents` for subscriptions and rules; only those with that prefix."""
+        """The entities of a kind by name, below `parents` for subscriptions and rules.
+
+        Args:
+            skip: how many to leave out at the beginning.
+            most: return at most so many; None = all.
+        """
         self._gate.check_management(call, None)
+        page = slice(skip, None if most is None else skip + most)
         if kind is EntityKind.RULE:
             rules = self._rulebook.subscription_at(EntityAddress(kind, parents)).rules
-            found: list[EntityProperties] = [replace(rule.properties) for rule in rules.values()]
-        elif kind is EntityKind.SUBSCRIPTION:
-            topic = self._directory.at(EntityAddress(EntityKind.TOPIC, parents))
-            found = [self._described(entity, call.now) for entity in self._directory.subscriptions_of(topic)]
-        else:
-            entities = [entity for entity in self._directory.all() if kind_of(entity.description) is kind]
-            found = [self._described(entity, call.now) for entity in entities]
-        wanted = [each for each in found if canonical(each.name).startswith(canonical(prefix))]
-        return sorted(wanted, key=lambda each: canonical(each.name))
+            names = sorted(rules)[page]  # as they are compared
+            return [replace(rules[name].properties) for name in names]
+        topic = self._directory.at(EntityAddress(EntityKind.TOPIC, parents)) if parents else None
+        return [self._described(entity, call.now) for entity in self._directory.in_order(kind, topic)[page]]
 
     def runtime(self, call: Call, address: EntityAddress) -> RuntimeProperties:
         """The counts and times of an entity, over its reachable fragments."""

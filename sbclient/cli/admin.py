@@ -121,7 +121,8 @@ def update(
         pairs = _pairs(settings or [])
         described(kind, names[-1], pairs)  # reports an error before the first request
         properties = await administration.get(_address(kind, names))
-        return await administration.update(_address(kind, names), with_settings(properties, pairs))
+        await administration.update(_address(kind, names), with_settings(properties, pairs))
+        return await administration.get(_address(kind, names))
 
     changed = run("admin update", _with_administration(primary, work), as_json=as_json)
     _print(f"changed {kind} {'/'.join(names)}", shown(changed), as_json)
@@ -172,10 +173,10 @@ def list_(
         if len(above) != expected:
             raise InvalidOperationError(f"admin list {kind} takes {expected} names, not {len(above)}")
         _check_names(kind, above)
-        found = [shown(each) for each in await administration.list(kind, above)]
+        found = [shown(each) async for each in administration.list(kind, above)]
         if counts and kind is not EntityKind.RULE:
-            for each in found:
-                each["runtime"] = shown(await administration.runtime(_address(kind, [*above, each["name"]])))
+            runtimes = {each.name: shown(each) async for each in administration.list_runtime(kind, above)}
+            found = [{**each, "runtime": runtimes[each["name"]]} for each in found if each["name"] in runtimes]
         return found
 
     found = run("admin list", _with_administration(primary, work), as_json=as_json)

@@ -224,7 +224,7 @@ async def _found(administration: Administration) -> dict[EntityAddress, EntityPr
     found: dict[EntityAddress, EntityProperties] = {}
 
     async def add(kind: EntityKind, *parents: str) -> None:
-        for each in await administration.list(kind, parents):
+        async for each in administration.list(kind, parents):
             found[EntityAddress(kind, (*parents, each.name))] = each
             below = {EntityKind.TOPIC: EntityKind.SUBSCRIPTION, EntityKind.SUBSCRIPTION: EntityKind.RULE}.get(kind)
             if below is not None:

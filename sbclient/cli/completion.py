@@ -86,7 +86,7 @@ def _names(ctx: typer.Context, kind: EntityKind, parents: tuple[str, ...], incom
 
     async def listed() -> list[Any]:
         async with clock.timeout(PATIENCE_S), open_administration(ctx.params["primary"]) as administration:
-            return await administration.list(kind, parents, incomplete)
+            return [each async for each in administration.list(kind, parents, incomplete)]
 
     logging.disable()
     try:

@@ -62,7 +62,7 @@ async def provision(
     """
     prefix = names[0].rpartition("/")[0] + "/"
     try:
-        found = await administration.list(EntityKind.QUEUE, prefix=prefix)
+        found = [queue async for queue in administration.list(EntityKind.QUEUE, prefix=prefix)]
     except ServiceBusError as error:
         advice = (
             "the secondary is unavailable"

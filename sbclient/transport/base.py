@@ -11,7 +11,7 @@ is in doubt. Every await can be cancelled.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -221,19 +221,26 @@ class Administration(Protocol):
     async def get(self, address: EntityAddress) -> EntityProperties:
         """Return the description of an entity; raises `MessagingEntityNotFoundError` if it does not exist."""
 
-    async def update(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
+    async def update(self, address: EntityAddress, properties: EntityProperties) -> None:
         """Replace an entity's description."""
 
     async def delete(self, address: EntityAddress) -> None:
         """Delete an entity with all its messages."""
 
-    async def list(self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = "") -> list[EntityProperties]:
-        """Return the entities of a kind, sorted by name.
+    def list(
+        self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = ""
+    ) -> AsyncIterator[EntityProperties]:
+        """Iterate over the entities of a kind by name, one request for each page.
+
+        Entities that are created or deleted meanwhile may be missing or come twice.
 
         Args:
             parents: the topic of subscriptions; the topic and subscription of rules.
             prefix: only entities whose names begin with it.
         """
+
+    def list_runtime(self, kind: EntityKind, parents: tuple[str, ...] = ()) -> AsyncIterator[RuntimeProperties]:
+        """Iterate over counts and times of all queues, topics, or subscriptions of a topic; see `list`."""
 
     async def runtime(self, address: EntityAddress) -> RuntimeProperties:
         """Return counts and times of a queue, topic or subscription."""

@@ -366,7 +366,7 @@ class Doctor:
                 queue
                 for names in (state.backlog_queues, state.session_backlog_queues)
                 if names
-                for queue in await state.secondary.administration.list(
+                async for queue in state.secondary.administration.list(
                     EntityKind.QUEUE, prefix=names[0].rpartition("/")[0] + "/"
                 )
                 if queue.name in present

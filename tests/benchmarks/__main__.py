@@ -127,6 +127,20 @@ ROWS: Final = (
         is_most=True,
     ),
     Row(
+        "administration",
+        "processor time to describe, count and update a queue / azure-servicebus",
+        1.0,
+        _measure("administering", "calls"),
+        is_most=True,
+    ),
+    Row(
+        "administration-lists",
+        "processor time of lists of queues and of their counts / azure-servicebus",
+        0.5,
+        _measure("administering", "lists"),
+        is_most=True,
+    ),
+    Row(
         "emulator",
         "processor time of the emulator for each message / of RabbitMQ",
         1.0,

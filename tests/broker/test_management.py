@@ -569,11 +569,15 @@ def test_entities_are_listed_by_name(broker: Driver) -> None:
     broker.rule("topic/Subscriptions/x", "r")
     call = broker.call(Operation.MANAGE)
 
-    def listed(kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = "") -> list[str]:
-        return [each.name for each in broker.management.listed(call, kind, parents, prefix)]
+    def listed(kind: EntityKind, parents: tuple[str, ...] = (), **bounds: int) -> list[str]:
+        return [each.name for each in broker.management.listed(call, kind, parents, **bounds)]
 
     assert listed(EntityKind.QUEUE) == ["A", "ab", "b"]
-    assert listed(EntityKind.QUEUE, prefix="a") == ["A", "ab"]
+    assert listed(EntityKind.QUEUE, skip=1, most=1) == ["ab"]
+    assert listed(EntityKind.RULE, ("topic", "x"), skip=1) == ["r"]
+    broker.queue("aa")
+    assert listed(EntityKind.QUEUE) == ["A", "aa", "ab", "b"]
+    broker.management.delete(call, EntityAddress(EntityKind.QUEUE, ("aa",)))
     assert listed(EntityKind.TOPIC) == ["topic"]
     assert listed(EntityKind.SUBSCRIPTION, ("topic",)) == ["x", "y"]
     assert listed(EntityKind.RULE, ("topic", "x")) == ["$Default", "r"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from datetime import MAXYEAR
+from datetime import MAXYEAR, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -28,7 +28,7 @@ from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator.amqp.arguments import Arguments
 from sbclient.emulator.amqp.conditions import NO_CONTENT, OK, ArgumentError, status_of
 from sbclient.emulator.amqp.delivery import encode_entry
-from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, Peer
+from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, ListedSessions, Peer
 from sbclient.emulator.amqp.request_response import Replies, Request
 from sbclient.emulator.amqp.rules import described, rule_of
 from sbclient.emulator.amqp.settling import properties_of
@@ -42,6 +42,9 @@ from sbclient.errors import (
 from sbclient.rules.entity_path import split_subscription
 
 LONGEST_TIMEOUT_S: Final = 3_600.0
+LISTING_S: Final = 60.0
+"""The time after which a list of sessions begins again, in the middle of its pages (our choice)."""
+
 MAX_CURSORS: Final = 1_000
 """Peek positions of one management link. The least recently used one is dropped."""
 
@@ -318,9 +321,25 @@ class ManagementNode:
         if after is not None and after.year == MAXYEAR:  # the largest value means all sessions
             after = None
         skip = request.arguments.count(servicebus.SKIP, 0)
-        most = skip + min(request.arguments.count(servicebus.TOP, 100), MAX_LISTED)
-        page = self._namespace.list_sessions(request.call, self._path, state_updated_after=after, most=most)[skip:]
+        top = min(request.arguments.count(servicebus.TOP, 100), MAX_LISTED)
+        page = self._session_page(request.call, after, skip, top)
         return {servicebus.SKIP: Int(skip), servicebus.SESSION_IDS: Array(page, 0xB1)} if page else None
+
+    def _session_page(self, call: Call, after: datetime | None, skip: int, top: int) -> list[str]:
+        """A page of session ids. All pages behind the first one are of one time, so that each costs the same."""
+        namespace, peer = self._namespace, self._peer
+        if not skip:
+            return namespace.list_sessions(call, self._path, state_updated_after=after, most=top)
+        listing, listed = (self._path, after), peer.listed_sessions
+        if listed is None or listed.listing != listing or listed.until < call.now:
+            ids = namespace.list_sessions(call, self._path, state_updated_after=after)
+            peer.listed_sessions = listed = ListedSessions(listing, ids, call.now + LISTING_S)
+        else:
+            namespace.list_sessions(call, self._path, most=0)  # faults and the status of the entity apply to each page
+        page = listed.ids[skip : skip + top]
+        if len(page) < top:
+            peer.listed_sessions = None
+        return page
 
     # ------------------------------------------------------------------ rules
 
@@ -345,9 +364,13 @@ class ManagementNode:
         return {}
 
     def _list_rules(self, request: _Call) -> Body:
-        found = self._namespace.management.listed(request.call, EntityKind.RULE, self._subscription())
-        skip = request.arguments.count(servicebus.SKIP, 0)
-        page = found[skip : skip + min(request.arguments.count(servicebus.TOP, MAX_LISTED), MAX_LISTED)]
+        page = self._namespace.management.listed(
+            request.call,
+            EntityKind.RULE,
+            self._subscription(),
+            skip=request.arguments.count(servicebus.SKIP, 0),
+            most=min(request.arguments.count(servicebus.TOP, MAX_LISTED), MAX_LISTED),
+        )
         rules = [described(rule) for rule in page if isinstance(rule, RuleProperties)]
         return {servicebus.RULES: rules} if rules else None
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sbclient import clock
 from sbclient.amqp import (
@@ -89,6 +90,19 @@ class DeclaredTransaction:
             delivery.settle(state)
 
 
+class ListedSessions(NamedTuple):
+    """The session ids of a list that a client reads page by page.
+
+    Attributes:
+        listing: the path of the entity, and the time after which the state was set.
+        until: when the list ends.
+    """
+
+    listing: tuple[str, datetime | None]
+    ids: list[str]
+    until: float
+
+
 class LinkHandler:
     """The broker's end of one link. The connection calls its methods; one that a kind of link lacks does nothing.
 
@@ -149,6 +163,7 @@ class Peer:
         time_slice: limits how much is read before other connections run.
         is_handling: whether the connection handles events, and writes the output itself afterwards.
         waiting_count: how many links wait for messages.
+        listed_sessions: of the list of sessions that the client reads; None = there is none.
         has_new_deadline: set when a token expires, or a heartbeat is due, earlier than before.
     """
 
@@ -167,6 +182,7 @@ class Peer:
         self.time_slice = TimeSlice()
         self.is_handling = False
         self.waiting_count = 0
+        self.listed_sessions: ListedSessions | None = None
         self.has_new_deadline = asyncio.Event()
         self._stream = stream
         self._take_queued = take_queued

@@ -215,10 +215,9 @@ class ManagementApi:
         assert kind is not None  # every list has one kind
 
         def listed(call: Call) -> tuple[list[Shown | RuleProperties], bool]:
-            found = self._management.listed(call, kind, target.names)
-            page = found[skip : skip + top]
-            shown = [self._shown(call, each, target.below(each.name), request) for each in page]
-            return shown, top > 0 and len(found) > skip + top
+            found = self._management.listed(call, kind, target.names, skip=skip, most=top + 1)
+            shown = [self._shown(call, each, target.below(each.name), request) for each in found[:top]]
+            return shown, top > 0 and len(found) > top
 
         page, has_more = await self._ask(target, listed)
         query = version_query(request)

@@ -151,9 +151,11 @@ def _read_rule(element: Element) -> AuthorizationRule:
 # ---------------------------------------------------------------------- the tables
 
 
-_COUNT_DETAILS: Final = [
-    f"{kind}_message_count" for kind in ("active", "dead_letter", "scheduled", "transfer", "transfer_dead_letter")
-]
+_COUNT_DETAILS: Final = {
+    f"d2p1:{element_name(attribute)}": attribute
+    for kind in ("active", "dead_letter", "scheduled", "transfer", "transfer_dead_letter")
+    if (attribute := f"{kind}_message_count")
+}
 _NEW_SUBSCRIPTION_ACCESS: Final = "0001-01-01T00:00:00"
 _XML_TYPES: Final[Mapping[type, str]] = {bool: "boolean", int: "long", timedelta: "duration"}
 
@@ -217,8 +219,9 @@ def _read(attribute: str, type_: type, element: Element) -> Any:
 def write_description(shown: Shown) -> list[str]:
     """The elements of a description."""
     kind, sent = kind_of(shown.description), () if shown.sent is None else shown.sent.elements
-    table, settings = TABLES[kind], {element_name(attribute) for attribute in settings_of(kind)}
+    table = TABLES[kind]
     if shown.answer is Answer.UPDATE and kind is not EntityKind.SUBSCRIPTION:
+        settings = {element_name(attribute) for attribute in settings_of(kind)}
         return [
             (is_applied and element.name in settings and _write(shown, table[element.name]))
             or write_element(element, SERVICE_BUS)
@@ -245,7 +248,7 @@ def _write(shown: Shown, row: Row) -> str:
     if row.source.startswith("="):
         return tag(name, row.source[1:])
     if name == "CountDetails":
-        counts = [tag(f"d2p1:{element_name(each)}", str(getattr(runtime, each))) for each in _COUNT_DETAILS]
+        counts = [tag(element, str(getattr(runtime, attribute))) for element, attribute in _COUNT_DETAILS.items()]
         return tag(name, counts, xmlns_d2p1=COUNTS)
     if name == "AccessedAt" and isinstance(description, SubscriptionProperties) and shown.answer is not Answer.GET:
         return tag(name, _NEW_SUBSCRIPTION_ACCESS)

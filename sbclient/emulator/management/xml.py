@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
@@ -30,6 +31,7 @@ PART_BYTES: Final = 65_536
 """Of a document in one step of the event loop."""
 
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ESCAPED = re.compile(f"[&<>\r]|{_NOT_ALLOWED.pattern}")
 
 
 @dataclass(slots=True)
@@ -161,9 +163,12 @@ def _local(name: str) -> str:
 
 def xml_text(text: str) -> str:
     """Escape text for the content of an element."""
+    if _ESCAPED.search(text) is None:
+        return text
     return escape(_NOT_ALLOWED.sub("�", text), {"\r": "&#13;"})
 
 
+@lru_cache(256)
 def xml_attribute(text: str) -> str:
     """Escape and quote text for the value of an attribute."""
     return quoteattr(_NOT_ALLOWED.sub("�", text))
@@ -171,13 +176,17 @@ def xml_attribute(text: str) -> str:
 
 def tag(name: str, content: str | Sequence[str] = "", **attributes: str) -> str:
     """An element with XML as content. An underscore in the name of an attribute is written as a colon."""
-    written = "".join(f" {key.replace('_', ':')}={xml_attribute(value)}" for key, value in attributes.items())
+    written = ""
+    for key, value in attributes.items():
+        written += f" {key.replace('_', ':')}={xml_attribute(value)}"
     inner = content if isinstance(content, str) else "".join(content)
     return f"<{name}{written}>{inner}</{name}>" if inner else f"<{name}{written}/>"
 
 
 def text_tag(name: str, text: str, **attributes: str) -> str:
     """An element with text as content."""
+    if text and not attributes:
+        return f"<{name}>{xml_text(text)}</{name}>"
     return tag(name, xml_text(text), **attributes)
 
 

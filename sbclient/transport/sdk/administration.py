@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from typing import Any, Final, TypeVar
+from xml.etree.ElementTree import Element
 
 from sbclient import clock
 from sbclient.entities import (
@@ -34,14 +35,17 @@ from sbclient.transport.sdk.entities import (
     from_sdk_namespace,
     from_sdk_properties,
     from_sdk_rule,
-    from_sdk_runtime,
     to_sdk_properties,
 )
 from sbclient.transport.sdk.errors import translated
+from sbclient.transport.sdk.feeds import blank, descriptions, has_next_page, kind_in, runtimes
 from sbclient.transport.sdk.link import Owner
 
 R = TypeVar("R")
+T = TypeVar("T")
 TIMEOUT_S: Final = 60.0
+PAGE: Final = 100
+"""Entities of one request for a list. Source: the most that the service returns."""
 
 _TWINS: Final = {EntityKind.QUEUE: EntityKind.TOPIC, EntityKind.TOPIC: EntityKind.QUEUE}
 """Queues and topics share one set of names and addresses in the management API."""
@@ -72,41 +76,93 @@ class SdkAdministration(Administration):
         if status in (None, EntityStatus.ACTIVE) or isinstance(made, RuleProperties):
             return made
         made.status = status
-        return await self.update(address, made)
+        await self.update(address, made)
+        return await self.get(address)
 
     async def get(self, address: EntityAddress) -> EntityProperties:
-        sdk_properties = await self._ask(lambda sdk: _get(sdk, address), f"describe {address}")
-        return self._from_sdk(address.kind, sdk_properties)
+        if address.kind is EntityKind.RULE:
+            return from_sdk_rule(await self._ask(lambda sdk: sdk.get_rule(*address.names), f"describe {address}"))
 
-    async def update(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
+        async def get(sdk: Any) -> EntityProperties:
+            (described,) = descriptions(address.kind, await _document(sdk, address))
+            described.name = address.names[-1]
+            return described
+
+        return await self._ask(get, f"describe {address}")
+
+    async def update(self, address: EntityAddress, properties: EntityProperties) -> None:
         wanted = to_sdk_properties(properties)
         await self._ask(
             lambda sdk: _method(sdk, "update", address.kind)(*address.names[:-1], wanted), f"update {address}"
         )
-        return await self.get(address)
 
     async def delete(self, address: EntityAddress) -> None:
         async def remove(sdk: Any) -> None:
             if address.kind in _TWINS:
-                await _get(sdk, address)  # the request would also delete an entity of the other kind
+                await _document(sdk, address)  # the request would also delete an entity of the other kind
             await _method(sdk, "delete", address.kind)(*address.names)
 
         await self._ask(remove, f"delete {address}")
 
-    async def list(self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = "") -> list[EntityProperties]:
-        async def gather(sdk: Any) -> list[EntityProperties]:
-            listed: AsyncIterator[Any] = getattr(sdk, f"list_{kind}s")(*parents)
-            return [self._from_sdk(kind, each) async for each in listed]
+    async def list(
+        self, kind: EntityKind, parents: tuple[str, ...] = (), prefix: str = ""
+    ) -> AsyncIterator[EntityProperties]:
+        async for page in self._rules(parents) if kind is EntityKind.RULE else self._pages(kind, parents, descriptions):
+            for each in page:
+                if canonical(each.name).startswith(canonical(prefix)):
+                    yield each
 
-        entities = await self._ask(gather, f"list {kind}s of {'/'.join(parents) or 'the namespace'}")
-        wanted = [each for each in entities if canonical(each.name).startswith(canonical(prefix))]
-        return sorted(wanted, key=lambda each: canonical(each.name))
+    async def list_runtime(self, kind: EntityKind, parents: tuple[str, ...] = ()) -> AsyncIterator[RuntimeProperties]:
+        async for page in self._pages(kind, parents, runtimes):
+            for each in page:
+                yield each
+
+    async def _rules(self, parents: tuple[str, ...]) -> AsyncIterator[Sequence[EntityProperties]]:
+        """The rules of a subscription, page by page, read by the SDK."""
+
+        async def gather(sdk: Any) -> Sequence[EntityProperties]:
+            page = sdk.list_rules(*parents, start_index=skip).by_page()
+            return [self._from_sdk(EntityKind.RULE, each) async for each in await anext(page)]
+
+        skip, has_more = 0, True
+        while has_more:
+            page = await self._ask(gather, f"list rules of {'/'.join(parents)}")
+            skip, has_more = skip + PAGE, len(page) == PAGE
+            yield page
+
+    async def _pages(
+        self, kind: EntityKind, parents: tuple[str, ...], read: Callable[[EntityKind, Element], Sequence[T]]
+    ) -> AsyncIterator[Sequence[T]]:
+        """The pages of a list, as `read` makes them from its documents."""
+
+        async def gather(sdk: Any) -> tuple[Sequence[T], bool]:
+            feeds: list[Element] = []
+
+            def keep(_response: Any, feed: Element, _headers: Any) -> Element:
+                feeds.append(feed)
+                return blank("feed")  # the SDK needs long to read a page
+
+            async for _ in getattr(sdk, f"list_{kind}s")(*parents, cls=keep, start_index=skip, max_page_size=PAGE):
+                pass
+            (feed,) = feeds
+            return read(kind, feed), has_next_page(feed)
+
+        skip, has_more = 0, True
+        while has_more:
+            page, has_more = await self._ask(gather, f"list {kind}s of {'/'.join(parents) or 'the namespace'}")
+            skip += len(page)
+            yield page
 
     async def runtime(self, address: EntityAddress) -> RuntimeProperties:
         if address.kind is EntityKind.RULE:
             raise InvalidOperationError(f"{address} has no counts: get those of its subscription")
-        found = await self._ask(lambda sdk: _get(sdk, address, "_runtime_properties"), f"describe {address}")
-        return from_sdk_runtime(address.names[-1], found)
+
+        async def get(sdk: Any) -> RuntimeProperties:
+            (runtime,) = runtimes(address.kind, await _document(sdk, address))
+            runtime.name = address.names[-1]
+            return runtime
+
+        return await self._ask(get, f"describe {address}")
 
     async def namespace(self) -> NamespaceProperties:
         return from_sdk_namespace(await self._ask(lambda sdk: sdk.get_namespace_properties(), "describe the namespace"))
@@ -205,25 +261,31 @@ def _method(sdk: Any, verb: str, kind: EntityKind, what: str = "") -> Callable[.
     return method
 
 
-async def _get(sdk: Any, address: EntityAddress, what: str = "") -> Any:
-    """Return what the SDK reports of an entity.
-
-    Args:
-        what: the end of the name of the SDK's method; empty = the description.
+async def _document(sdk: Any, address: EntityAddress) -> Element:
+    """Return the document that describes a queue, topic or subscription.
 
     Raises:
-        MessagingEntityNotFoundError: the entity of that name is of the other kind.
+        MessagingEntityNotFoundError: there is none, or the entity of that name is of the other kind.
     """
+    from azure.core.exceptions import ResourceNotFoundError
+
+    kind, documents = address.kind, list[Element]()
+
+    def keep(_response: Any, document: Element, _headers: Any) -> Element:
+        documents.append(document)
+        return blank("entry")  # the SDK needs long to read a description, and takes this for a missing one
+
     try:
-        found = await _method(sdk, "get", address.kind, what)(*address.names)
-        if what:
-            _ = found.created_at_utc  # the SDK parses counts on access
-        return found
-    except AttributeError:
-        # The SDK fails to parse a reply that describes the other kind.
-        if (other := _TWINS.get(address.kind)) is None:
+        await _method(sdk, "get", kind)(*address.names, cls=keep)
+    except ResourceNotFoundError:
+        if not documents:
             raise
-        await _method(sdk, "get", other)(*address.names)
+    (document,) = documents
+    found = kind_in(document)
+    if found is None:
+        raise MessagingEntityNotFoundError(f"{address} does not exist: create it, or check its name")
+    if found is not kind:
         raise MessagingEntityNotFoundError(
-            f"{address.names[0]!r} is a {other}, not a {address.kind}: use the methods for a {other}"
-        ) from None
+            f"{address.names[0]!r} is a {found}, not a {kind}: use the methods for a {found}"
+        )
+    return document

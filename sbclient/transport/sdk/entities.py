@@ -88,9 +88,9 @@ def from_sdk_properties(kind: type[P], sdk: Any) -> P:
         values[name] = _duration(values[name])
     for name in own.FORWARDING:
         if name in values:
-            values[name] = _path(values[name])
-    values["status"] = _member(own.EntityStatus, values["status"], own.EntityStatus.UNKNOWN)
-    values["availability_status"] = _member(
+            values[name] = path_of_target(values[name])
+    values["status"] = member_of(own.EntityStatus, values["status"], own.EntityStatus.UNKNOWN)
+    values["availability_status"] = member_of(
         own.EntityAvailabilityStatus, values["availability_status"], own.EntityAvailabilityStatus.UNKNOWN
     )
     if "authorization_rules" in values:
@@ -104,7 +104,7 @@ def _duration(value: timedelta | str | None) -> timedelta | None:
     return UNLIMITED if value >= LEAST_UNLIMITED else value
 
 
-def _path(target: str | None) -> str | None:
+def path_of_target(target: str | None) -> str | None:
     """Return the path of an entity; the service returns forwarding targets as URLs."""
     return unquote(urlsplit(target).path.lstrip("/")) if target and "://" in target else target or None
 
@@ -112,7 +112,8 @@ def _path(target: str | None) -> str | None:
 W = TypeVar("W", own.EntityStatus, own.EntityAvailabilityStatus, own.MessagingSku)
 
 
-def _member(kind: type[W], value: Any, unknown: W) -> W | None:
+def member_of(kind: type[W], value: Any, unknown: W) -> W | None:
+    """Return the member with that value; `unknown` if a newer service has others."""
     if value is None:
         return None
     try:
@@ -125,8 +126,8 @@ def _rule_from_sdk(rule: Any) -> own.AuthorizationRule:
     return own.AuthorizationRule(
         key_name=rule.key_name,
         rights=[own.AccessRights(getattr(right, "value", right)) for right in rule.rights or ()],
-        primary_key=rule.primary_key,
-        secondary_key=rule.secondary_key,
+        primary_key=rule.primary_key or None,
+        secondary_key=rule.secondary_key or None,
         created_at_utc=rule.created_at_utc,
         modified_at_utc=rule.modified_at_utc,
     )
@@ -157,24 +158,12 @@ def _filter_from_sdk(rule_filter: Any) -> own.RuleFilter:
     raise InvalidOperationError(f"a rule has an unknown filter {name}: use a newer version of this package")
 
 
-def from_sdk_runtime(name: str, sdk: Any) -> own.RuntimeProperties:
-    """Return our counts and times for those of the SDK; counts that the kind of entity does not have are 0."""
-    values: dict[str, Any] = {
-        field.name: getattr(sdk, field.name, None) or 0
-        for field in fields(own.RuntimeProperties)
-        if field.name.endswith(("_count", "_bytes"))
-    }
-    for time in ("accessed_at_utc", "created_at_utc", "updated_at_utc"):
-        values[time] = _utc(getattr(sdk, time, None)) or NEVER
-    return own.RuntimeProperties(name=name, **values)
-
-
 def from_sdk_namespace(sdk: Any) -> own.NamespaceProperties:
     """Return our description of a namespace for the description of the SDK."""
     standard = own.MessagingSku.STANDARD
     return own.NamespaceProperties(
         name=sdk.name,
-        messaging_sku=_member(own.MessagingSku, sdk.messaging_sku, unknown=standard) or standard,
+        messaging_sku=member_of(own.MessagingSku, sdk.messaging_sku, unknown=standard) or standard,
         messaging_units=sdk.messaging_units,
         created_at_utc=_utc(sdk.created_at_utc) or NEVER,
         modified_at_utc=_utc(sdk.modified_at_utc) or NEVER,

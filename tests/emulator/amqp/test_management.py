@@ -20,7 +20,8 @@ from sbclient.amqp import (
     Sections,
 )
 from sbclient.amqp.types import Described, Int, Long, Timestamp, UInt, longs, uuids
-from sbclient.broker.faults import Fault, FaultKind, Operation
+from sbclient.broker.entity import Queue
+from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.emulator.amqp import management
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
@@ -212,6 +213,54 @@ async def test_enumerate_sessions(context: NamespaceContext, sessions: str) -> N
         assert body["sessions-ids"] == ["a", "b"]
         _, body = await client.ask(sessions, "get-message-sessions", {**request, "skip": Int(2)})
         assert body["sessions-ids"] == ["c"]
+
+
+async def test_later_pages_of_sessions_are_of_one_time(context: NamespaceContext, sessions: str) -> None:
+    """A session that is new or gone does not move the others to another page."""
+    async with connected(context, "") as client:
+        await put(client, sessions, *(ServiceBusMessage("", session_id=each) for each in "bcdefg"))
+
+        async def page(skip: int, entity: str = sessions) -> list[str]:
+            request = {"last-updated-time": Timestamp(WHOLE_TIME), "skip": Int(skip), "top": Int(2)}
+            _, body = await client.ask(entity, "get-message-sessions", request)
+            return body["sessions-ids"] if body else []
+
+        assert [await page(0), await page(2)] == [["b", "c"], ["d", "e"]]
+        await put(client, sessions, ServiceBusMessage("", session_id="a"))
+        assert [await page(4), await page(6)] == [["f", "g"], []]
+        assert await page(2) == ["c", "d"]  # the list has ended, so this is another one
+        await put(client, sessions, ServiceBusMessage("", session_id="aa"))
+        await asyncio.sleep(59)
+        assert await page(2) == ["c", "d"]
+        await asyncio.sleep(2)
+        assert await page(2) == ["b", "c"]
+
+
+@pytest.mark.parametrize("since", [Timestamp(WHOLE_TIME), datetime(2020, 1, 1, tzinfo=UTC)], ids=["all", "by time"])
+async def test_cost_of_a_list_of_sessions_grows_with_the_sessions(
+    context: NamespaceContext, host: BrokerHost, since: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, gathered, ids_of = 2_000, 0, Queue.session_ids
+
+    def counted(queue: Queue, call: Call, **options: Any) -> list[str]:
+        nonlocal gathered
+        found = ids_of(queue, call, **options)
+        gathered += len(found)
+        return found
+
+    monkeypatch.setattr(Queue, "session_ids", counted)
+    make(host, "many", requires_session=True)
+    for number in range(count):
+        lock = host.namespace.accept_session(Call(Operation.SESSION, clock.now()), "many", f"{number:04}")
+        assert lock is not None
+        host.namespace.set_session_state(Call(Operation.SESSION, clock.now()), "many", lock, b"state")
+    async with connected(context, "") as client:
+        names: list[str] = []
+        while len(names) < count:
+            request = {"last-updated-time": since, "skip": Int(len(names)), "top": Int(100)}
+            names += (await client.ask("many", "get-message-sessions", request))[1]["sessions-ids"]
+    assert names == sorted(set(names))
+    assert gathered <= 2 * count
 
 
 async def test_with_the_latest_time_a_session_with_only_a_state_is_listed(

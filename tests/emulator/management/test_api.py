@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from sbclient import clock
 from sbclient.amqp import DateTimeOffset, TimeSpan, encode_message
+from sbclient.broker.directory import Entity
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.broker.filters import SystemProperties, compile_filter
+from sbclient.broker.management import Management
 from sbclient.broker.profile import PREM_2021
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
@@ -25,7 +27,7 @@ from sbclient.emulator.management.atom_values import read_any
 from sbclient.emulator.management.xml import Element, read_xml, write_element
 from sbclient.emulator.net.http_messages import NoResponse, Response
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
-from sbclient.entities import AccessRights, AuthorizationRule, SqlRuleFilter
+from sbclient.entities import AccessRights, AuthorizationRule, Description, SqlRuleFilter
 from sbclient.formats.refusal_reason import read_reason, write_reason
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
@@ -572,6 +574,23 @@ class TestLists:
             assert links[0]["rel"] == "self"
             target = unquote(links[1]["href"]).removeprefix("https://localhost:5672") if len(links) == 2 else ""
         assert seen == [f"q{index:02}" for index in range(25)]
+
+    async def test_a_page_describes_only_its_own_entities(
+        self, api: ManagementApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The cost of a list grows with the entities, not with their square."""
+        await made(api, *((f"/q{index:03}", QUEUE) for index in range(300)))
+        described, describe = [], Management._described
+
+        def counted(management: Management, entity: Entity, now: float) -> Description:
+            described.append(entity.path)
+            return describe(management, entity, now)
+
+        monkeypatch.setattr(Management, "_described", counted)
+        for skip in range(0, 300, 100):
+            await api.answer(request("GET", f"/$Resources/queues?$skip={skip}"))
+        assert len(described) <= 303  # one more shows that there is a next page
+        assert sorted(set(described)) == [f"q{index:03}" for index in range(300)]
 
     async def test_last_full_page_leads_nowhere(self, api: ManagementApi) -> None:
         await made(api, ("/a", QUEUE), ("/b", QUEUE))

@@ -32,7 +32,6 @@ from sbclient.transport.sdk.entities import (
     from_sdk_namespace,
     from_sdk_properties,
     from_sdk_rule,
-    from_sdk_runtime,
     to_sdk_properties,
 )
 
@@ -125,14 +124,6 @@ def test_a_status_of_the_future_is_unknown() -> None:
     assert described(status="Hibernating").status is EntityStatus.UNKNOWN
     assert described(availability_status="Half").availability_status is EntityAvailabilityStatus.UNKNOWN
     assert described(status=None).status is None
-
-
-def test_counts_that_an_entity_has_not_are_nothing() -> None:
-    at = datetime(2026, 1, 2, tzinfo=UTC)
-    values = SimpleNamespace(created_at_utc=at, updated_at_utc=None, subscription_count=2, scheduled_message_count=None)
-    runtime = from_sdk_runtime("prices", values)
-    assert (runtime.name, runtime.created_at_utc, runtime.updated_at_utc) == ("prices", at, NEVER)
-    assert (runtime.subscription_count, runtime.scheduled_message_count, runtime.active_message_count) == (2, 0, 0)
 
 
 def test_a_namespace_is_described() -> None:
