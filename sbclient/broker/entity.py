@@ -47,7 +47,6 @@ class Queue:
     Attributes:
         forward_to: the path that all messages are forwarded to, or None.
         is_transfer: whether each message has a destination of its own, to which it is forwarded.
-        refused: the queue for messages that cannot be forwarded.
 
     Args:
         path: as it was created, including the sub-queue.
@@ -55,7 +54,7 @@ class Queue:
         usages: one for each fragment.
         faults, random: of the namespace.
         on_ready: called when a message becomes ready.
-        dead_letters: the dead-letter queue; None if this is a sub-queue itself.
+        dead_letters: the dead-letter queue, for a queue of transfers that of them; None if this is a dead-letter queue.
         front_end_count: with more than one, each front end caches messages; see `front_end`.
     """
 
@@ -76,7 +75,6 @@ class Queue:
         self.key = canonical(path)
         self.policy = policy
         self.dead_letters = dead_letters
-        self.refused = self if dead_letters is None else dead_letters
         self.store_queries = 0
         self._faults = faults
         self._random = random

@@ -5,10 +5,12 @@ Rules (source: auto-forwarding, dead-letter queues and transactions, documented,
 1. A queue or subscription forwards all ready messages; a dead-letter queue can forward too. A message keeps its keys,
    and the destination treats it like a sent message: fragment, schedule, duplicate detection, session and size are
    checked again. Its time to live is not extended.
-2. After 4 hops, or if the destination is missing, disabled, full or rejects the message, it goes to the transfer
-   dead-letter queue of its source.
-3. While the destination is unreachable, the message waits (our choice: an outage loses no message).
-4. The order is undefined if either side is partitioned.
+2. After 4 hops, or if the destination is missing, disabled, full or rejects the message, it goes to the dead-letter
+   queue of its source, or to the transfer dead-letter queue of `via`.
+3. A dead letter that its destination does not accept stays in the dead-letter queue and is forwarded when it does
+   (said by the service's maintainers); those behind it wait (our choice).
+4. While the destination is unreachable, the message waits (our choice: an outage loses no message).
+5. The order is undefined if either side is partitioned.
 """
 
 from __future__ import annotations
@@ -113,12 +115,15 @@ class Forwarding:
         except NoAnswer:
             return False
         except ServiceBusError as error:
-            if error.is_transient:
+            if error.is_transient or queue.dead_letters is None:
                 return False
             fragment.mark()
             fragment.take(now)
-            reason = TOO_MANY_HOPS if entry.hops >= self._max_hops else type(error).__name__
-            fragment.dead_letter(entry, reason, str(error), queue.refused.fragments[fragment.index])
+            if entry.hops >= self._max_hops:
+                words = "The maximum number of allowed hops when forwarding between queues has been exceeded."
+                fragment.dead_letter(entry, TOO_MANY_HOPS, f"{words} This value is set to {self._max_hops}.")
+            else:
+                fragment.dead_letter(entry, type(error).__name__, str(error))
             return True
         fragment.take(now, delete=True)
         return True

@@ -389,11 +389,9 @@ class Fragment(Storage):
         if entry is not None:
             self._return(entry, now, is_failed=False)
 
-    def dead_letter(
-        self, entry: Entry, reason: str | None, description: str | None, into: Fragment | None = None
-    ) -> None:
-        """Move a message that is not ready to the dead-letter queue or to another fragment."""
-        into = self.behind() if into is None else into
+    def dead_letter(self, entry: Entry, reason: str | None, description: str | None) -> None:
+        """Move a message that is not ready to the dead-letter queue."""
+        into = self.behind()
         self.mark()
         into.mark()
         self._take_out(entry)
@@ -434,7 +432,7 @@ class Fragment(Storage):
             self.dead_letter(
                 entry,
                 MAX_DELIVERIES_EXCEEDED,
-                f"{entry.delivery_count} deliveries failed, {self.policy.max_delivery_count} are allowed",
+                f"Message could not be consumed after {entry.delivery_count} delivery attempts.",
             )
         elif entry.state is _DEFERRED:
             return
@@ -452,7 +450,7 @@ class Fragment(Storage):
 
     def _expire(self, entry: Entry) -> None:
         if self.policy.dead_letters_expired:
-            self.dead_letter(entry, TTL_EXPIRED, "The message expired before it was completed.")
+            self.dead_letter(entry, TTL_EXPIRED, "The message expired and was dead lettered.")
         else:
             self._remove(entry)
 

@@ -411,10 +411,8 @@ class Management:
             return
         forwarding, dead_letters = self._gate.forwarding, entity.sub_queues["deadletter"]
         if description.forward_to != entity.body.forward_to:
-            entity.body.refused = entity.require_sub_queue("transferdeadletter")
             forwarding.direct(entity.body, description.forward_to)
         if description.forward_dead_lettered_messages_to != dead_letters.forward_to:
-            dead_letters.refused = entity.require_sub_queue("transferdeadletter")
             forwarding.direct(dead_letters, description.forward_dead_lettered_messages_to)
 
     def delete(self, call: Call, address: EntityAddress, *, transaction: Transaction | None = None) -> None:

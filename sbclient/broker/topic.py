@@ -34,8 +34,11 @@ Publish: TypeAlias = Callable[[Entry, float], Copies]
 """Makes the copies of a message for the subscriptions, with their fragments; stores nothing."""
 
 FILTER_ERROR: Final = "FilterEvaluationException"
-NO_SESSION: Final = "Session ID is null."
-HEADERS_TOO_LARGE: Final = "HeaderSizeExceeded"
+NO_SESSION: Final = (
+    "Session ID is null.",
+    "Session enabled entity doesn't allow a message whose session identifier is null.",
+)
+HEADERS_TOO_LARGE: Final = ("HeaderSizeExceeded", "The size quota for this stream has been exceeded.")
 
 
 class TopicFragment(Fragment):
@@ -97,9 +100,9 @@ class Subscription:
 
     def _placed(self, copy: Entry, fragment: Fragment, at: float) -> tuple[Fragment, Entry]:
         if self.queue.requires_session and copy.content.session_id is None:
-            return _refused(copy, NO_SESSION, f"{self.queue.path} requires sessions.", fragment, at)
+            return _refused(copy, *NO_SESSION, fragment, at)
         if copy.content.header_bytes > MAX_HEADERS_BYTES:
-            return _refused(copy, HEADERS_TOO_LARGE, f"The headers exceed {MAX_HEADERS_BYTES} bytes.", fragment, at)
+            return _refused(copy, *HEADERS_TOO_LARGE, fragment, at)
         fragment.advance(at)
         fragment.decide(copy, at)
         return fragment, copy

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from sbclient.broker.faults import FaultKind
-from sbclient.entities import EntityStatus
+from sbclient.entities import EntityStatus, SqlRuleAction
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
@@ -128,8 +129,7 @@ def test_a_message_is_forwarded_four_times_at_most(broker: Driver, hops: int, ar
     broker.send("q0", message("a"))
     assert len(broker.receive(f"q{hops}")) == arrives
     if not arrives:
-        dead = broker.one(f"q{hops - 1}/$Transfer/$DeadLetterQueue")
-        assert dead.dead_letter_reason == "MaxTransferHopCountExceeded"
+        assert broker.one(f"q{hops - 1}/$DeadLetterQueue").dead_letter_reason == "MaxTransferHopCountExceeded"
 
 
 def test_a_cycle_of_forwarding_ends(broker: Driver) -> None:
@@ -139,8 +139,7 @@ def test_a_cycle_of_forwarding_ends(broker: Driver) -> None:
     description.forward_to = "b"
     broker.update(address("a"), description)
     broker.send("a", message())
-    counts = broker.counts("a"), broker.counts("b")
-    assert sum(each.transfer_dead_letter_message_count for each in counts) == 1
+    assert sum(broker.counts(path).dead_letter_message_count for path in "ab") == 1
 
 
 def test_a_cycle_through_a_topic_ends_too(broker: Driver) -> None:
@@ -151,12 +150,13 @@ def test_a_cycle_through_a_topic_ends_too(broker: Driver) -> None:
     broker.send("a", message())
     assert len(broker.drain("t/Subscriptions/kept")) == 2  # four hops: each second one is to the topic
     counts = broker.counts("a"), broker.counts("t/Subscriptions/s")
-    assert sum(each.transfer_dead_letter_message_count for each in counts) == 1
+    assert sum(each.dead_letter_message_count for each in counts) == 1
+    assert sum(each.transfer_dead_letter_message_count for each in counts) == 0
 
 
 @pytest.mark.parametrize("source", ["q", "t/Subscriptions/s"])
 @pytest.mark.parametrize("trouble", ["disabled", "full", "deleted", "refused"])
-def test_a_rejected_message_is_in_the_transfer_dead_letter_queue_of_the_source(
+def test_a_message_that_cannot_be_forwarded_is_in_the_dead_letter_queue_of_the_source(
     broker: Driver, trouble: str, source: str
 ) -> None:
     broker.queue("end", requires_session=trouble == "refused")
@@ -175,8 +175,8 @@ def test_a_rejected_message_is_in_the_transfer_dead_letter_queue_of_the_source(
         broker.delete(address("end"))
     broker.send(source.partition("/")[0], message("a"))
     counts = broker.counts(source)
-    assert (counts.dead_letter_message_count, counts.transfer_dead_letter_message_count) == (0, 1)
-    dead = broker.one(f"{source}/$Transfer/$DeadLetterQueue")
+    assert (counts.dead_letter_message_count, counts.transfer_dead_letter_message_count) == (1, 0)
+    dead = broker.one(f"{source}/$DeadLetterQueue")
     assert (
         dead.dead_letter_reason
         == {
@@ -235,14 +235,34 @@ def test_expired_messages_are_forwarded_at_the_next_request(broker: Driver) -> N
     assert broker.one("graves").dead_letter_reason == "TTLExpiredException"
 
 
-def test_dead_letters_that_cannot_be_forwarded_move_to_the_transfer_dead_letter_queue(broker: Driver) -> None:
-    broker.queue("graves", requires_session=True)
+@pytest.mark.parametrize("trouble", ["disabled", "full", "deleted", "refused"])
+def test_dead_letters_that_cannot_be_forwarded_stay_and_are_forwarded_when_they_can(
+    broker: Driver, trouble: str
+) -> None:
+    broker.queue("graves", requires_session=trouble == "refused")
     broker.queue(forward_dead_lettered_messages_to="graves")
+    described = broker.get(address("graves"))
+    size_bytes = broker.body("graves").policy.max_size_bytes
+    if trouble == "disabled":
+        broker.update(address("graves"), replace(described, status=EntityStatus.DISABLED))
+    elif trouble == "full":
+        broker.body("graves").policy.max_size_bytes = 1
+    elif trouble == "deleted":
+        broker.delete(address("graves"))
     broker.send("q", message("a"))
     broker.settle("q", broker.one(), how=DEAD_LETTER)
-    refused = broker.one("q/$Transfer/$DeadLetterQueue")
-    assert (refused.dead_letter_reason, refused.dead_letter_source) == ("InvalidOperationError", "q")
-    assert broker.counts("q").transfer_dead_letter_message_count == 1
+    counts = broker.counts("q")
+    assert (counts.dead_letter_message_count, counts.transfer_dead_letter_message_count) == (1, 0)
+    if trouble == "disabled":
+        broker.update(address("graves"), described)
+    elif trouble == "full":
+        broker.body("graves").policy.max_size_bytes = size_bytes
+    else:
+        if trouble == "refused":
+            broker.delete(address("graves"))
+        broker.queue("graves")
+    assert broker.one("graves").dead_letter_reason == "why"
+    assert broker.counts("q").dead_letter_message_count == 0
 
 
 def test_a_source_is_never_idle(broker: Driver) -> None:
@@ -452,3 +472,37 @@ def test_an_existing_transfer_dead_letter_queue_is_used_for_transfers(broker: Dr
     broker.body("out").policy.max_size_bytes = 1
     broker.send("out", message("a"), via="in")
     assert bodies(broker.receive("in/$Transfer/$DeadLetterQueue")) == ["a"]
+
+
+def test_dead_letters_have_the_published_reasons_and_descriptions(broker: Driver) -> None:
+    broker.queue("end")
+    broker.queue(max_delivery_count=2, dead_lettering_on_message_expiration=True)
+    broker.send("q", message("deliveries"))
+    for _ in range(2):
+        broker.settle("q", broker.one(), how=ABANDON)
+    broker.send("q", message("expiry", time_to_live=seconds(5)))
+    broker.wait(5)
+    assert broker.receive("q") == []
+    broker.topic()
+    broker.subscription("t", "s", requires_session=True)
+    broker.send("t", message("session"))
+    broker.topic("u")
+    broker.subscription("u", "s")
+    broker.rule("u/Subscriptions/s", "r", action=SqlRuleAction("SET b = a + a; SET c = a + a"))
+    broker.send("u", message("headers", application_properties={"a": "v" * 20_000}))
+    broker.queue("a", forward_to="end")
+    broker.update(address("end"), replace(broker.get(address("end")), forward_to="a"))
+    broker.send("a", message("hops"))
+    paths = ("q", "t/Subscriptions/s", "u/Subscriptions/s", "a", "end")
+    found = [each for path in paths for each in broker.receive(f"{path}/$DeadLetterQueue", 5)]
+    assert {(each.dead_letter_reason, each.dead_letter_error_description) for each in found} == {
+        ("MaxDeliveryCountExceeded", "Message could not be consumed after 2 delivery attempts."),
+        ("TTLExpiredException", "The message expired and was dead lettered."),
+        ("Session ID is null.", "Session enabled entity doesn't allow a message whose session identifier is null."),
+        ("HeaderSizeExceeded", "The size quota for this stream has been exceeded."),
+        (
+            "MaxTransferHopCountExceeded",
+            "The maximum number of allowed hops when forwarding between queues has been exceeded. "
+            "This value is set to 4.",
+        ),
+    }
