@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from sbclient.amqp.types import Timestamp
 from sbclient.delivery import SettleMode
 from sbclient.errors import OperationTimeoutError
 
@@ -140,6 +141,9 @@ SESSION_ID: Final = "session-id"
 SESSION_STATE: Final = "session-state"
 SESSION_IDS: Final = "sessions-ids"  # the service's own spelling
 LAST_UPDATED_TIME: Final = "last-updated-time"
+ALL_SESSIONS: Final = Timestamp(253_402_300_800_000)
+"""As `last-updated-time` it selects sessions with messages or a state: 10000-01-01, to which .NET rounds its largest
+time. An earlier time selects those whose state was set after it. Source: the Java client."""
 KEY_OF_PARTITION: Final = "partition-key"
 SKIP: Final = "skip"
 TOP: Final = "top"

@@ -65,6 +65,7 @@ def admit(
     """
     if len(messages) > MAX_BATCH_MESSAGES:
         raise ServiceBusInternalError(
+            "The service was unable to process the request; please retry the operation. "
             f"{target.path} received {len(messages)} messages at once, {MAX_BATCH_MESSAGES} are allowed: send fewer"
         )
     policy = target.policy
@@ -73,8 +74,13 @@ def admit(
         key = check_batch_keys(messages, requires_duplicate_detection=policy.requires_duplicate_detection)
     requires_session = target.requires_session
     for message in messages:
-        if message.partition_key is not None and (is_partitioned or message.session_id):
-            check_keys(message)  # an empty session id beside a key is accepted without partitions (seen)
+        if message.partition_key is not None:
+            check_keys(message)
+            if is_partitioned and requires_session and message.session_id != message.partition_key:
+                raise InvalidOperationError(
+                    f"partition_key {message.partition_key!r} differs from session_id {message.session_id!r}, but "
+                    f"{target.path} requires sessions: make them equal"
+                )
         if requires_session and message.session_id is None:
             raise InvalidOperationError(
                 f"The SessionId was not set on a message, and it cannot be sent to the entity. {target.path} requires "

@@ -174,8 +174,10 @@ def completed(description: D, profile: Profile) -> D:
         stated[name] = default if value is None else value
         check(f"{name} of {description.name}", stated[name])
     stated["status"] = EntityStatus(stated["status"])  # may be given as text
-    if not isinstance(description, TopicProperties) and description.requires_session and description.forward_to:
-        raise SettingError("Bad Request.", f"{description.name} requires sessions, which are not forwarded")
+    if not isinstance(description, TopicProperties) and description.forward_to:
+        if description.requires_session:
+            raise SettingError("Bad Request.", f"{description.name} requires sessions, which are not forwarded")
+        stated["auto_delete_on_idle"] = UNLIMITED  # documented
     if not isinstance(description, SubscriptionProperties):
         rules = description.authorization_rules or []
         _rules(f"authorization_rules of {description.name}", rules)

@@ -4,8 +4,9 @@ Rules (source: partitioned entities, documented, unless said otherwise):
 
 1. A receive queries every fragment and takes messages from any of them. It skips fragments with a fault.
 2. A request for a session, a lock or a sequence number goes to one fragment.
-3. Peek returns the oldest messages of one fragment, at most 256 KB: of the fragment that answers first (here: a random
-   one). Further calls, each from the number after the last one, return the messages of the other fragments, each once.
+3. Peek returns the oldest messages of one fragment, at most 250 and 256 KB: of the one that answers first (here: a
+   random one). Further calls, each from the number after the last one, return the messages of the other fragments, each
+   once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.sequence_number import COUNTER_BITS
 
+MAX_PEEKED: Final = 250
+"""The maximum number of messages of one peek. Source: message browsing, documented."""
 PEEK_LIMIT_BYTES: Final = 2**18
 """The maximum size of one peek, unless its first message alone is larger. Source: partitioned entities."""
 
@@ -306,7 +309,7 @@ def _browsed(
     size_bytes = 0
     for entry in fragment.browse(now, from_number, session_id):
         size_bytes += entry.size_bytes
-        if found and (size_bytes > PEEK_LIMIT_BYTES or len(found) == max_message_count):
+        if found and (size_bytes > PEEK_LIMIT_BYTES or len(found) == min(max_message_count, MAX_PEEKED)):
             break
         found.append(entry)
     return found

@@ -456,6 +456,11 @@ class Management:
     def _check_forwarding(self, description: Description) -> None:
         if isinstance(description, TopicProperties):
             return
+        is_queue = isinstance(description, QueueProperties)
+        if is_queue and canonical(description.forward_to or "") == canonical(description.name):
+            raise InvalidOperationError(
+                f"SubCode=40000. {description.name} cannot forward to itself: name another queue or topic"
+            )
         for path in (description.forward_to, description.forward_dead_lettered_messages_to):
             destination = None if path is None else self._directory.get(path)
             if path is not None and (destination is None or destination.topic is not None):

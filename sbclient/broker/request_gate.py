@@ -24,7 +24,14 @@ from sbclient.errors import MessagingEntityDisabledError, ServiceBusInternalErro
 from sbclient.rules.entity_path import canonical, split_sub_queue
 
 _SENDING: Final = (Operation.SEND, Operation.SCHEDULE, Operation.CANCEL)
-_RECEIVING: Final = (Operation.RECEIVE, Operation.RECEIVE_DEFERRED, Operation.PEEK, Operation.SESSION)
+_RECEIVING: Final = (
+    Operation.RECEIVE,
+    Operation.RECEIVE_DEFERRED,
+    Operation.PEEK,
+    Operation.SETTLE,
+    Operation.RENEW,
+    Operation.SESSION,
+)
 
 CLOSED_TO: Final[dict[EntityStatus, tuple[Operation, ...]]] = {
     EntityStatus.DISABLED: tuple(Operation),

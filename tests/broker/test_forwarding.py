@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from sbclient.broker.faults import FaultKind
-from sbclient.entities import EntityStatus, SqlRuleAction
+from sbclient.entities import UNLIMITED, EntityStatus, SqlRuleAction
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
@@ -119,6 +119,12 @@ def test_a_session_entity_cannot_forward(broker: Driver) -> None:
     with pytest.raises(InvalidOperationError, match="s requires sessions, which are not forwarded"):
         broker.subscription("t", "s", requires_session=True, forward_to="end")
     assert broker.queue(requires_session=True, forward_dead_lettered_messages_to="end").requires_session
+
+
+def test_an_entity_cannot_forward_to_itself(broker: Driver) -> None:
+    description = broker.queue()
+    with pytest.raises(InvalidOperationError, match="q cannot forward to itself"):
+        broker.update(address("q"), replace(description, forward_to="Q"))
 
 
 @pytest.mark.parametrize(("hops", "arrives"), [(3, True), (4, True), (5, False)])
@@ -268,7 +274,7 @@ def test_dead_letters_that_cannot_be_forwarded_stay_and_are_forwarded_when_they_
 def test_a_source_is_never_idle(broker: Driver) -> None:
     broker.queue("end")
     created = broker.queue(forward_to="end", auto_delete_on_idle=timedelta(minutes=5))
-    assert created.auto_delete_on_idle == timedelta(minutes=5)
+    assert created.auto_delete_on_idle == UNLIMITED
     broker.queue("later", auto_delete_on_idle=timedelta(minutes=5))
     described = broker.get(address("later"))
     described.forward_to = "end"
@@ -277,6 +283,7 @@ def test_a_source_is_never_idle(broker: Driver) -> None:
     assert broker.counts("q").total_message_count == 0
     assert broker.counts("later").total_message_count == 0
     described.forward_to = None
+    described.auto_delete_on_idle = timedelta(minutes=5)
     broker.update(address("later"), described)
     broker.wait(300)
     broker.namespace.advance(broker.now)

@@ -645,7 +645,7 @@ def test_a_recreated_entity_is_empty(broker: Driver) -> None:
     [
         (EntityStatus.ACTIVE, True, True, True),
         (EntityStatus.SEND_DISABLED, False, True, True),
-        (EntityStatus.RECEIVE_DISABLED, True, False, True),
+        (EntityStatus.RECEIVE_DISABLED, True, False, False),
         (EntityStatus.DISABLED, False, False, False),
     ],
 )
@@ -667,6 +667,7 @@ def test_the_status_of_a_queue_determines_rejected_operations(
             lambda: broker.namespace.open_receiver(broker.call(Operation.OPEN), "q", with_session=False),
             may_receive,
         ),
+        (lambda: broker.renew("q", held), may_settle),
         (lambda: broker.settle("q", held), may_settle),
     )
     for attempt, is_allowed in attempts:

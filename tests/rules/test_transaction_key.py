@@ -88,7 +88,7 @@ def test_messages_are_taken_exactly_if_all_agree(
 ) -> None:
     own = [partition_key_of(m, requires_duplicate_detection=duplicates) for m in batch]
     agree = (
-        all(m.session_id == m.partition_key or None in (m.session_id, m.partition_key) for m in batch)
+        all(not m.session_id or m.partition_key in (None, m.session_id) for m in batch)
         and len({*own, own[0] if pinned is None else pinned}) == 1
         and own[0] is not None
         and not (session and any(m.session_id is None for m in batch))

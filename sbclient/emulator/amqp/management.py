@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from datetime import MAXYEAR, datetime
+from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -48,10 +48,9 @@ LISTING_S: Final = 60.0
 MAX_CURSORS: Final = 1_000
 """Peek positions of one management link. The least recently used one is dropped."""
 
-MAX_PEEKED: Final = 1_000
 MAX_DELETED: Final = 4_000
 MAX_LISTED: Final = 10_000
-"""The most that one request returns or deletes. Source of the second: batch delete, documented."""
+"""The most that one request deletes or returns. Source of the first: batch delete, documented."""
 
 _MODES: Final = {0: ServiceBusReceiveMode.RECEIVE_AND_DELETE, 1: ServiceBusReceiveMode.PEEK_LOCK}
 _SETTLE_MODES: Final = {status: mode for mode, status in servicebus.DISPOSITION_STATUSES.items()}
@@ -189,7 +188,7 @@ class ManagementNode:
             request.call,
             self._path,
             self._cursor(request.link_name, session_id),
-            max_message_count=min(request.arguments.count(servicebus.MESSAGE_COUNT, 1), MAX_PEEKED),
+            max_message_count=request.arguments.count(servicebus.MESSAGE_COUNT, 1),
             from_number=request.arguments.number(servicebus.FROM_SEQUENCE_NUMBER, 0),
             session_id=session_id,
         )
@@ -317,9 +316,10 @@ class ManagementNode:
         return {}
 
     def _list_sessions(self, request: _Call) -> Body:
+        given = request.arguments.any(servicebus.LAST_UPDATED_TIME)
         after = request.arguments.timestamp(servicebus.LAST_UPDATED_TIME)
-        if after is not None and after.year == MAXYEAR:  # the largest value means all sessions
-            after = None
+        if after is None and given is not None and given != servicebus.ALL_SESSIONS:
+            return None  # no state was set after the year 9999
         skip = request.arguments.count(servicebus.SKIP, 0)
         top = min(request.arguments.count(servicebus.TOP, 100), MAX_LISTED)
         page = self._session_page(request.call, after, skip, top)

@@ -8,8 +8,8 @@ Laws (source: the service's recorded answers):
 2. A request contains only the elements that are set. The answer to a creation contains all but those marked `get`. The
    answer to an update of a queue or topic has the elements of the request.
 3. An element marked with an api-version exists from that version on: earlier requests with it are refused.
-4. The destination of forwarding is a URL in documents, with the scheme with which it was sent, and a path in
-   descriptions.
+4. The destination of forwarding is a URL in documents, as it was sent, but with scheme and host in lower case (live
+   test of the JavaScript client), and a path in descriptions.
 """
 
 from __future__ import annotations
@@ -103,6 +103,13 @@ def _path_of(text: str) -> str | None:
     if "://" in text:
         text = unquote(text.partition("://")[2].partition("/")[2].partition("?")[0])
     return text.strip("/") or None
+
+
+def _lower_host(text: str) -> str:
+    """A URL with its scheme and host in lower case; a path is not changed."""
+    scheme, separator, rest = text.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host}".lower() + slash + path if separator else text
 
 
 def _member(choices: type[Choice], what: str, text: str) -> Choice:
@@ -260,7 +267,7 @@ def _write(shown: Shown, row: Row) -> str:
         value = not description.get("enable_partitioning", False)
     if attribute in FORWARDING and value is not None:
         sent = None if shown.sent is None else shown.sent.applied.get(name)
-        value = shown.base + value if sent is None or _path_of(sent.text) != value else sent.text.strip()
+        value = shown.base + value if sent is None or _path_of(sent.text) != value else _lower_host(sent.text.strip())
     return "" if value is None else text_tag(name, write_any(value)[1])
 
 

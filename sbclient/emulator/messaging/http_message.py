@@ -27,6 +27,7 @@ from uuid import UUID
 
 from sbclient.amqp.value_texts import text_of
 from sbclient.broker.entry import Entry, utc_datetime
+from sbclient.delivery import MAX_BATCH_MESSAGES
 from sbclient.emulator.net.http_messages import Request
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.formats.iso8601 import read_timestamp
@@ -38,10 +39,8 @@ BATCH_TYPE: Final = "application/vnd.microsoft.servicebus.json"
 NO_LIMIT_S: Final = 922_337_203_685.47754
 """The time to live of a message that never expires, as the service writes it."""
 
-MAX_BATCH: Final = 4_500
 MAX_BATCH_PROPERTIES: Final = 20_000
-"""The most messages and application properties of a batch. Source of the first: a report about a transfer; of the
-second: our choice, because they take time."""
+"""The most application properties of a batch: our choice, because they take time."""
 
 _BATCH_MEMBERS: Final = ("Body", BROKER_PROPERTIES, "UserProperties")
 _TEXTS: Final = {
@@ -107,7 +106,10 @@ def _batch_of(body: bytes) -> list[dict[str, Any]]:
             f"the body of a batch is not a JSON array of objects with {', '.join(_BATCH_MEMBERS)}"
         )
     sizes = [len(each) for part in parts if isinstance(each := part.get("UserProperties"), dict)]
-    for what, count, most in (("messages", len(parts), MAX_BATCH), ("properties", sum(sizes), MAX_BATCH_PROPERTIES)):
+    for what, count, most in (
+        ("messages", len(parts), MAX_BATCH_MESSAGES),
+        ("properties", sum(sizes), MAX_BATCH_PROPERTIES),
+    ):
         if count > most:
             raise InvalidOperationError(f"the batch has {count} {what}, {most} are allowed: send several batches")
     return parts

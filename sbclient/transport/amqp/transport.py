@@ -10,7 +10,7 @@ import asyncio
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -55,8 +55,6 @@ from sbclient.version import VERSION
 SESSIONS_PER_PAGE: Final = 100
 SESSIONS_REPEATED: Final = 20
 """Sessions that two pages share, because those behind a session that has ended move forward between two requests."""
-_ALL_SESSIONS: Final = datetime(9999, 12, 31, tzinfo=UTC)
-"""Selects sessions with messages or a state; an earlier time selects those whose state was set after it."""
 
 
 def open_amqp_transport(
@@ -263,7 +261,7 @@ class AmqpTransport(Transport):
             reply = await node.ask(
                 servicebus.GET_MESSAGE_SESSIONS,
                 {
-                    servicebus.LAST_UPDATED_TIME: _ALL_SESSIONS if state_updated_after is None else state_updated_after,
+                    servicebus.LAST_UPDATED_TIME: state_updated_after or servicebus.ALL_SESSIONS,
                     servicebus.SKIP: Int(skip),
                     servicebus.TOP: Int(SESSIONS_PER_PAGE),
                 },

@@ -19,7 +19,7 @@ from sbclient.amqp import (
     Rejected,
     Sections,
 )
-from sbclient.amqp.types import Described, Int, Long, Timestamp, UInt, longs, uuids
+from sbclient.amqp.types import Described, Int, Long, Timestamp, UInt, longs, moment_of, uuids
 from sbclient.broker.entity import Queue
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.emulator.amqp import management
@@ -550,12 +550,16 @@ async def test_a_dropped_acknowledgement_leaves_a_request_unanswered(
         assert (await client.ask("q", "peek-message", {}))[0] == 204
 
 
-async def test_the_end_of_the_calendar_means_all_sessions(context: NamespaceContext, host: BrokerHost) -> None:
+@pytest.mark.parametrize(("milliseconds", "is_all"), [(-1, False), (0, True), (1, False)])
+async def test_the_first_moment_of_the_year_10000_means_all_sessions(
+    context: NamespaceContext, host: BrokerHost, milliseconds: int, is_all: bool
+) -> None:
     make(host, "q", requires_session=True)
     async with connected(context, "") as client:
         await put(client, "q", ServiceBusMessage("", session_id="a"))
-        request = {"last-updated-time": datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)}
-        assert (await client.ask("q", "get-message-sessions", request))[1]["sessions-ids"] == ["a"]
+        request = {"last-updated-time": moment_of(253_402_300_800_000 + milliseconds)}
+        body = (await client.ask("q", "get-message-sessions", request))[1]
+        assert (body["sessions-ids"] if is_all else body) == (["a"] if is_all else None)
 
 
 async def test_the_least_recently_used_peek_position_is_dropped(

@@ -441,8 +441,8 @@ class TestUpdate:
 
 class TestForwarding:
     async def test_destination_is_a_url_outside_and_a_path_inside(self, api: ManagementApi, host: BrokerHost) -> None:
-        await made(api, ("/a%2Fb", QUEUE), ("/q", described("Queue", ForwardTo="sb://localhost:5672/a/b")))
-        assert fields(await api.answer(request("GET", "/q")))["ForwardTo"] == "sb://localhost:5672/a/b"
+        await made(api, ("/A%2Fb", QUEUE), ("/q", described("Queue", ForwardTo="SB://LocalHost:5672/A/b")))
+        assert fields(await api.answer(request("GET", "/q")))["ForwardTo"] == "sb://localhost:5672/A/b"
         put(host, "q", "1")
         assert fields(await api.answer(request("GET", "/a%2Fb")))["MessageCount"] == "1"
 

@@ -21,12 +21,11 @@ from sbclient.amqp import EncodedMessage, encode_message
 from sbclient.amqp.types import Opaque
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
-from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
+from sbclient.delivery import MAX_BATCH_MESSAGES, ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.emulator.messaging.http_message import (
     BATCH_TYPE,
-    MAX_BATCH,
     MAX_BATCH_PROPERTIES,
     header_type,
     headers_of,
@@ -221,7 +220,7 @@ async def test_malformed_broker_properties_are_refused(router: Router, host: Bro
         '[{"BrokerProperties": []}]',
         '[{"Body": "\\ud800"}]',
         '[{"Body": "good"}, {"BrokerProperties": {"Label": 5}}]',
-        f"[{'{},' * MAX_BATCH}{{}}]",
+        f"[{'{},' * MAX_BATCH_MESSAGES}{{}}]",
         json.dumps([{"UserProperties": dict.fromkeys(map(str, range(MAX_BATCH_PROPERTIES + 1)), 0)}]),
         "[" * 100_000,
     ],
@@ -233,9 +232,9 @@ async def test_a_malformed_batch_is_refused(router: Router, host: BrokerHost, bo
 
 
 async def test_a_batch_may_have_as_many_messages_as_a_transfer(router: Router, host: BrokerHost) -> None:
-    body = f"[{'{},' * (MAX_BATCH - 1)}{{}}]"
+    body = f"[{'{},' * (MAX_BATCH_MESSAGES - 1)}{{}}]"
     assert (await ask(router, "POST", "/orders/messages", body, Content_Type=BATCH_TYPE)).status == 201
-    assert len(host.namespace.queue("orders")) == MAX_BATCH
+    assert len(host.namespace.queue("orders")) == MAX_BATCH_MESSAGES
 
 
 async def test_a_duplicate_is_dropped(router: Router, host: BrokerHost) -> None:
