@@ -105,7 +105,8 @@ class Control:
 
 def _answer_to(request: Request) -> dict[str, Any]:
     try:
-        status, body, _ = answer_to(request, timeout_s=ANSWER_S)
+        answered = answer_to(request, timeout_s=ANSWER_S)
+        status, body = answered.status, answered.body
     except OSError as error:
         raise ServiceBusConnectionError(
             f"the emulator at {request.host} does not answer ({getattr(error, 'reason', error)}): start it, or if one "

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from email.message import Message
 from http.client import HTTPException
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Answer:
     """An answer; a longer body is cut at `MAX_ANSWER_BYTES`."""
 
     status: int
-    body: bytes
-    headers: Message
+    body: bytes = field(repr=False)
+    headers: Message = field(repr=False)
 
 
 def answer_to(request: Request, *, timeout_s: float, proxies: Mapping[str, str] | None = None) -> Answer:
