@@ -45,7 +45,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from azure.core.exceptions import (
     AzureError,
@@ -87,6 +87,9 @@ __all__ = [
 ]
 
 
+E = TypeVar("E", bound="ServiceBusError")
+
+
 class ServiceBusError(AzureError):
     """The base class of the errors of this package.
 
@@ -102,6 +105,7 @@ class ServiceBusError(AzureError):
     Args:
         message: the error text; None = a general one of the class.
         error: the cause.
+        is_in_doubt: whether the operation may have succeeded; None = as the class says.
     """
 
     is_outage: ClassVar[bool] = False
@@ -110,8 +114,12 @@ class ServiceBusError(AzureError):
     is_in_doubt: bool = False
     _status: ClassVar[int | None] = None
 
-    def __init__(self, message: str | None = None, *, error: BaseException | None = None) -> None:
+    def __init__(
+        self, message: str | None = None, *, error: BaseException | None = None, is_in_doubt: bool | None = None
+    ) -> None:
         _join_sdk()
+        if is_in_doubt is not None:
+            self.is_in_doubt = is_in_doubt
         if message is None:
             message = (type(self).__doc__ or type(self).__name__).splitlines()[0]
         # Not the constructors of azure-servicebus, whose arguments differ.
@@ -283,9 +291,11 @@ class BacklogUnavailableError(ServiceBusError):
         causes: the errors of the backlog queues that were tried, by queue name.
     """
 
-    def __init__(self, message: str, causes: Mapping[str, Exception] = MappingProxyType({})) -> None:
+    def __init__(
+        self, message: str, causes: Mapping[str, Exception] = MappingProxyType({}), *, is_in_doubt: bool = False
+    ) -> None:
         listed = "; ".join(f"{queue}: {type(cause).__name__}: {cause}" for queue, cause in causes.items())
-        super().__init__(f"{message} [{listed}]" if listed else message)
+        super().__init__(f"{message} [{listed}]" if listed else message, is_in_doubt=is_in_doubt)
         self.causes = dict(causes)
 
 
@@ -295,6 +305,18 @@ class PairedClientError(ServiceBusError):
 
 class ScheduleUnavailableError(ServiceBusError):
     """The entity is failed over, so that no sequence number can be returned for a scheduled message."""
+
+
+def keep_doubt(error: E, earlier: bool) -> E:
+    """Return the error of the last attempt, which does not settle what an earlier one left in doubt."""
+    error.is_in_doubt = error.is_in_doubt or earlier
+    return error
+
+
+def without_doubt(error: E) -> E:
+    """Return an error of a step that comes before the operation, so that nothing has happened."""
+    error.is_in_doubt = False
+    return error
 
 
 class _OwnValueError(ValueError):

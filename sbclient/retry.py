@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from tenacity import AsyncRetrying, retry_if_result
 
 from sbclient import clock
-from sbclient.errors import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError
+from sbclient.errors import OperationTimeoutError, ServiceBusError, ServiceBusServerBusyError, keep_doubt
 from sbclient.options import SERVER_BUSY_PAUSE, RetryOptions
 from sbclient.rules.backoff import growing
 
@@ -98,8 +98,7 @@ class RetryPolicy:
                 try:
                     result.append(await attempt(timeout_s=min(left_s, longest_s)))
                 except ServiceBusError as error:
-                    # A later rejection does not settle what an earlier attempt left in doubt.
-                    error.is_in_doubt = last[0].is_in_doubt = error.is_in_doubt or last[0].is_in_doubt
+                    keep_doubt(last[0], keep_doubt(error, last[0].is_in_doubt).is_in_doubt)
                     is_refused = isinstance(error, ServiceBusServerBusyError)
                     failures += not is_refused
                     if not (is_busy and left_s < longest_s and isinstance(error, OperationTimeoutError)):

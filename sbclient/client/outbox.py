@@ -36,6 +36,7 @@ from sbclient.errors import (
     OperationTimeoutError,
     ServiceBusConnectionError,
     ServiceBusError,
+    keep_doubt,
 )
 from sbclient.rules.partition_key import fragment_of
 
@@ -80,22 +81,22 @@ class _Call:
 
     def expire(self) -> None:
         """The deadline has passed."""
-        self.fail(
+        self._fail(
             OperationTimeoutError(
                 f"sending to {self._path!r} timed out: whether the message arrived is in doubt"
                 if self.was_sent
-                else f"a message for {self._path!r} waited behind others until its timeout: it was not sent"
+                else f"a message for {self._path!r} waited behind others until its timeout: it was not sent",
+                is_in_doubt=self.was_sent,
             )
         )
 
     def close(self) -> None:
         """The sender was closed."""
         doubt = "whether the message arrived is in doubt" if self.was_sent else "the message was not sent"
-        self.fail(ServiceBusConnectionError(f"the sender of {self._path!r} was closed: {doubt}"))
+        text = f"the sender of {self._path!r} was closed: {doubt}"
+        self._fail(ServiceBusConnectionError(text, is_in_doubt=self.was_sent))
 
-    def fail(self, error: ServiceBusError) -> None:
-        """Raise an error, which is in doubt if the messages were sent, in the caller."""
-        error.is_in_doubt = self.was_sent
+    def _fail(self, error: ServiceBusError) -> None:
         if not self.result.done():
             self.result.set_exception(error)
 
@@ -244,7 +245,7 @@ class Outbox:
             self._send_alone(lane, group, error)  # one message may be invalid, or the sharing
         else:
             if isinstance(error, ServiceBusError) and group[0].rejected is not None:
-                error.is_in_doubt = error.is_in_doubt or group[0].rejected.is_in_doubt
+                keep_doubt(error, group[0].rejected.is_in_doubt)
             _fail(group, error)
         if lane.waiting:
             self._advance(lane)

@@ -20,6 +20,7 @@ from sbclient.errors import (
     ScheduleUnavailableError,
     ServiceBusConnectionError,
     ServiceBusError,
+    keep_doubt,
 )
 from sbclient.pairing.diversion import Attempt, Diversion, reserve_s
 from sbclient.pairing.session_order import SessionOrder
@@ -131,13 +132,11 @@ class DirectRoute:
             sending.set_result(task.result() or PRIMARY)
             return
         if isinstance(error, ServiceBusError):
-            error.is_in_doubt = error.is_in_doubt or sending.is_in_doubt
+            keep_doubt(error, sending.is_in_doubt)
         sending.set_exception(error)
 
     def _closed(self) -> ServiceBusConnectionError:
-        error = ServiceBusConnectionError(f"the sender of {self._path!r} was closed: whether it was sent is in doubt")
-        error.is_in_doubt = True
-        return error
+        return ServiceBusConnectionError(f"the sender of {self._path!r} was closed: whether it was sent is in doubt")
 
     async def schedule(self, batch: EncodedBatch, deadline: float) -> list[int]:
         """Schedule one transfer at the primary; return its sequence numbers."""
@@ -241,7 +240,7 @@ class PairedRoute(DirectRoute):
                     route = await self._send_part(EncodedBatch(part), deadline, must_wait=must_wait)
                     is_partly_accepted = True
         except ServiceBusError as error:
-            error.is_in_doubt = error.is_in_doubt or is_partly_accepted
+            keep_doubt(error, is_partly_accepted)
             raise
         return route
 
@@ -308,7 +307,7 @@ class PairedRoute(DirectRoute):
         try:
             return await self._divert(batch, times.deadline)
         except ServiceBusError as error:
-            error.is_in_doubt = error.is_in_doubt or is_in_doubt
+            keep_doubt(error, is_in_doubt)
             raise
 
     def _is_diverted_after(self, error: ServiceBusError, first: EncodedMessage) -> bool:

@@ -16,6 +16,8 @@ from sbclient.errors import (
     OperationTimeoutError,
     ServiceBusError,
     ServiceBusServerBusyError,
+    keep_doubt,
+    without_doubt,
 )
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.backlog_links import OF_THE_TRANSFER
@@ -137,7 +139,7 @@ class Diversion:
                 sending = self._send_to(queue, EncodedBatch(sealed), deadline, first)
                 await tracing.carrying(tracing.DIVERT, sealed, self._where, sending, answer=tracing.QUEUE)
             except ServiceBusError as error:
-                error.is_in_doubt = error.is_in_doubt or is_partly_accepted
+                keep_doubt(error, is_partly_accepted)
                 raise
             first, is_partly_accepted = None, True
 
@@ -185,10 +187,9 @@ class Diversion:
                     is_last = only is None and self._pair.quarantine.is_in(queue, now)
                     remaining_s = deadline - now
                     if remaining_s <= 0:
-                        causes[queue] = untried = OperationTimeoutError(
-                            "the timeout passed before this queue was tried"
+                        causes[queue] = OperationTimeoutError(
+                            "the timeout passed before this queue was tried", is_in_doubt=False
                         )
-                        untried.is_in_doubt = False
                         break
                     attempt = self._attempt(queue, sealed, remaining_s if only else _attempt_s(remaining_s))
                 tried, attempt = attempt, None
@@ -235,7 +236,7 @@ class Diversion:
         if isinstance(error, ServiceBusServerBusyError):
             self._pair.queue_failed(queue, error)
         elif isinstance(error, OF_THE_TRANSFER):
-            error.is_in_doubt = _is_in_doubt(causes)
+            keep_doubt(without_doubt(error), _is_in_doubt(causes))
             try:
                 raise error
             finally:
@@ -268,13 +269,12 @@ class Diversion:
     def _unavailable(self, causes: Mapping[str, Exception]) -> BacklogUnavailableError:
         is_in_doubt = _is_in_doubt(causes)
         result = "whether it was accepted is in doubt" if is_in_doubt else "it was not accepted"
-        error = BacklogUnavailableError(
+        return BacklogUnavailableError(
             f"{self._entity.path!r} {self._state()}, and no backlog queue of {self._pair.secondary.namespace} accepted "
             f"the message: {result}; send it again later",
             causes,
+            is_in_doubt=is_in_doubt,
         )
-        error.is_in_doubt = is_in_doubt
-        return error
 
     def _check_size(self, sealed: EncodedBatch) -> None:
         limits = self._pair.backlog.limits

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from typing import Final
 
 from sbclient import clock
-from sbclient.errors import ServiceBusError, SessionCannotBeLockedError
+from sbclient.errors import ServiceBusError, SessionCannotBeLockedError, without_doubt
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.known_sessions import ASK_AGAIN_S, ClearedSessions, ListedSessions
 
@@ -82,7 +82,7 @@ class SessionOrder:
         except ServiceBusError as error:
             self._known.not_answered(clock.monotonic())
             if may_wait_there:
-                error.is_in_doubt = False  # the message was not sent
+                without_doubt(error)
                 raise
             return False
         if not is_clear:

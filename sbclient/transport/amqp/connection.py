@@ -34,7 +34,7 @@ from sbclient.amqp import (
     WindowOpened,
 )
 from sbclient.amqp.sasl import ANONYMOUS
-from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError, without_doubt
 from sbclient.rules.conditions import error_of, plain_text
 from sbclient.tasks import Move
 
@@ -323,7 +323,7 @@ class AmqpConnection:
     def _on_closed(self, event: ConnectionClosed) -> None:
         error = self._reason = self._reason or self._error_of(event)
         if not self._opened.done():
-            error.is_in_doubt = False
+            without_doubt(error)
             self._opened.set_exception(error)
             self._opened.exception()  # the caller of `open` may have been cancelled
         if not self._closed.done():

@@ -15,7 +15,7 @@ from sbclient.amqp import (
     OutgoingLink,
     Session,
 )
-from sbclient.errors import ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import ServiceBusConnectionError, ServiceBusError, without_doubt
 from sbclient.rules.conditions import error_of, plain_text
 from sbclient.transport.amqp.waiter import own_error
 
@@ -140,8 +140,7 @@ class LinkEnd(Generic[L]):
         self._is_released = True
         self.is_open = False
         if not self._attached.done():
-            cause = self.error_of_end(error)
-            cause.is_in_doubt = False
+            cause = without_doubt(self.error_of_end(error))
             self._attached.set_exception(cause)
             self._attached.exception()  # as in `refuse`
 

@@ -40,6 +40,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     ServiceBusError,
     SessionLockLostError,
+    keep_doubt,
 )
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.sequence_number import partition_of
@@ -155,9 +156,9 @@ class AmqpReceiver(ReceiverLink):
             async with clock.timeout(timeout_s + grace_s):
                 return await self._attached()
         except TimeoutError:
-            late = OperationTimeoutError(f"attach to {self.path!r}: the service did not answer within {timeout_s:g} s")
-            late.is_in_doubt = False
-            raise late from None
+            raise OperationTimeoutError(
+                f"attach to {self.path!r}: the service did not answer within {timeout_s:g} s", is_in_doubt=False
+            ) from None
 
     def _session_lost(self) -> SessionLockLostError:
         return SessionLockLostError(
@@ -307,7 +308,7 @@ class AmqpReceiver(ReceiverLink):
         try:
             await self._settle_by_token(message, settlement, deadline, transaction)
         except ServiceBusError as error:
-            error.is_in_doubt = error.is_in_doubt or in_doubt
+            keep_doubt(error, in_doubt)
             raise
 
     async def settle_together(

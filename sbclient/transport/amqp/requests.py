@@ -34,7 +34,7 @@ from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Array, UInt
 from sbclient.deadlines import Deadlines
-from sbclient.errors import ServiceBusCommunicationError, ServiceBusError
+from sbclient.errors import ServiceBusCommunicationError, ServiceBusError, without_doubt
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
@@ -149,7 +149,7 @@ class Requests:
             return _read(answer, doing)
         except ServiceBusError as error:
             if is_reading:
-                error.is_in_doubt = False
+                without_doubt(error)
             raise
         finally:
             del self._waiting[message_id]

@@ -32,7 +32,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from sbclient.amqp import servicebus
 from sbclient.certificate import is_this_machine
-from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, without_doubt
 from sbclient.rules.http_proxy import http_proxy_of
 from sbclient.tasks import Move
 from sbclient.transport.amqp.connection import Sink, Stream
@@ -156,14 +156,14 @@ async def open_stream(endpoint: Endpoint, sink: Sink) -> Stream:
     try:
         return await _open(endpoint, sink)
     except ServiceBusConnectionError as error:
-        error.is_in_doubt = False
+        without_doubt(error)
         raise
     except (ProxyError, OSError, ssl.SSLError, RemoteProtocolError, LocalProtocolError, h11.ProtocolError) as error:
         is_proxy = isinstance(error, ProxyError)
         advice = _EMULATOR_ADVICE if endpoint.tls is not None and endpoint.is_unusual and not is_proxy else ""
-        failed = ServiceBusConnectionError(f"{endpoint} cannot be reached: {_reason(error)}{advice}")
-        failed.is_in_doubt = False
-        raise failed from error
+        raise ServiceBusConnectionError(
+            f"{endpoint} cannot be reached: {_reason(error)}{advice}", is_in_doubt=False
+        ) from error
 
 
 def _reason(error: Exception) -> str:

@@ -178,11 +178,9 @@ class AmqpTransaction(TransactionLink):
         if self._state is None or self._wire is None:
             return
         if self._wire.is_over:
-            lost = ServiceBusConnectionError(
-                "commit a transaction: its connection is lost, so the service has rolled it back"
+            raise ServiceBusConnectionError(
+                "commit a transaction: its connection is lost, so the service has rolled it back", is_in_doubt=False
             )
-            lost.is_in_doubt = False
-            raise lost
         deadline = clock.monotonic() + timeout_s
         await self._owner.control_of(self._wire).discharge(self._state.txn_id, fail=False, deadline=deadline)
 

@@ -372,9 +372,9 @@ class AmqpTransport(Transport):
                 async with clock.timeout(timeout_s):
                     held = await self._connections.usable()
             except TimeoutError:
-                late = OperationTimeoutError(f"connect to {self._namespace}: not possible within {timeout_s:g} s")
-                late.is_in_doubt = False
-                raise late from None
+                raise OperationTimeoutError(
+                    f"connect to {self._namespace}: not possible within {timeout_s:g} s", is_in_doubt=False
+                ) from None
         return held.requests_of(path)
 
     def control_of(self, wire: Wire) -> Control:

@@ -6,7 +6,7 @@ import asyncio
 import copy
 from typing import Any, TypeVar
 
-from sbclient.errors import OperationTimeoutError, ServiceBusError
+from sbclient.errors import OperationTimeoutError, ServiceBusError, keep_doubt, without_doubt
 
 E = TypeVar("E", bound=ServiceBusError)
 
@@ -48,9 +48,9 @@ class Waiter:
             late = OperationTimeoutError(
                 f"{self.doing}: the service did not answer in time, whether it acted is in doubt"
                 if self.is_in_doubt
-                else f"{self.doing}: the service did not become ready in time, nothing was sent"
+                else f"{self.doing}: the service did not become ready in time, nothing was sent",
+                is_in_doubt=self.is_in_doubt,
             )
-            late.is_in_doubt = self.is_in_doubt
             self.future.set_exception(late)
 
 
@@ -63,5 +63,4 @@ def own_error(error: E, *, is_in_doubt: bool) -> E:
     """
     own = copy.copy(error)
     own.__cause__ = error.__cause__
-    own.is_in_doubt = is_in_doubt
-    return own
+    return keep_doubt(without_doubt(own), is_in_doubt)

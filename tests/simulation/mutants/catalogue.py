@@ -498,9 +498,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _FAILOVER,
         "the diversion reports a doubt as a refusal",
         Change(
-            "pairing.diversion:Diversion._unavailable", "error.is_in_doubt = is_in_doubt", "error.is_in_doubt = False"
+            "pairing.diversion:Diversion._unavailable",
+            "BacklogUnavailableError(..., causes, is_in_doubt=is_in_doubt)",
+            "BacklogUnavailableError(..., causes, is_in_doubt=False)",
         ),
-        Change("client.route:PairedRoute._conclude", "error.is_in_doubt = error.is_in_doubt or is_in_doubt", ""),
+        Change("client.route:PairedRoute._conclude", "keep_doubt(error, is_in_doubt)", ""),
     ),
     _mutant(
         _FAILOVER,
@@ -847,7 +849,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a later refusal hides that an earlier try was in doubt",
         Change(
             "retry:RetryPolicy._again.once",
-            "error.is_in_doubt = last[0].is_in_doubt = error.is_in_doubt or last[0].is_in_doubt",
+            "keep_doubt(last[0], keep_doubt(error, last[0].is_in_doubt).is_in_doubt)",
             "",
         ),
     ),

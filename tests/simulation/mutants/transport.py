@@ -333,7 +333,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "the doubt of the first settlement is forgotten by the second",
-        Change("transport.amqp.receiver:AmqpReceiver.settle", "error.is_in_doubt = error.is_in_doubt or in_doubt", ""),
+        Change("transport.amqp.receiver:AmqpReceiver.settle", "keep_doubt(error, in_doubt)", ""),
     ),
     # -- requests --------------------------------------------------------------------------------------------------
     _mutant(
@@ -398,10 +398,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a commit after the connection was lost counts as done",
         Change(
             "transport.amqp.transactions:AmqpTransaction.commit",
-            """
-                lost.is_in_doubt = False
-                raise lost
-            """,
+            "raise ServiceBusConnectionError(..., is_in_doubt=False)",
             "return",
         ),
     ),
