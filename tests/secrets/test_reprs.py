@@ -63,7 +63,6 @@ HARMLESS_IN: Final = {
     "broker.sql.properties.SystemProperties": {"via_partition_key"},
     "broker.sql.syntax.Constant": {"value"},  # in the text of a rule
     "cli.records.Columns": {"body", "key", "others"},  # names of columns
-    "arguments.kinds.Kind": {"types"},
     "entities.EntitySetting": {"config_default", "default"},
     "entities.CorrelationRuleFilter": {"properties"},  # a rule
     "entities.SqlRuleAction": {"parameters"},
