@@ -302,11 +302,14 @@ class Sections:
         try:
             properties = self._map(APPLICATION_PROPERTIES, typed=True)
         except WireError:
-            entries = map_entries(self.raw_value(APPLICATION_PROPERTIES))
-            properties = {name: decode_at(entry, skip_value(entry, 0), typed=True)[0] for name, entry in entries}
+            properties = {}
+            for name, entry in map_entries(self.raw_value(APPLICATION_PROPERTIES)):
+                if type(name) is not str:
+                    raise WireError(INVALID_FIELD, _NOT_A_NAME) from None
+                properties[name] = decode_at(entry, skip_value(entry, 0), typed=True)[0]
         for name in properties:
             if type(name) is not str:
-                raise WireError(INVALID_FIELD, "the name of an application property is not a string")
+                raise WireError(INVALID_FIELD, _NOT_A_NAME)
         return properties
 
     @property
@@ -369,6 +372,7 @@ class Sections:
         return value
 
 
+_NOT_A_NAME: Final = "the name of an application property is not a string"
 _NO_HEADER: Final = Header()
 _MAX_HEADERS: Final = 512
 _MAX_HEADER_BYTES: Final = 24

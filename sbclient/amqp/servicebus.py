@@ -172,6 +172,7 @@ DISPOSITION_STATUSES: Final = {
 # -- times -------------------------------------------------------------------------------------------------------------
 
 _TICKS_AT_1970: Final = 621_355_968_000_000_000
+_LATEST_TICKS: Final = 3_155_378_975_999_999_999
 _1970: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -181,5 +182,6 @@ def ticks_of_timestamp(at: float) -> int:
 
 
 def timestamp_of_ticks(ticks: int) -> datetime:
-    """Return a time that .NET has counted."""
-    return _1970 + timedelta(microseconds=(int(ticks) - _TICKS_AT_1970) // 10)
+    """Return a time that .NET has counted, or the first or last one if it cannot be represented."""
+    microseconds = (min(max(int(ticks), 0), _LATEST_TICKS) - _TICKS_AT_1970) // 10
+    return _1970 + timedelta(microseconds=microseconds)
