@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from sbclient.emulator.management.atom_descriptions import SERVICE_BUS
 from sbclient.emulator.net.http_messages import Request
@@ -35,7 +35,7 @@ def request(
 ) -> Request:
     """A request with a token of the namespace, unless another authorization is given; "" is none."""
     path, _, query = target.partition("?")
-    fields = dict(part.split("=", 1) for part in query.split("&") if part)
+    fields = dict(parse_qsl(query, keep_blank_values=True))
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     given = token() if authorization is None else authorization
     if given:

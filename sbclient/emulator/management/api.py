@@ -41,6 +41,7 @@ from sbclient.emulator.management.atom import (
 )
 from sbclient.emulator.management.atom_descriptions import Answer, Sent, Shown, read_sent
 from sbclient.emulator.management.errors import Asked, refusal_of
+from sbclient.emulator.management.filters import Listed, read_filter
 from sbclient.emulator.management.paths import (
     Target,
     VerbError,
@@ -214,10 +215,16 @@ class ManagementApi:
         kind = target.kind
         assert kind is not None  # every list has one kind
 
+        test = read_filter(request.query["$filter"], kind) if request.query.get("$filter") else None
+
         def listed(call: Call) -> tuple[list[Shown | RuleProperties], bool]:
-            found = self._management.listed(call, kind, target.names, skip=skip, most=top + 1)
+            if test is None:
+                found = self._management.listed(call, kind, target.names, skip=skip, most=top + 1)
+            else:
+                every = self._management.listed(call, kind, target.names)
+                found = [each for each in every if test(self._listed(call, each, target))][skip : skip + top + 1]
             shown = [self._shown(call, each, target.below(each.name), request) for each in found[:top]]
-            return shown, top > 0 and len(found) > top
+            return shown, len(found) > top
 
         page, has_more = await self._ask(target, listed)
         query = version_query(request)
@@ -236,6 +243,10 @@ class ManagementApi:
             self._now(),
         )
         return Response(200, document, FEED_TYPE)
+
+    def _listed(self, call: Call, properties: EntityProperties, target: Target) -> Listed:
+        address = EntityAddress(kind_of(properties), target.below(properties.name).names)
+        return Listed(properties, lambda: self._management.runtime(call, address))
 
     # ------------------------------------------------------------------ change
 

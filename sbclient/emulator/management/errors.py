@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from sbclient import errors
 from sbclient.broker.descriptions import SettingError
 from sbclient.emulator.management.atom import ERROR_TYPE, error_document
+from sbclient.emulator.management.filters import ListFilterError
 from sbclient.emulator.management.paths import BoundsError, MethodError, RightError, Target, VerbError
 from sbclient.emulator.net.http_messages import Request, Response
 from sbclient.entities import EntityKind
@@ -47,6 +48,7 @@ _REFUSALS: Final[tuple[tuple[type[errors.ServiceBusError], tuple[int, int | None
     (MethodError, (405, 40500)),
     (VerbError, (400, None)),
     (BoundsError, (400, None)),
+    (ListFilterError, (400, None)),
     (errors.InvalidOperationError, (400, 40000)),
     (errors.ServiceBusServerBusyError, (503, 50004)),
     (errors.OperationTimeoutError, (504, 50400)),

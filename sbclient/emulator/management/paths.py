@@ -4,7 +4,8 @@ Laws (source: the service's documents and recorded answers, unless said otherwis
 
 1. The slashes in a name are written `%2F`. A path with plain slashes is accepted if it is unambiguous (our choice).
 2. Keywords such as `subscriptions` are case-insensitive.
-3. A page has at most 100 entities. `$skip` and `$top`, from 0 to 2,147,483,647, select the next one.
+3. A page has at most 100 entities. `$skip` and `$top`, from 0 to 2,147,483,647, select the next one. A page of none is
+   followed by itself (seen).
 4. An id and a link repeat the path and the query of the request. The link to the next page encodes the `$` of `$skip`.
 """
 
@@ -202,6 +203,6 @@ def bounds_of(request: Request) -> tuple[int, int]:
     for name, default in (("$skip", 0), ("$top", MAX_PAGE)):
         text = request.query.get(name, str(default))
         if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_BOUND):
-            raise BoundsError(f"{name} is {text[:64]!r}: give a number from 0 to {MAX_BOUND}")
+            raise BoundsError(f"{name} is {text[:64]!r}: it should be non-negative integer, at most {MAX_BOUND}")
         bounds.append(int(text))
     return bounds[0], min(bounds[1], MAX_PAGE)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from random import Random
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given
@@ -603,7 +603,75 @@ class TestLists:
         assert len(titles(answer)) == 100
         assert b'href="https://localhost:5672/$Resources/queues?%24top=1000&amp;%24skip=100"' in answer.body
 
-    @pytest.mark.parametrize("query", ["$top=0", "$skip=5", "$skip=2147483647"])
+    async def test_page_of_none_is_followed_by_itself(self, api: ManagementApi) -> None:
+        await made(api, ("/a", QUEUE))
+        answer = await api.answer(request("GET", "/$Resources/queues?$top=0"))
+        assert (answer.status, titles(answer)) == (200, [])
+        assert b'href="https://localhost:5672/$Resources/queues?%24top=0&amp;%24skip=0"' in answer.body
+
+    @pytest.mark.parametrize(
+        ("query", "names"),
+        [
+            ("startswith(path, 'SHOP/') eq true", ["shop/a", "shop/b"]),
+            ("startswith(path,'shop/') eq false", ["it-s", "new"]),
+            ("startswith(path,'shop/') ne true and path ne 'new'", ["it-s"]),
+            ("startswith(path,'s') AND NOT (path eq 'shop/a' or path eq 'x')", ["shop/b"]),
+            ("path ne 'it''s' and path eq 'it-s'", ["it-s"]),
+            ("path like '%/%'", ["shop/a", "shop/b"]),
+            ("path gt 'new' and path le 'shop/a'", ["shop/a"]),
+            ("messageCount gt 0", []),
+            ("MessageCount eq 0 and path ge 'shop/b'", ["shop/b"]),
+            ("AccessedAt lt '2000-01-01'", ["it-s", "new", "shop/a", "shop/b"]),
+            ("CreatedAt gt '1970-01-01T00:00:00Z'", ["it-s", "new", "shop/a", "shop/b"]),
+            ("ModifiedAt lt '1970-01-01'", []),
+        ],
+    )
+    async def test_filter_selects_entities(self, api: ManagementApi, query: str, names: list[str]) -> None:
+        await made(api, *((f"/{quote(name, safe='')}", QUEUE) for name in ("it-s", "new", "shop/a", "shop/b")))
+        target = f"/$Resources/queues?$filter={quote(query)}"
+        assert titles(await api.answer(request("GET", target))) == names
+        paged = [titles(await api.answer(request("GET", f"{target}&$skip={skip}&$top=1"))) for skip in range(4)]
+        assert [name for page in paged for name in page] == names
+
+    async def test_filter_selects_subscriptions_and_rules(self, api: ManagementApi) -> None:
+        await made(api, ("/t", TOPIC), ("/t/subscriptions/b", SUBSCRIPTION), ("/t/subscriptions/a", SUBSCRIPTION))
+        answer = await api.answer(
+            request("GET", "/t/subscriptions?$filter=startswith(subscriptionName,'b')%20eq%20true")
+        )
+        assert titles(answer) == ["b"]
+        assert titles(await api.answer(request("GET", "/t/subscriptions/a/rules?$filter=name%20eq%20'r'"))) == []
+
+    @pytest.mark.parametrize(
+        ("query", "words"),
+        [
+            ("startswith(name,'x') eq true", "The specified property 'name' does not exist or is not allowed."),
+            ("price gt 5", "The specified property 'price' does not exist or is not allowed."),
+            ("= 5", "There was an error parsing the filter expression. [Token line=1, column=1, Token in error== 5]"),
+            ("nonsense(((", "The specified property 'nonsense' does not exist"),
+            *(
+                (text, "There was an error parsing")
+                for text in ("path", "path eq", "path eq 5", "path eq 'x", "(path eq 'x'")
+            ),
+            *(
+                (text, "There was an error parsing")
+                for text in ("path eq 'x' path", "messageCount gt '5'", "path is 'x'")
+            ),
+            *(
+                (text, "There was an error parsing")
+                for text in ("createdAt gt 'soon'", "startswith(path,'x') eq maybe")
+            ),
+            ("startswith(messageCount,'x')", "startswith is for names"),
+            ("not " * 30 + "path eq 'x'", "nested more than"),
+            ("(" * 3000, "nested more than"),
+        ],
+    )
+    async def test_invalid_filter_selects_nothing(self, api: ManagementApi, query: str, words: str) -> None:
+        await made(api, ("/a", QUEUE))
+        status, detail = error(await api.answer(request("GET", f"/$Resources/queues?$filter={quote(query)}")))
+        assert (status, detail.startswith("Invalid Filter. ")) == (400, True)
+        assert words in detail
+
+    @pytest.mark.parametrize("query", ["$skip=5", "$skip=2147483647"])
     async def test_may_be_empty(self, api: ManagementApi, query: str) -> None:
         await made(api, ("/a", QUEUE))
         answer = await api.answer(request("GET", f"/$Resources/queues?{query}"))
