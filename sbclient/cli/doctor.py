@@ -14,6 +14,7 @@ from sbclient.cli.common import (
     open_client,
     print_json,
     print_line,
+    print_note,
     proxy_options,
     reported_errors,
     run,
@@ -22,8 +23,8 @@ from sbclient.cli.common import (
 )
 from sbclient.cli.progress import Progress
 from sbclient.cli.syphon import add_options
-from sbclient.worker.configuration import CONFIG_VARIABLE, configure
-from sbclient.worker.settings import SETTINGS, WorkerSettings
+from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
+from sbclient.worker.settings import SETTINGS
 from sbclient.worker.settings_file import read_settings_file
 
 if TYPE_CHECKING:
@@ -88,7 +89,9 @@ def doctor(
     if worker is None and settings.http_port:
         host = settings.http_host if settings.http_host not in ("0.0.0.0", "::") else "127.0.0.1"
         worker = f"http://{host}:{settings.http_port}"
-    work = _examine(settings, worker, sample, is_sender=config is None)
+    for warning in configuration.warnings:
+        print_note(f"warning: {warning}")
+    work = _examine(configuration, worker, sample, is_sender=config is None)
     found = run("doctor", work, as_json=as_json, progress=Progress("examining the pair"))
     if as_json:
         print_json(found.content())
@@ -103,9 +106,10 @@ def doctor(
 add_options(doctor, [SETTINGS[name] for name in SETTINGS_USED])
 
 
-async def _examine(settings: WorkerSettings, worker: str | None, sample_s: float, *, is_sender: bool) -> Diagnosis:
+async def _examine(configuration: Configuration, worker: str | None, sample_s: float, *, is_sender: bool) -> Diagnosis:
     from sbclient.worker.diagnosis import Doctor  # loads the AMQP transport
 
+    settings = configuration.settings
     async with open_client(settings.primary, settings.secondary, settings.pairing()) as client:
         examined = Doctor(
             client,
@@ -115,5 +119,6 @@ async def _examine(settings: WorkerSettings, worker: str | None, sample_s: float
             worker=worker,
             is_sender=is_sender,
             http_proxy=proxy_options().get("http_proxy"),
+            origins={side: configuration.origins[side] for side in ("primary", "secondary")},
         )
         return await examined.examine(sample_s=sample_s)

@@ -19,12 +19,13 @@ import typer
 
 from sbclient import clock
 from sbclient.cli import startup_signals
-from sbclient.cli.common import AsJson, Exit, open_client, print_json, print_line, reported_errors, run
+from sbclient.cli.common import AsJson, Exit, open_client, print_json, print_line, print_note, reported_errors, run
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
 from sbclient.settings.kinds import FLAG, NAMES
 from sbclient.settings.table import Setting
 from sbclient.syphon.syphon import SyphonReport
+from sbclient.telemetry.log import get_logger
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
 from sbclient.worker.dry_run import DryRun, dry_run
 from sbclient.worker.inspection import chosen_queues
@@ -32,6 +33,8 @@ from sbclient.worker.service import SyphonWorker
 from sbclient.worker.settings import SETTINGS, WorkerSettings
 from sbclient.worker.settings_file import read_settings_file
 from sbclient.worker.systemd import ServiceManager
+
+log = get_logger(__name__)
 
 REFRESH_S: Final = 1.0
 EXIT_GRACE_S: Final = 2.0
@@ -75,10 +78,12 @@ def syphon(
         return
     settings, progress = configuration.settings, Progress("starting")
     with _events_on_stderr(settings.log_level, progress):
+        for warning in configuration.warnings:
+            log.warning("worker.overridden", "{warning}", warning=warning)
         if is_dry_run:
             _print_dry_run(run("syphon", _dry_run(settings), as_json=as_json, progress=progress), as_json=as_json)
             return
-        work = _drain(settings, progress, as_json=as_json)
+        work = _drain(configuration, progress, as_json=as_json)
         report = run("syphon", work, as_json=as_json, progress=progress, handles_signals=True)
     _print_report(report, as_json=as_json)
     if settings.until == "empty" and report.parked:
@@ -129,9 +134,10 @@ async def _dry_run(settings: WorkerSettings) -> DryRun:
         return await dry_run(client, queues, are_chosen=settings.queue is not None, entity=settings.probe_entity)
 
 
-async def _drain(settings: WorkerSettings, progress: Progress, *, as_json: bool) -> SyphonReport:
+async def _drain(configuration: Configuration, progress: Progress, *, as_json: bool) -> SyphonReport:
     """Run the worker to its end, and exit the process if it did not shut down in time."""
-    worker = SyphonWorker(settings, _client(settings), manager=ServiceManager(os.environ))
+    settings, manager = configuration.settings, ServiceManager(os.environ)
+    worker = SyphonWorker(settings, _client(settings), manager=manager, origins=configuration.origins)
     _handle_signals(worker, settings)
     showing = asyncio.ensure_future(_show(worker, progress))
     try:
@@ -198,6 +204,8 @@ def _exit_now(status: int) -> NoReturn:
 
 def _print_settings(configuration: Configuration, *, as_json: bool) -> None:
     rows = configuration.rows()
+    for warning in configuration.warnings:
+        print_note(f"warning: {warning}")
     if as_json:
         print_json({"settings": rows})
         return

@@ -11,6 +11,7 @@ from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
     MessagingEntityAlreadyExistsError,
+    ServiceBusAuthenticationError,
     ServiceBusError,
 )
 from sbclient.rules.backlog import may_recover
@@ -64,11 +65,11 @@ async def provision(
     try:
         found = [queue async for queue in administration.list(EntityKind.QUEUE, prefix=prefix)]
     except ServiceBusError as error:
-        advice = (
-            "the secondary is unavailable"
-            if may_recover(error)
-            else 'grant the Manage right on the secondary, or set the option provision="none"'
-        )
+        advice = 'grant the Manage right on the secondary, or set the option provision="none"'
+        if may_recover(error):
+            advice = "the secondary is unavailable"
+        elif isinstance(error, ServiceBusAuthenticationError):
+            advice = "the secondary rejects the credential"
         raise BacklogUnavailableError(
             f"cannot list the backlog queues below {prefix!r}: {advice}", {prefix: error}
         ) from error

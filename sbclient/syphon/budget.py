@@ -30,6 +30,7 @@ class SyphonBudget:
         rates: limits of the send rates.
         poll_slots: entered around each poll of a backlog queue.
         poll_s: length of one poll.
+        unreachable: backlog queues whose latest poll failed because the namespace is unreachable.
         longest_pause_s: longest time between two answers of a queue in normal operation.
 
     Args:
@@ -42,6 +43,7 @@ class SyphonBudget:
         self._limits = limits
         self._queues = max(queues, 1)
         self.rates = RateLimits(limits)
+        self.unreachable: set[str] = set()
         slots = min(limits.max_queues_polled or pollers, pollers)
         are_shared = slots < pollers
         self.poll_slots: AbstractAsyncContextManager[None] = asyncio.Semaphore(slots) if are_shared else nullcontext()

@@ -10,7 +10,13 @@ from typing import Any, ClassVar, Final, Literal
 
 from sbclient import clock
 from sbclient.delivery import SettleMode
-from sbclient.errors import MessageAlreadySettled, MessageLockLostError, MessageNotFoundError, ServiceBusError
+from sbclient.errors import (
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
 from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
 from sbclient.retry import repeat
@@ -382,7 +388,13 @@ class QueueSource(Source):
         self.end(one, await self.settle(one.link, one.message, SettleMode.ABANDON))
 
     def _unavailable(self, error: ServiceBusError, failures: int) -> None:
-        if failures == 1:
+        unreachable = self._budget.unreachable
+        is_known = bool(unreachable)  # one event for an outage of the namespace
+        if error.is_outage and error.is_transient and not isinstance(error, ServiceBusServerBusyError):
+            unreachable.add(self.queue)
+        else:
+            is_known = False
+        if failures == 1 and not is_known:
             self.pair.record(
                 "syphon.queue_unreachable",
                 "backlog queue {path!r} is unavailable: {error}",

@@ -239,6 +239,7 @@ class Source(ABC):
             nonlocal is_over
             try:
                 is_over = not await poll(failures)
+                self._budget.unreachable.discard(self.queue)
             except ServiceBusError as error:
                 if not self._is_until_empty or not isinstance(error, MessagingEntityNotFoundError):
                     self._polls.failed(error)

@@ -24,10 +24,12 @@ class Rejections:
 
     Args:
         namespace: its identity.
+        credential: what it is and where it comes from, without a secret.
     """
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, credential: str) -> None:
         self._namespace = namespace
+        self._credential = credential
         self._count = 0
 
     def rejected(self, error: ServiceBusError) -> None:
@@ -37,8 +39,9 @@ class Rejections:
         if self._count == 1:
             log.warning(
                 "credential.rejected",
-                "{namespace} rejects the credential: {reason}",
+                "{namespace} rejects the credential, {credential}: {reason}",
                 namespace=self._namespace,
+                credential=self._credential,
                 error=error,
                 reason=error.message,
             )
@@ -53,6 +56,15 @@ class Rejections:
                 rejections=self._count,
             )
             self._count = 0
+
+
+def described(connection: ConnectionString | None, credential: object) -> str:
+    """Return what a credential is and where it comes from, without a secret."""
+    if connection is None:
+        return f"a {type(credential).__name__}"
+    if connection.credential_file is not None:
+        return f"the file {connection.credential_file!r}"
+    return "a shared access signature" if connection.signature is not None else f"the key {connection.key_name!r}"
 
 
 class CredentialFile:

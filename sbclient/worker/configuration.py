@@ -6,7 +6,7 @@ The table of settings checks every value. Errors name the origin of the value.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,10 +31,11 @@ _KUBERNETES_VARIABLE: Final = re.compile(r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings, with the origin of each."""
+    """The settings, with the origin of each, and warnings about them."""
 
     settings: WorkerSettings
     origins: Mapping[str, str]
+    warnings: Sequence[str] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """Return name, value and origin of each setting for display, without secrets."""
@@ -82,7 +83,7 @@ def configure(
             f"queue is {settings.queue[-1]} ({origins['queue']}): the backlog queues have the numbers 0 to {last}; "
             "if there are more, raise backlog_queue_count"
         )
-    return Configuration(settings, origins)
+    return Configuration(settings, origins, tuple(filter(None, (_overridden(side, given) for side in _SIDES))))
 
 
 def _given(
@@ -140,6 +141,17 @@ def _connection_string(side: str, given: Mapping[str, _Given]) -> tuple[str, str
     except InvalidOperationError as error:
         raise InvalidOperationError(f"{error.message} ({side}, {origin})") from None
     return text, origin
+
+
+def _overridden(side: str, given: Mapping[str, _Given]) -> str | None:
+    """Return a warning if a connection string hides the file that another place names: its new keys have no effect."""
+    direct, named = given.get(side), given.get(f"{side}_file")
+    if direct is None or named is None or direct.rank > named.rank:
+        return None
+    return (
+        f"{direct.origin} overrides {side}_file ({named.origin}), so a new key in {named.text!r} has no effect: remove "
+        "one of the two"
+    )
 
 
 def _check_variables(environment: Mapping[str, str]) -> None:

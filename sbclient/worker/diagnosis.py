@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.request import Request
 
@@ -144,6 +145,7 @@ class Doctor:
         worker: address of the HTTP port of a worker, such as `http://127.0.0.1:9464`; None = unknown.
         is_sender: whether the credentials are those of an application that sends, which needs Send on the secondary.
         http_proxy: the option of the client.
+        origins: where each connection string comes from, by side.
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class Doctor:
         worker: str | None = None,
         is_sender: bool = False,
         http_proxy: dict[str, Any] | None = None,
+        origins: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._pair: Pair = client.pair
         self._strings = {PRIMARY: parse_connection_string(primary), SECONDARY: parse_connection_string(secondary)}
@@ -163,6 +166,7 @@ class Doctor:
         self._worker = worker
         self._is_sender = is_sender
         self._proxy = http_proxy
+        self._origins = origins
 
     async def examine(self, *, sample_s: float) -> Diagnosis:
         """Check everything.
@@ -293,7 +297,8 @@ class Doctor:
 
     def _unreachable(self, side: str, right: str, error: ServiceBusError) -> tuple[str, str]:
         name, reason = f"the {side} {self._name(side)}", error.message
-        key = f"the connection string of the {side} ({self._strings[side].key_name or 'signature'})"
+        where = f", {self._origins[side]}" if side in self._origins else ""
+        key = f"the connection string of the {side} ({self._strings[side].key_name or 'signature'}{where})"
         if isinstance(error, ServiceBusAuthenticationError):
             return (
                 f"{name} rejects the credential: {reason}",

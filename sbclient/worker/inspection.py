@@ -8,6 +8,7 @@ from typing import Final
 
 from sbclient.backlog import UNKNOWN_DESTINATION
 from sbclient.errors import (
+    BacklogUnavailableError,
     InvalidOperationError,
     MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
@@ -60,6 +61,13 @@ def is_refused(error: ServiceBusError) -> bool:
     return is_refused_kind(type(error))
 
 
+def refusal_in(error: ServiceBusError) -> ServiceBusError | None:
+    """Return the error of a credential that an error is, or has as the cause for a backlog queue; None = none."""
+    causes = error.causes.values() if isinstance(error, BacklogUnavailableError) else ()
+    refused = (one for one in (error, *causes) if isinstance(one, ServiceBusError) and is_refused(one))
+    return next(refused, None)
+
+
 def is_refused_kind(kind: type[ServiceBusError]) -> bool:
     """Like `is_refused`, for the class of an error."""
     return issubclass(kind, ServiceBusAuthenticationError | ServiceBusAuthorizationError)
@@ -105,6 +113,12 @@ async def probe_queue(pair: Pair, queue: str) -> None:
         await link.close()
 
 
+def _refusal(subject: str, error: ServiceBusError, right: str) -> ServiceBusError:
+    """Return the error of a credential: only a valid one can lack a right."""
+    lacks = isinstance(error, ServiceBusAuthorizationError)
+    return type(error)(f"{subject} rejects the credential: {f'it needs {right} ' if lacks else ''}({error.message})")
+
+
 async def check_primary(pair: Pair, path: str | None) -> ServiceBusError | None:
     """Return the error that makes the primary unusable; None = it is reachable.
 
@@ -116,10 +130,7 @@ async def check_primary(pair: Pair, path: str | None) -> ServiceBusError | None:
     except ServiceBusError as error:
         if is_refused(error):
             advice = "" if path else "; if it has this right for some entities only, set probe_entity to one of them"
-            raise type(error)(
-                f"the primary {pair.state.primary.namespace} rejects the credential: it needs the Send right{advice} "
-                f"({error.message})"
-            ) from error
+            raise _refusal(f"the primary {pair.state.primary.namespace}", error, f"the Send right{advice}") from error
         return error if is_unreachable(error) else None
     return None
 
@@ -149,10 +160,8 @@ async def check_queues(pair: Pair, queues: Sequence[str], *, are_chosen: bool) -
     missing = [queue for queue, error in errors.items() if isinstance(error, MessagingEntityNotFoundError)]
     for queue, error in errors.items():
         if error is not None and is_refused(error):
-            raise type(error)(
-                f"the secondary {pair.state.secondary.namespace} rejects the credential for {queue!r}: it needs "
-                f"the Listen right ({error.message})"
-            ) from error
+            subject = f"the secondary {pair.state.secondary.namespace}, queue {queue!r},"
+            raise _refusal(subject, error, "the Listen right") from error
         if isinstance(error, InvalidOperationError):
             raise InvalidOperationError(f"backlog queue {queue!r} cannot be read: {error.message}") from error
     if missing and (are_chosen or len(missing) == len(queues)):

@@ -18,7 +18,7 @@ from sbclient.worker.readiness import NamespaceHealth
 log = get_logger(__name__)
 
 UNREACHABLE: Final = "the {side} {namespace} is unreachable: {error}: {reason}"
-REJECTS: Final = "the {side} {namespace} rejects the credential: {error}: {reason}"
+REJECTS: Final = "the {side} {namespace} rejects the credential{origin}: {error}: {reason}"
 
 UNREACHABLE_PROBE_INTERVAL_S: Final = 10.0
 """Longest pause between two probes of an unreachable namespace."""
@@ -40,12 +40,14 @@ class Reachability:
         side: str,
         namespace: str,
         *,
+        origin: str = "",
         probe: Callable[[], Awaitable[None]],
         reached_at: Callable[[], float | None],
         interval_s: float,
     ) -> None:
         self._side = side
         self._namespace = namespace
+        self._origin = f" ({origin})" if origin else ""
         self._probe = probe
         self._syphon_reached_at = reached_at
         self._interval_s = interval_s
@@ -93,7 +95,7 @@ class Reachability:
         if self._error is None or is_refused_kind(self._error.kind) != is_refused(error):
             where: dict[str, Any] = {"side": self._side, "namespace": self._namespace, "reason": error.message}
             if is_refused(error):
-                log.warning("worker.rejected", REJECTS, error=error, **where)
+                log.warning("worker.rejected", REJECTS, error=error, origin=self._origin, **where)
             else:
                 log.warning("worker.unreachable", UNREACHABLE, error=error, **where)
         self._error = OngoingError.of(error, self._probed_at, self._error)

@@ -2,8 +2,9 @@
 
 Rules:
 
-1. An unreachable namespace never stops it: at the start it waits for the secondary, later the syphon retries. An error
-   that waiting cannot resolve, such as a rejected credential or a missing queue, ends the start.
+1. An unreachable namespace never stops it: at the start it waits for the secondary, later the syphon retries. So does
+   a rejected credential that is read from a file. An error that waiting cannot resolve, such as another rejected
+   credential or a missing queue, ends the start.
 2. At a pause and at the shutdown the syphon waits for running transfers and releases the other messages.
 3. The shutdown takes at most `shutdown_timeout`, even if an operation hangs. No message is lost: a message that was not
    released is delivered again when its lock expires.
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from sbclient import clock
@@ -25,6 +27,7 @@ from sbclient.errors import ServiceBusError
 from sbclient.retry import repeat
 from sbclient.rules.backlog import may_recover
 from sbclient.rules.backoff import growing
+from sbclient.rules.connection_string import parse_connection_string
 from sbclient.syphon.status import DONE, RESTARTED, SyphonStatus
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.tasks import OwnedTasks
@@ -36,6 +39,7 @@ from sbclient.worker.inspection import (
     chosen_queues,
     probe_primary,
     probe_queue,
+    refusal_in,
 )
 from sbclient.worker.reachability import Reachability
 from sbclient.worker.readiness import NamespaceHealth, Reason, WorkerState, reasons_against
@@ -74,9 +78,17 @@ class SyphonWorker:
         settings: checked.
         client: of both namespaces, not open yet; the worker closes it.
         manager: receives the state of the worker.
+        origins: where each setting comes from, by name.
     """
 
-    def __init__(self, settings: WorkerSettings, client: ServiceBusClient, *, manager: ServiceManager) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        client: ServiceBusClient,
+        *,
+        manager: ServiceManager,
+        origins: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._settings = settings
         self._client = client
         self._pair = pair = client.pair
@@ -93,6 +105,7 @@ class SyphonWorker:
         self._primary = Reachability(
             "primary",
             pair.state.primary.namespace,
+            origin=origins.get("primary", ""),
             probe=self._probe_primary,
             reached_at=self._primary_reached_at,
             interval_s=settings.probe_interval,
@@ -100,10 +113,12 @@ class SyphonWorker:
         self._secondary = Reachability(
             "secondary",
             pair.state.secondary.namespace,
+            origin=origins.get("secondary", ""),
             probe=self._probe_secondary,
             reached_at=self._secondary_reached_at,
             interval_s=settings.probe_interval,
         )
+        self._opening = self._secondary
         self._missing: list[str] = []
         self._drained = 0
         self._dead_lettered: Counter[str] = Counter()
@@ -262,16 +277,16 @@ class SyphonWorker:
 
     def line(self) -> str:
         """Return one line about the state for display."""
-        _, secondary = self.health()
-        if self.state is WorkerState.STARTING and secondary.error is not None:
-            return f"waits for the secondary: {secondary.error.kind.__name__}"
+        for side, health in zip(("secondary", "primary"), reversed(self.health()), strict=True):
+            if self.state is WorkerState.STARTING and health.error is not None:
+                return f"waits for the {side}: {health.error.kind.__name__}"
         report = self.report()
         return f"{self.state}, drained {report.drained:,}, parked {report.parked:,}"
 
     # -- the start -----------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
-        """Open the client; retry until the secondary answers."""
+        """Open the client; retry until the secondary answers, and until a file has a credential that is accepted."""
         limit_s = self._settings.start_timeout_s
         ends_at = None if limit_s is None else clock.monotonic() + limit_s
         left_s = float("inf")
@@ -282,9 +297,11 @@ class SyphonWorker:
                 await self._open()
             except ServiceBusError as error:
                 left_s = float("inf") if ends_at is None else ends_at - clock.monotonic()
-                if not may_recover(error) or left_s <= 0:
+                refused = refusal_in(error)
+                may_change = refused is not None and self._reads_credential_again(self._opening)
+                if not (may_recover(error) or may_change) or left_s <= 0:
                     raise
-                self._secondary.failed(error)
+                self._opening.failed(refused or error)
                 return False
             return True
 
@@ -295,14 +312,21 @@ class SyphonWorker:
 
     async def _open(self) -> None:
         """Open the client and check both namespaces, so that configuration errors appear at once."""
+        self._opening = self._secondary
         await self._client.__aenter__()
         pair, chosen = self._pair, self._settings.queue
         await pair.state.backlog.wait(OPEN_S)
         self._missing = await check_queues(pair, chosen_queues(pair, chosen), are_chosen=chosen is not None)
         self._secondary.record_result()
+        self._opening = self._primary
         self._primary.record_result(await check_primary(pair, self._settings.probe_entity))
         if self._missing:
             log.warning("worker.queues_missing", "backlog queues do not exist: {queues}", queues=self._missing)
+
+    def _reads_credential_again(self, side: Reachability) -> bool:
+        """Return whether the credential of a namespace is in a file, which may change."""
+        text = self._settings.primary if side is self._primary else self._settings.secondary
+        return bool(text) and parse_connection_string(text).credential_file is not None
 
     async def _probe_primary(self) -> None:
         status = self.syphon_status()

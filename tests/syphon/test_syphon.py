@@ -962,6 +962,20 @@ async def test_a_backlog_queue_that_cannot_be_reached_is_tried_again(pair: Memor
         await cancel(run)
 
 
+async def test_an_outage_of_all_backlog_queues_is_one_event(pair: MemoryPair) -> None:
+    async with pair.client() as client:
+        await divert(client)
+        run = asyncio.ensure_future(client.run_syphon())
+        for count in (1, 2):
+            fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+            await clock.sleep(300.0)
+            names = [event.name for event in client.pair.events()]
+            assert names.count("syphon.queue_unreachable") == count
+            pair.secondary.heal(fault)
+            await clock.sleep(2000.0)
+        await cancel(run)
+
+
 async def test_messages_in_flight_are_completed_though_a_poll_has_failed_meanwhile(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(3))

@@ -120,6 +120,7 @@ def test_worker_goes_on_with_the_new_key_of_the_file(pair: Pair) -> None:
     command += ["--primary-name", "contoso", "--provision", "--probe-interval", "1"]
     for at, side in enumerate(("primary", "secondary")):
         command += [f"--{side}-file", str(pair.files[at])]
+    pair.write("wrong")
     with pair.accepting("first"):
         process = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8", env=os.environ)
         log: list[dict[str, Any]] = []
@@ -132,11 +133,16 @@ def test_worker_goes_on_with_the_new_key_of_the_file(pair: Pair) -> None:
                     return
             raise AssertionError(f"the worker ended without {event}: {log}")
 
+        wait("worker.rejected")
+        assert "secondary_file, option --secondary-file" in log[-1]["message"]
+        pair.write("first")  # without a signal
+        wait("worker.accepted")
         wait("syphon.started")
     with process:
         try:
             with pair.accepting("second"):
                 wait("worker.rejected")
+                assert any(one["event"] == "credential.rejected" and "the file " in one["message"] for one in log)
                 pair.write("second")
                 process.send_signal(signal.SIGHUP)
                 wait("credential.replaced")

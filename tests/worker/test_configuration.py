@@ -125,8 +125,12 @@ def test_connection_string_file_is_relative_to_the_configuration(tmp_path: Path)
 def test_precedence_applies_between_connection_string_and_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("memory://fabrikam\n")
     file = in_file(tmp_path, 'primary_file = "secret"\n')
-    assert given(file=file).settings.primary == "memory://contoso"
-    assert given({"primary_file": str(tmp_path / "secret")}, file=file).settings.primary == "memory://fabrikam"
+    overridden = given(file=file)
+    assert overridden.settings.primary == "memory://contoso"
+    (warning,) = overridden.warnings
+    assert "variable SERVICEBUS_CONNECTION_STRING overrides primary_file (syphon.toml, line 1)" in warning
+    named = given({"primary_file": str(tmp_path / "secret")}, file=file)
+    assert (named.settings.primary, named.warnings) == ("memory://fabrikam", ())
     assert given({"primary": "memory://option"}, file=file).settings.primary == "memory://option"
 
 

@@ -176,6 +176,15 @@ async def test_start_fails_and_names_the_missing_right(pair: MemoryPair, side: s
     assert side in caught.value.message
 
 
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+async def test_a_rejected_key_at_the_start_is_not_a_missing_right(pair: MemoryPair, side: str) -> None:
+    await make_backlog(pair)
+    getattr(pair, side).inject(Fault(FaultKind.ERROR, error=ServiceBusAuthenticationError))
+    with pytest.raises(ServiceBusAuthenticationError, match=f"the {side} .* rejects the credential") as caught:
+        await Run(pair).ended(None)
+    assert "right" not in caught.value.message
+
+
 async def test_a_credential_for_some_entities_only_needs_one_of_them_named(pair: MemoryPair) -> None:
     await make_backlog(pair, 1)
     pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError, entity_path=MISSING_ENTITY))

@@ -49,7 +49,7 @@ from sbclient.transport.amqp.socket import (
 )
 from sbclient.transport.amqp.transactions import AmqpTransaction, Control
 from sbclient.transport.base import Administration, Check, ReceiverLink, Transport, TransportType
-from sbclient.transport.credential_file import Rejections
+from sbclient.transport.credential_file import Rejections, described
 from sbclient.version import VERSION
 
 SESSIONS_PER_PAGE: Final = 100
@@ -100,6 +100,7 @@ def open_amqp_transport(
         token_source(connection, credential),
         random=random,
         management=management,
+        credential=described(connection, credential),
         user_agent=options.get("user_agent"),
         client_identifier=options.get("client_identifier"),
         is_cross_entity=enable_cross_entity_transactions,
@@ -166,6 +167,7 @@ class AmqpTransport(Transport):
         *,
         random: Random,
         management: Callable[[], Transport],
+        credential: str = "its credential",
         user_agent: str | None = None,
         client_identifier: str | None = None,
         is_cross_entity: bool = False,
@@ -184,7 +186,7 @@ class AmqpTransport(Transport):
         self._links: dict[AmqpSender | AmqpReceiver, None] = {}
         self._home = LoopHome()
         self._source = source
-        self._rejections = Rejections(namespace)
+        self._rejections = Rejections(namespace, credential)
         self._begin()
 
     def _begin(self) -> None:
