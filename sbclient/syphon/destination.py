@@ -65,6 +65,7 @@ class Destination:
         progress: counts the messages that it has accepted.
         sources: are notified of its answers.
         tasks: of the completions of messages that it has accepted.
+        refusal: its state, if it was known before.
     """
 
     worker: asyncio.Task[None]
@@ -77,6 +78,7 @@ class Destination:
         progress: Progress,
         sources: Sequence[Source],
         tasks: OwnedTasks,
+        refusal: Refusal | None = None,
     ) -> None:
         self._pair = pair
         self._link = pair.primary.open_sender(path)
@@ -90,6 +92,7 @@ class Destination:
         self._parked: dict[Source, dict[int | str, None]] = {}
         self._parking = 0
         self._trying: int | str | None = None
+        self._is_asking = False
         self._arrived = asyncio.Event()
         self._may_group = True
         self._rejections = 0
@@ -100,7 +103,7 @@ class Destination:
         self._waits_since_at: float | None = None
         self._needed_at = clock.monotonic()
         self.path = path
-        self.refusal: Refusal | None = None
+        self.refusal = refusal
         self.has_succeeded = False
         self.accepted_at = float("-inf")
         self.is_ending = False
@@ -116,9 +119,11 @@ class Destination:
         return not (self._line or self._sending or self._completing or self._parking or any(self._parked.values()))
 
     @property
-    def parked_count(self) -> int:
-        """Number of known parked messages."""
-        return sum(len(known) for source, known in self._parked.items() if not source.is_ordered)
+    def replaceable(self) -> Refusal | None:
+        """Its refusal, if it only waits for its next attempt, with parked messages that a scan finds again."""
+        is_busy = self._is_asking or self._line or self._sending or self._completing or self._parking
+        is_ordered = any(known for source, known in self._parked.items() if source.is_ordered)
+        return None if is_busy or is_ordered else self.refusal
 
     def parked_in(self, source: Source) -> dict[int | str, None]:
         """Return what is known to be parked in that queue: sequence numbers, or sessions of an ordered queue."""
@@ -240,12 +245,15 @@ class Destination:
     async def _probe(self) -> None:
         """Open the link to see whether the entity can be reached again, without a message."""
         asked_at, generation = clock.monotonic(), self._generation
+        self._is_asking = True
         try:
             await self._link.open(timeout_s=SEND_S)
         except ServiceBusError as error:
             await self._failed([], error, asked_at, generation)
         else:
             self._answered(generation, has_succeeded=True)
+        finally:
+            self._is_asking = False
 
     async def _fetch_parked(self) -> None:
         """Move parked messages into the line: one if the entity refuses, else a group."""
@@ -254,7 +262,7 @@ class Destination:
             numbers = list(known)[: 1 if source.is_ordered else min(limit, source.room)]
             if not numbers:
                 continue
-            self._trying = numbers[0]
+            self._trying, self._is_asking = numbers[0], True
             try:
                 messages = await source.receive_parked(numbers)
             except ServiceBusError:
@@ -264,7 +272,7 @@ class Destination:
                         known[number] = None
                 continue
             finally:
-                self._trying = None
+                self._trying, self._is_asking = None, False
             # The numbers stay known until the messages are taken: until then the queue is not empty.
             self._line += messages
             for number in numbers:

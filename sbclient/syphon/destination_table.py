@@ -1,30 +1,48 @@
 """The destinations of one syphon: found by path, limited in number, forgotten when no message has waited for a while.
 
-Forgetting drops a link, a task and the result of the last attempt; a later message finds them out again. A destination
-for which a message is known to wait is never forgotten, so that its back-off and `missing_entity_grace` do not start
-again.
+Forgetting drops a link, a task and the result of the last attempt; a later message finds them out again. If there is no
+place for another destination, one that refuses gives up its place until its next attempt is due. Its refusal is kept,
+so that its back-off and `missing_entity_grace` do not start again, and a scan finds its parked messages again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final
 
+from sbclient import clock
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
 from sbclient.rate_limit import RateLimits
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.envelope import path_of
-from sbclient.rules.refusal import OngoingError
-from sbclient.syphon.destination import Destination
+from sbclient.rules.refusal import OngoingError, Refusal
+from sbclient.syphon.destination import FORGET_AFTER_S, Destination
 from sbclient.syphon.source import TRIES_UNTIL_EMPTY, InFlight, Source
 from sbclient.syphon.status import Progress
 from sbclient.tasks import OwnedTasks
 
 DESTINATIONS_KEPT: Final = 1000
-"""Beyond this number idle destinations are forgotten: each has a sender link and a task. If none is idle, messages for
-other destinations are parked."""
+"""Beyond this number idle destinations are forgotten, then refusing ones replaced, since each has a sender link and a
+task. If there is neither, messages for other destinations are parked."""
+
+
+@dataclass(slots=True)
+class _Left:
+    """A refusing destination that has given up its place.
+
+    Attributes:
+        path: of the entity.
+        refusal: its state.
+        needed_at: monotonic time at which a message was last known to wait for it.
+    """
+
+    path: str
+    refusal: Refusal
+    needed_at: float
 
 
 class Destinations:
@@ -35,6 +53,10 @@ class Destinations:
         progress: counts the messages that they have accepted.
         sources: are notified of the answers of every destination.
         on_failure: receives unexpected exceptions.
+
+    Attributes:
+        untried_replaced: how many destinations gave up their place before they had refused often enough to end a run
+            until empty.
     """
 
     def __init__(
@@ -51,6 +73,10 @@ class Destinations:
         self._progress = progress
         self._sources = sources
         self._known: dict[str, Destination] = {}
+        self._left: dict[str, _Left] = {}  # the one that has waited longest for a message first
+        self._due = (float("-inf"), float("-inf"))
+        self._full_at = {True: float("-inf"), False: float("-inf")}
+        self.untried_replaced = 0
         self._forgotten_accepted_at = float("-inf")
         self._workers = OwnedTasks(on_failure=on_failure)
 
@@ -74,8 +100,17 @@ class Destinations:
     def can_forward(self, message: ServiceBusReceivedMessage) -> bool:
         """Return whether a waiting message can be sent or dead-lettered now: its destination does not refuse it."""
         path = path_of(message)
-        destination = None if path is None else self._known.get(canonical(path))
-        return destination is None or destination.can_forward()
+        if path is None:
+            return True
+        if (destination := self._known.get(canonical(path))) is not None:
+            return destination.can_forward()
+        left = self._left.get(canonical(path))
+        return left is None or left.refusal.retry_at <= clock.monotonic()
+
+    def failures_of(self, path: str) -> int:
+        """Return the number of consecutive failures of a destination."""
+        known, left = self._known.get(canonical(path)), self._left.get(canonical(path))
+        return known.failures if known is not None else left.refusal.failures if left is not None else 0
 
     def parked_in(self, source: Source) -> list[dict[int | str, None]]:
         """Return what is known to be parked in a queue, for each destination; the caller removes what is gone."""
@@ -83,26 +118,61 @@ class Destinations:
 
     def _get(self, path: str) -> Destination | None:
         """Return the destination of a path; None if it is not known and there is no place for another one."""
-        destination = self._known.get(canonical(path))
+        key = canonical(path)
+        destination = self._known.get(key)
         if destination is None:
-            if not self._has_place():
+            now = clock.monotonic()
+            left = self._left.pop(key, None)
+            is_due = left is None or left.refusal.retry_at <= self._due_until(now)
+            if not is_due or not self._has_place(now, is_refusing=left is not None):
+                if left is not None:
+                    left.needed_at = now
+                    self._left[key] = left
                 return None
-            destination = Destination(self._pair, path, self._rates, self._progress, self._sources, self._workers)
+            refusal = None if left is None else left.refusal
+            destination = Destination(
+                self._pair, path, self._rates, self._progress, self._sources, self._workers, refusal
+            )
             destination.worker = self._workers.start(self._run(destination), name=f"syphon to {path}")
-            self._known[canonical(path)] = destination
+            self._known[key] = destination
         return destination
 
-    def _has_place(self) -> bool:
-        """Return whether there is room for another destination; forget an idle one if necessary."""
+    def _due_until(self, now: float) -> float:
+        """Return until when the next attempt of a destination without a place must have been due to get one.
+
+        Those that have waited longest come first: in the order of a queue, the first ones would be due again before the
+        last ones had a turn.
+        """
+        if self._due[0] != now:
+            longest = nsmallest(DESTINATIONS_KEPT, (one.refusal.retry_at for one in self._left.values()))
+            self._due = now, min(now, longest[-1]) if longest else now
+        return self._due[1]
+
+    def _has_place(self, now: float, *, is_refusing: bool) -> bool:
+        """Return whether there is room for another destination; forget or replace one if necessary.
+
+        Args:
+            is_refusing: it replaces only a destination that has been tried since it was due.
+        """
         if len(self._known) < DESTINATIONS_KEPT:
             return True
-        for destination in self._known.values():
-            if destination.is_idle:
-                self._forget(destination)
-                self._workers.end(destination.worker)
-                self._workers.start(destination.close(), name=f"forget {destination.path}")
-                return True
-        return False
+        if self._full_at[is_refusing] == now:  # a scan asks for many messages at once
+            return False
+        gone = next((one for one in self._known.values() if one.is_idle), None)
+        if gone is None:
+            waiting = [(refusal.retry_at, one) for one in self._known.values() if (refusal := one.replaceable)]
+            retry_at, gone = max(waiting, key=lambda each: each[0], default=(now, None))
+            if gone is None or gone.refusal is None or (is_refusing and retry_at <= now):
+                self._full_at[is_refusing] = now
+                return False
+            self._left[canonical(gone.path)] = _Left(gone.path, gone.refusal, now)
+            self.untried_replaced += gone.failures < TRIES_UNTIL_EMPTY
+            while (first := next(iter(self._left.values()))).needed_at <= now - FORGET_AFTER_S:
+                del self._left[canonical(first.path)]
+        self._forget(gone)
+        self._workers.end(gone.worker)
+        self._workers.start(gone.close(), name=f"forget {gone.path}")
+        return True
 
     async def _run(self, destination: Destination) -> None:
         """Run a destination until it is not needed any more."""
@@ -119,7 +189,10 @@ class Destinations:
 
     def refusing(self) -> dict[str, OngoingError]:
         """Return the errors of the destinations that refuse messages, by path; callable in any thread."""
-        return {one.path: refusal.error for one in list(self._known.values()) if (refusal := one.refusal) is not None}
+        needed_since_at = clock.monotonic() - FORGET_AFTER_S
+        left = {one.path: one.refusal.error for one in list(self._left.values()) if one.needed_at > needed_since_at}
+        known = list(self._known.values())
+        return left | {one.path: refusal.error for one in known if (refusal := one.refusal) is not None}
 
     @property
     def is_stalled(self) -> bool:
@@ -127,7 +200,7 @@ class Destinations:
         since_at = max((error.since_at for error in self.refusing().values()), default=None)
         if since_at is None or any(one.has_succeeded for one in self._known.values()):
             return False
-        return max(self._forgotten_accepted_at, *(one.accepted_at for one in self._known.values())) < since_at
+        return max([self._forgotten_accepted_at, *(one.accepted_at for one in self._known.values())]) < since_at
 
     @property
     def are_queues_stalled(self) -> bool:
@@ -137,27 +210,13 @@ class Destinations:
     @property
     def are_refused_for_good(self) -> bool:
         """Whether a run until empty has tried every destination often enough, and every one refuses."""
-        return (
-            self.is_stalled and min(one.failures for one in self._known.values() if one.failures) >= TRIES_UNTIL_EMPTY
-        )
+        failures = [one.failures for one in self._known.values() if one.failures]
+        failures += [one.refusal.failures for one in self._left.values()]
+        return self.is_stalled and min(failures) >= TRIES_UNTIL_EMPTY
 
-    @property
-    def parked_count(self) -> int:
-        """Number of messages that are known to be parked."""
-        return sum(one.parked_count for one in self._known.values())
-
-    def failures_of_waiting(self, source: Source, *, with_forgotten: bool) -> list[int]:
-        """Return the failures of each destination that has parked messages in that queue.
-
-        Args:
-            with_forgotten: the queue has more parked messages than are remembered, so that they may belong to any
-                destination that has parked messages.
-        """
-        return [
-            one.failures
-            for one in self._known.values()
-            if one.parked_in(source) or (with_forgotten and one.parked_count)
-        ]
+    def failures_of_waiting(self, source: Source) -> list[int]:
+        """Return the failures of each destination that is known to have parked messages in that queue."""
+        return [one.failures for one in self._known.values() if one.parked_in(source)]
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -57,11 +57,13 @@ class Scan:
         active: number of messages that wait or are locked by another receiver.
         forwardable: number of those that can be sent or dead-lettered now.
         forgotten: number of deferred messages that could not be remembered.
+        untried: number of those whose destination has not refused often enough to end a run until empty.
     """
 
     active: int
     forwardable: int
     forgotten: int
+    untried: int
 
 
 class QueueSource(Source):
@@ -86,6 +88,7 @@ class QueueSource(Source):
         self._is_refused = False
         self._nameless: list[int] = []
         self._counts = self._next_counts = QueueCounts()
+        self._scanned_to = 0
         self._read_time = clock.reader()
         self._ahead_s = clock.now() - clock.monotonic()
 
@@ -180,7 +183,7 @@ class QueueSource(Source):
             found = await self._link.receive_deferred(numbers, timeout_s=SETTLE_S)
             self._counts.remove_parked(len(found))
             if self._next_counts is not self._counts:
-                self._next_counts.remove_parked(len(found))  # the current scan has counted them
+                self._next_counts.remove_parked(sum(one.sequence_number < self._scanned_to for one in found))
             return found
         except MessageNotFoundError:
             if len(numbers) == 1:
@@ -207,8 +210,9 @@ class QueueSource(Source):
                 while not self.room:
                     self.changed.clear()
                     await self.changed.wait()
-                if self._destinations.are_queues_stalled and not (await self.scan()).forwardable:
-                    return self._is_until_empty and self._destinations.are_refused_for_good
+                if self._destinations.are_queues_stalled and not (scan := await self.scan()).forwardable:
+                    is_tried = not scan.untried and self._destinations.are_refused_for_good
+                    return self._is_until_empty and is_tried
                 if room := self.room:  # during the scan, parked messages may have taken it
                     return True
 
@@ -233,26 +237,35 @@ class QueueSource(Source):
         """Return whether only messages are left that their destinations keep refusing; wait a little if not."""
         if not self.in_flight:
             self.scan_needed.clear()
+            replaced = self._destinations.untried_replaced
             scan = await self.scan()
             await self._offer_nameless()
-            waiting = self._destinations.failures_of_waiting(self, with_forgotten=bool(scan.forgotten))
-            is_stuck = all(failures >= TRIES_UNTIL_EMPTY for failures in waiting)
-            is_current = not self.scan_needed.is_set()  # else parked messages that it found are not known any more
-            if not scan.active and not self.in_flight and is_stuck and is_current and (waiting or not scan.forgotten):
+            waiting = self._destinations.failures_of_waiting(self)
+            is_stuck = not scan.untried and all(failures >= TRIES_UNTIL_EMPTY for failures in waiting)
+            # Else parked messages that it found are not known any more.
+            is_current = not self.scan_needed.is_set() and replaced == self._destinations.untried_replaced
+            if not scan.active and not self.in_flight and is_stuck and is_current:
                 return True
         await self._changed_within(FIRST_PAUSE_S)
         return False
+
+    @property
+    def parked_count(self) -> int:
+        """Number of parked messages: those of the last scan, and what has happened since."""
+        return self._counts.parked
 
     # -- scanning ------------------------------------------------------------------------------------------------
 
     async def scan(self) -> Scan:
         """Peek at every message of the queue; the destinations remember the parked ones."""
-        active = forwardable = forgotten = 0
+        active = forwardable = forgotten = untried = 0
         counts = self._next_counts = QueueCounts()
         next_number = 1
+        self._scanned_to = 0
         while page := await self._link.peek(
             max_message_count=PEEK_MESSAGES, sequence_number=next_number, timeout_s=SETTLE_S
         ):
+            self._scanned_to = page[-1].sequence_number + 1
             for message in page:
                 if message.sequence_number in self.in_flight:
                     continue
@@ -260,11 +273,13 @@ class QueueSource(Source):
                 if message.state is ServiceBusMessageState.ACTIVE:
                     active += 1
                     forwardable += self._destinations.can_forward(message)
-                elif message.state is ServiceBusMessageState.DEFERRED:
-                    forgotten += not self._remember(message)
-            next_number = page[-1].sequence_number + 1
+                elif message.state is ServiceBusMessageState.DEFERRED and not self._remember(message):
+                    forgotten += 1
+                    path = path_of(message)
+                    untried += path is None or self._destinations.failures_of(path) < TRIES_UNTIL_EMPTY
+            next_number = self._scanned_to
         self._counts = counts
-        return Scan(active, forwardable, forgotten)
+        return Scan(active, forwardable, forgotten, untried)
 
     def _remember(self, message: ServiceBusReceivedMessage) -> bool:
         path = path_of(message)
@@ -381,6 +396,8 @@ class QueueSource(Source):
         if error is not None:
             return None
         self._counts.add_parked(one.message)
+        if self._next_counts is not self._counts and one.message.sequence_number < self._scanned_to:
+            self._next_counts.add_parked(one.message)  # the current scan has passed it while it was in flight
         metrics.add(metrics.PARKED, 1, self._where)
         return one.message.sequence_number
 

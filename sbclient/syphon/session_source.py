@@ -123,7 +123,7 @@ class SessionSource(Source):
     @property
     def _is_refused_for_good(self) -> bool:
         """Whether a run until empty has tried the destination of each resting session often enough."""
-        failures = self._destinations.failures_of_waiting(self, with_forgotten=False)
+        failures = self._destinations.failures_of_waiting(self)
         return self._is_until_empty and all(each >= TRIES_UNTIL_EMPTY for each in failures)
 
     async def _list(self) -> int:

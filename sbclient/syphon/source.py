@@ -191,6 +191,11 @@ class Source(ABC):
     async def run(self) -> None:
         """Drain the queue until the end."""
 
+    @property
+    def parked_count(self) -> int:
+        """Number of parked messages that are known; sessions are not counted."""
+        return 0
+
     def background(self) -> list[Coroutine[Any, Any, None]]:
         """Return what has to run besides, until it is cancelled."""
         return []

@@ -123,7 +123,8 @@ class Syphon:
     def report(self) -> SyphonReport:
         """Return the result so far."""
         dead_lettered = dict(sorted(self._progress.dead_lettered.items()))
-        return SyphonReport(self._progress.drained, dead_lettered, self._destinations.parked_count)
+        parked = sum(source.parked_count for source in self._sources)
+        return SyphonReport(self._progress.drained, dead_lettered, parked)
 
     def status(self) -> SyphonStatus:
         """Return the current status."""

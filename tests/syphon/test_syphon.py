@@ -35,7 +35,7 @@ from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceB
 from sbclient.options import SyphonLimits
 from sbclient.rules import accepted
 from sbclient.syphon import destination, destination_table, queue_source
-from sbclient.syphon.syphon import Syphon
+from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.receiver import MemoryReceiver
 from tests.broker.driver import KEYS
@@ -1108,6 +1108,40 @@ async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost
         await client.run_syphon(until="empty")
     for number in range(30):
         assert texts(await taken(pair, f"missing{number}")) == [str(number)] * 2
+
+
+@pytest.mark.parametrize("until_empty", [False, True])
+async def test_refusing_destinations_do_not_keep_places_from_healthy_ones(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, until_empty: bool
+) -> None:
+    """Two cycles: half of the destinations is missing, then all exist."""
+    monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
+    names = [f"queue{number}" for number in range(40)]
+    async with pair.client(options(backlog_queue_count=2)) as client:
+        for name in names:
+            for queue in BACKLOG[:2]:
+                await foreign(pair, ServiceBusMessage(name, application_properties={"x-ms-path": name}), queue)
+        for name in names[1::2]:
+            await make_queue(pair, name)
+        run = Syphon(client.pair, until="empty" if until_empty else None)
+        task = asyncio.ensure_future(run.run())
+        await clock.sleep(900.0)
+        for name in names[1::2]:
+            assert texts(await taken(pair, name)) == [name] * 2
+        report = run.report()
+        assert (report.drained, report.parked, task.done()) == (40, 40, until_empty)
+        assert until_empty or set(run.status().refusing) == set(names[::2])
+        for name in names[::2]:
+            await make_queue(pair, name)
+        if until_empty:
+            assert await client.run_syphon(until="empty") == SyphonReport(40, {}, 0)
+        else:
+            await clock.sleep(3600.0)
+            assert run.report() == SyphonReport(80, {}, 0)
+            assert run.status().refusing == {}
+            await cancel(task)
+        for name in names[::2]:
+            assert texts(await taken(pair, name)) == [name] * 2
 
 
 async def test_something_that_should_never_happen_ends_the_syphon_loudly(

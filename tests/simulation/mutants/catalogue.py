@@ -388,7 +388,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         "a run until empty ends while something is left",
         Change(
             "syphon.queue_source:QueueSource._is_finished",
-            "not scan.active and (not self.in_flight) and is_stuck and is_current and (waiting or not scan.forgotten)",
+            "not scan.active and (not self.in_flight) and is_stuck and is_current",
             "not self.in_flight",
         ),
     ),
