@@ -68,3 +68,18 @@ def test_pip_accepts_every_install_line() -> None:
         pytest.skip("pip reaches no package index")
     assert done.returncode == 0, done.stderr
     assert f"{PACKAGE['name']}-" in done.stdout
+
+
+def test_the_versions_of_python_agree() -> None:
+    """Those that are promised, those that `.ci/run` checks, and the oldest one for mypy and ruff."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    prefix = "Programming Language :: Python :: "
+    promised = [each.removeprefix(prefix) for each in project["project"]["classifiers"] if each.startswith(prefix)]
+    reads = next(line for line in (ROOT / ".ci/run").read_text().splitlines() if line.strip().startswith("sed -n"))
+    checked = subprocess.run(["bash", "-c", reads], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert checked.stdout.split() == promised == sorted(promised, key=lambda version: int(version.partition(".")[2]))
+    oldest = promised[0]
+    assert project["project"]["requires-python"] == f">={oldest}"
+    assert project["tool"]["mypy"]["python_version"] == oldest
+    assert project["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
+    assert f"You need Python {oldest} or newer" in (ROOT / "README.md").read_text()
