@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -121,8 +121,9 @@ def new_page(browser: Browser, watch: Watch) -> Iterator[Callable[..., Page]]:
     """Makes a page of its own: `new_page(color_scheme="dark", viewport={"width": 375, "height": 800})`."""
     contexts: list[BrowserContext] = []
 
-    def make(**options: object) -> Page:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})  # type: ignore[arg-type]  # the options of Playwright
+    def make(**options: Any) -> Page:
+        chosen: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, **options}
+        context = browser.new_context(**chosen)
         contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()

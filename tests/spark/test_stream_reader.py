@@ -542,7 +542,8 @@ def test_completing_what_is_gone_costs_two_requests_for_each_partition(clients: 
         send(clients, range(20), partition_key=key)
     stream = Stream(clients, mode="receive")
     assert len(stream.batch()) == 320
-    numbers = stream.reader._planned.queues["orders"].numbers  # type: ignore[attr-defined]
+    reader: Any = stream.reader
+    numbers = reader._planned.queues["orders"].numbers
     run(clients, lambda client: receive_stream._complete(client, "orders", numbers))
     host = memory_host("stream")
     before = host.namespace.operation_count

@@ -87,7 +87,7 @@ class KafkaBroker:
         pass
 
     def count_and_delete(self, name: str) -> int:
-        return self._spark.read.format("kafka").options(**self._options(), subscribe=name).load().count()
+        return int(self._spark.read.format("kafka").options(**self._options(), subscribe=name).load().count())
 
     def busy_s(self) -> tuple[float, float, float]:
         return busy_s(self._program.process_id)
