@@ -3,7 +3,9 @@
 `/healthz` is for a liveness probe: it answers while the event loop runs. `/readyz` is for people, alerts and readiness
 probes: it returns whether backlog is drained now, and if not, why. `/metrics` is for Prometheus.
 
-Pause and resume are accepted from this machine only, and not from a web page: the port has no other protection.
+Pause and resume are accepted from this machine only, and not from a web page: the port has no other protection. A web
+page whose name resolves to this machine is known by the `Host` of its requests. Idle connections cannot keep a probe
+from being answered: beyond the limit the oldest one is closed.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 
 from sbclient import clock, prometheus
+from sbclient.certificate import LOCAL_NAMES, is_this_machine
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus
@@ -76,21 +79,29 @@ class WorkerApi:
 
     Args:
         exposition: raises `InvalidOperationError` if its packages are missing.
+        is_exposed: whether other machines can reach the port. They use any name for it.
     """
 
-    def __init__(self, worker: SyphonWorker, exposition: Exposition) -> None:
+    def __init__(self, worker: SyphonWorker, exposition: Exposition, *, is_exposed: bool = False) -> None:
         self._worker = worker
         self._exposition = exposition
+        self._is_exposed = is_exposed
 
-    def answer(self, method: str, path: str, *, client: str | None, has_origin: bool = False) -> Answer:
+    def answer(
+        self, method: str, path: str, *, client: str | None, host: str = "localhost", has_origin: bool = False
+    ) -> Answer:
         """Answer one request.
 
         Args:
             path: without query.
             client: IP address of the client; None = unknown.
+            host: the header `Host`.
             has_origin: whether the request has an `Origin` header, as those of web pages have.
         """
         path = f"/{path.strip('/')}"
+        is_changing = "POST" in METHODS.get(path, ())
+        if (is_changing or not self._is_exposed) and not _is_local_name(host):
+            return _json(403, {"error": f"the host name {host[:100]!r} is not that of this machine: use localhost"})
         if path == "/":
             return _json(200, {"paths": list(METHODS)})
         if path not in METHODS:
@@ -161,6 +172,7 @@ class HttpPort:
             app, access_log=None, logger=silent, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=SHUT_DOWN_S
         )
         self._new: set[Any] = set()
+        self._busy: set[Any] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -184,8 +196,12 @@ class HttpPort:
 
     def _connection(self) -> asyncio.BaseProtocol:
         server = self._runner.server
-        if server is None or len(server.connections) >= MAX_CONNECTIONS:
+        if server is None:
             return _Rejected()
+        connections = [each for each in server.connections if each.transport and not each.transport.is_closing()]
+        if len(connections) >= MAX_CONNECTIONS:
+            idle = [each for each in connections if each not in self._busy]
+            cast(asyncio.Transport, (idle or connections)[0].transport).abort()
         connection = server()
         self._new.add(connection)
         clock.call_later(REQUEST_S, lambda: self._close_new(connection))
@@ -200,11 +216,22 @@ class HttpPort:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self._new.discard(request.protocol)
+        self._busy.add(request.protocol)
+        try:
+            return await self._answered(request)
+        finally:
+            self._busy.discard(request.protocol)
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
         try:
             async with clock.timeout(REQUEST_S):
                 await request.read()
             answer = self._api.answer(
-                request.method, request.path, client=request.remote, has_origin="Origin" in request.headers
+                request.method,
+                request.path,
+                client=request.remote,
+                host=request.host,
+                has_origin="Origin" in request.headers,
             )
         except TimeoutError:
             answer = Answer(408, f"the request was not complete within {REQUEST_S:g} s".encode(), TEXT)
@@ -234,7 +261,7 @@ class HttpPort:
 
 
 class _Rejected(asyncio.Protocol):
-    """A connection beyond the limit."""
+    """A connection while the port closes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
@@ -252,7 +279,7 @@ async def served(worker: SyphonWorker, *, host: str, port: int) -> AsyncIterator
     """
     with suppress(InvalidOperationError):  # `/metrics` reports a missing package
         prometheus.start()
-    server = HttpPort(WorkerApi(worker, prometheus.exposition))
+    server = HttpPort(WorkerApi(worker, prometheus.exposition, is_exposed=not is_this_machine(host)))
     try:
         try:
             number = await server.start(host, port)
@@ -270,6 +297,13 @@ async def served(worker: SyphonWorker, *, host: str, port: int) -> AsyncIterator
         yield number
     finally:
         await server.close()
+
+
+def _is_local_name(authority: str) -> bool:
+    """Whether a `Host`, with or without a port, is a name of this machine for itself or for its containers."""
+    host = authority.strip().lower()
+    host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
+    return host in LOCAL_NAMES or is_this_machine(host)
 
 
 def _is_this_machine(client: str | None) -> bool:

@@ -27,7 +27,7 @@ def exposition() -> tuple[str, bytes]:
     return "text/plain; version=1.0.0", b"up 1\n"
 
 
-def asked(run: Run, path: str, method: str = "GET", *, client: str | None = "127.0.0.1", **options: bool) -> Answer:
+def asked(run: Run, path: str, method: str = "GET", *, client: str | None = "127.0.0.1", **options: Any) -> Answer:
     return WorkerApi(run.worker, exposition).answer(method, path, client=client, **options)
 
 
@@ -174,7 +174,7 @@ async def test_an_address_of_no_use_is_not_blamed_on_the_port(pair: MemoryPair) 
 
 # -- the port, on real sockets -----------------------------------------------------------------------------------------
 
-GET = b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ async def test_requests_are_answered_over_http(port: int) -> None:
 
 @pytest.mark.real_time
 async def test_a_request_of_a_web_page_does_not_pause(port: int) -> None:
-    request = b"POST /pause HTTP/1.1\r\nHost: h\r\nOrigin: https://example.com\r\nConnection: close\r\n\r\n"
+    request = b"POST /pause HTTP/1.1\r\nHost: localhost\r\nOrigin: https://example.com\r\nConnection: close\r\n\r\n"
     assert (await answered(port, request)).startswith(b"HTTP/1.1 403")
 
 
@@ -225,7 +225,7 @@ async def test_other_protocols_are_rejected(port: int, caplog: pytest.LogCapture
 @pytest.mark.real_time
 async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
     size = http_api.MAX_BODY_BYTES + 1
-    request = f"POST /pause HTTP/1.1\r\nHost: h\r\nContent-Length: {size}\r\n\r\n".encode() + bytes(size)
+    request = f"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode() + bytes(size)
     assert (await answered(port, request)).startswith(b"HTTP/1.1 413")
 
 
@@ -235,7 +235,7 @@ async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
     [
         (b"", b""),
         (b"GET /healthz HTTP/1.1\r\nHo", b""),
-        (b"POST /pause HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n", b"HTTP/1.1 408"),
+        (b"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n", b"HTTP/1.1 408"),
     ],
 )
 async def test_a_slow_client_is_disconnected(
@@ -249,17 +249,46 @@ async def test_a_slow_client_is_disconnected(
 
 
 @pytest.mark.real_time
-async def test_connections_beyond_the_limit_are_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_api, "MAX_CONNECTIONS", 2)
-    first = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-    await asyncio.sleep(0.05)
-    with suppress(ConnectionResetError):
-        assert await answered(port, GET) == b""
-    for reader, writer in first:
-        writer.write(GET)
-        assert (await reader.read()).startswith(b"HTTP/1.1 200")
-        writer.close()
-        await writer.wait_closed()
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /he", GET.replace(b"Connection: close\r\n", b""), GET.replace(b"GET", b"POST")[:-2] + b"X: "]
+)
+async def test_idle_connections_keep_no_probe_from_being_answered(port: int, sent: bytes) -> None:
+    idle = []
+    for _ in range(2 * http_api.MAX_CONNECTIONS):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        idle.append((reader, writer))
+    assert (await answered(port, GET)).startswith(b"HTTP/1.1 200")
+    for reader, writer in idle:
+        writer.transport.abort()
+        with suppress(ConnectionResetError):
+            await reader.read()
+
+
+@pytest.mark.parametrize(
+    ("host", "is_exposed", "readable", "changeable"),
+    [
+        ("localhost:9400", False, 200, 200),
+        ("127.0.0.1", False, 200, 200),
+        ("[::1]:9400", True, 200, 200),
+        ("LOCALHOST.", False, 200, 200),
+        ("host.docker.internal:9400", False, 200, 200),
+        ("attacker.example:9400", False, 403, 403),
+        ("localhost.attacker.example", False, 403, 403),
+        ("", False, 403, 403),
+        ("[", False, 403, 403),
+        ("10.0.0.7:9400", False, 403, 403),
+        ("syphon.default.svc:9400", True, 200, 403),
+        ("attacker.example", True, 200, 403),
+    ],
+)
+async def test_name_of_another_host_is_rejected(
+    pair: MemoryPair, host: str, is_exposed: bool, readable: int, changeable: int
+) -> None:
+    async with Run(pair) as run:
+        api = WorkerApi(run.worker, exposition, is_exposed=is_exposed)
+        assert api.answer("GET", "/healthz", client="127.0.0.1", host=host).status == readable
+        assert api.answer("POST", "/pause", client="127.0.0.1", host=host).status == changeable
 
 
 @pytest.mark.real_time
