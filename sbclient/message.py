@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, SupportsIndex, TypeAlias
 from uuid import UUID
 
 from sbclient.arguments.kinds import encodable
@@ -613,6 +613,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         delivery_count: number of earlier failed deliveries.
         state: active, deferred or scheduled.
         dead_letter_reason, dead_letter_error_description, dead_letter_source: set on dead-lettered messages.
+        is_copy: whether it was copied or unpickled: such a message has no link, and is not settled.
     """
 
     __slots__ = (
@@ -622,6 +623,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         "enqueued_sequence_number",
         "enqueued_time_utc",
         "expires_at_utc",
+        "is_copy",
         "is_settled",
         "lock_token",
         "locked_until_utc",
@@ -638,6 +640,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     delivery_count: int
     state: ServiceBusMessageState
     dead_letter_source: str | None
+    is_copy: bool
     is_settled: bool
     _auto_renew_error: Exception | None
 
@@ -668,8 +671,12 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         received.delivery_count = delivery_count
         received.state = state
         received.dead_letter_source = dead_letter_source
-        received.is_settled = False
+        received.is_settled = received.is_copy = False
         return received
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Copy or pickle the message without its link."""
+        return _copied, ({name: getattr(self, name) for name in _COPIED if hasattr(self, name)},)
 
     def __repr__(self) -> str:
         return self._shown(ServiceBusReceivedMessage.__name__, _SHOWN_RECEIVED)  # transports have subclasses
@@ -718,6 +725,17 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     def _text_property(self, name: str) -> str | None:
         value = (self._application_properties or {}).get(name)
         return value if isinstance(value, str) else None
+
+
+_COPIED: Final = (*ServiceBusMessage.__slots__, *ServiceBusReceivedMessage.__slots__[1:])  # without the renewal's error
+
+
+def _copied(attributes: dict[str, Any]) -> ServiceBusReceivedMessage:
+    message = ServiceBusReceivedMessage.__new__(ServiceBusReceivedMessage)
+    for name, value in attributes.items():
+        setattr(message, name, value)
+    message.is_copy = True
+    return message
 
 
 DEAD_LETTER_REASON = "DeadLetterReason"

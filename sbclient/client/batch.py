@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from sbclient.amqp import EncodedMessage
@@ -15,6 +15,10 @@ from sbclient.message import ServiceBusMessage
 
 PREMIUM_BATCH_BYTES: Final = 2**20
 """The largest batch of the Premium tier. Source: Service Bus quotas."""
+
+
+def _random_id() -> str:
+    return str(uuid4())
 
 
 @checked
@@ -30,11 +34,15 @@ class ServiceBusMessageBatch:
     def __init__(
         self, max_size_in_bytes: Size | None = None, *, growth_bytes: int = 0, new_id: NewId | None = None
     ) -> None:
-        self._new_id = new_id or (lambda: str(uuid4()))
+        self._new_id = new_id or _random_id
         self._max_size_in_bytes = max_size_in_bytes or PREMIUM_BATCH_BYTES
         self._growth_bytes = growth_bytes
         self._size = 0
         self._messages: list[EncodedMessage] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy or pickle the batch without its sender; messages that are added then get a random UUID."""
+        return {**vars(self), "_new_id": _random_id, "_messages": list(self._messages)}
 
     @property
     def max_size_in_bytes(self) -> int:

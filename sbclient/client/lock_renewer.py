@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol, Self, TypeAlias
 
 from sbclient import clock
@@ -24,6 +25,10 @@ class LockHolder(Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether the receiver is closed, so that its locks need no renewal."""
+
+    @property
+    def renewals(self) -> dict[int, Callable[[], object]]:
+        """Functions that stop renewals, by the `id` of the message or session: called when it is settled or closed."""
 
     async def renew_message_lock(self, message: ServiceBusReceivedMessage) -> datetime:
         """Renew the lock of a message; return its new end."""
@@ -109,7 +114,15 @@ class AutoLockRenewer:
             )
         max_s = self._max_s if max_lock_renewal_duration is None else max_lock_renewal_duration
         on_failure = on_lock_renew_failure or self._on_failure
-        self._tasks.start(self._renew(receiver, renewable, max_s, on_failure), name="renew lock")
+        task = self._tasks.start(self._renew(receiver, renewable, max_s, on_failure), name="renew lock")
+        renewals, key, stop = receiver.renewals, id(renewable), partial(self._tasks.end, task)
+        renewals[key] = stop
+
+        def forget(_: object) -> None:
+            if renewals.get(key) is stop:
+                del renewals[key]
+
+        task.add_done_callback(forget)
 
     async def _renew(
         self, receiver: LockHolder, renewable: Renewable, max_s: float, on_failure: OnFailure | None
@@ -140,6 +153,7 @@ class AutoLockRenewer:
             error = AutoLockRenewFailed(f"a lock of {receiver.entity_path!r} could not be renewed: {cause}")
             error.__cause__ = cause.with_traceback(None)  # it would refer to this frame, and this to the message
         if error is not None:
+            receiver.renewals.pop(id(renewable), None)  # a settlement does not interrupt the callback
             renewable.auto_renew_error = error
             if on_failure is not None and isinstance(error, AutoLockRenewFailed):
                 await on_failure(renewable, error)

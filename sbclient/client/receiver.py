@@ -106,6 +106,8 @@ async def settle_together(
     settled = await receiver._link.settle_together(messages, settlement, timeout_s=timeout_s)
     for message in settled:
         message.is_settled = True
+        if receiver.renewals:
+            receiver._stop_renewing(message)
 
 
 @checked
@@ -144,6 +146,7 @@ class ServiceBusReceiver:
         self._is_named_session = isinstance(session, str)
         self._telemetry = Telemetry(core.primary.namespace, path)
         self._opening = asyncio.Lock()
+        self.renewals: dict[int, Callable[[], object]] = {}
         self._is_open = False
         self._is_closed = False
 
@@ -165,6 +168,7 @@ class ServiceBusReceiver:
     def leave_loop(self) -> None:
         """Make anew what belonged to an event loop that has ended; for the client."""
         self._opening = asyncio.Lock()
+        self.renewals = {}
         self._is_open = False
 
     async def __aenter__(self) -> Self:
@@ -189,6 +193,8 @@ class ServiceBusReceiver:
         """Release unused messages and the session, and close the link. Safe to call twice."""
         self._core.enter_loop()
         self._is_closed = True
+        for stop in list(self.renewals.values()):
+            stop()
         await self._link.close()
 
     async def receive_messages(
@@ -390,6 +396,8 @@ class ServiceBusReceiver:
             # The transport waits for a session; retries would multiply the wait.
             wait_s = self._max_wait_time if self._max_wait_time is not None and not self._is_named_session else None
             await self._link.open(timeout_s=wait_s or self._core.retry.options.timeout)
+            if self._is_closed:  # while the session was accepted; `close` has released it
+                raise InvalidOperationError(f"the receiver of {self._path!r} was closed: get a new one from the client")
             self._is_open = True
             if self._renewer is not None:
                 self._renewer.register(self, self._session)
@@ -406,6 +414,13 @@ class ServiceBusReceiver:
             settling = self._settle_in(transaction, message, settlement)
         await self._telemetry.settling(message, settlement.mode, settling)
         message.is_settled = True
+        if transaction is None and self.renewals:
+            self._stop_renewing(message)
+
+    def _stop_renewing(self, message: ServiceBusReceivedMessage) -> None:
+        stop = self.renewals.get(id(message))
+        if stop is not None:
+            stop()
 
     async def _settle_in(
         self, transaction: Transaction, message: ServiceBusReceivedMessage, settlement: Settlement
@@ -418,12 +433,17 @@ class ServiceBusReceiver:
 
     def _check_settleable(self, message: ServiceBusReceivedMessage, mode: SettleMode | None = None) -> None:
         """Check that a message can be settled, or that its lock can be renewed if `mode` is None."""
-        if self._mode is ServiceBusReceiveMode.PEEK_LOCK and not message.is_settled:
+        if self._mode is ServiceBusReceiveMode.PEEK_LOCK and not message.is_settled and not message.is_copy:
             return
         operation = "renew_message_lock" if mode is None else f"{mode}_message"
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             raise InvalidOperationError(
                 f"{operation} is not possible: the receiver of {self._path!r} has no locks; use PEEK_LOCK"
+            )
+        if message.is_copy:
+            raise InvalidOperationError(
+                f"{operation} is not possible: message {message.message_id!r} of {self._path!r} was copied or "
+                "unpickled, and only the message that was received holds the lock: use that one"
             )
         raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is already settled")
 

@@ -291,9 +291,18 @@ class BrokerHost:
         return await self._wait_for(Operation.RECEIVE, path, awaited, division, take, max_wait_time_s, front_end) or []
 
     async def accept_session(
-        self, path: str, session: str | ServiceBusSessionFilter, *, timeout_s: float, front_end: int = 0
+        self,
+        path: str,
+        session: str | ServiceBusSessionFilter,
+        *,
+        timeout_s: float,
+        front_end: int = 0,
+        check: Callable[[], None] = lambda: None,
     ) -> SessionLock:
         """Lock a session; wait for one if the next available session is requested.
+
+        Args:
+            check: called before a session is locked; its error ends the wait.
 
         Raises:
             OperationTimeoutError: no session became available in time.
@@ -301,6 +310,7 @@ class BrokerHost:
         """
 
         def accept(call: Call) -> SessionLock | None:
+            check()
             return self.namespace.accept_session(call, path, session)
 
         if session is NEXT_AVAILABLE_SESSION:
@@ -313,6 +323,10 @@ class BrokerHost:
                 f"within {timeout_s:g} s"
             )
         return lock
+
+    def wake(self, path: str) -> None:
+        """Let all that wait for messages of a path try again, because the `check` of one would raise now."""
+        self._waiting.wake_all_of(canonical(path))
 
     def _division(self, path: str, front_end: int) -> int:
         """Return the division for a receiver without a session: front ends cache only for partitioned entities."""

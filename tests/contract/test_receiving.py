@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import sys
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
 from typing import Any
@@ -376,3 +379,43 @@ async def test_any_number_of_messages_can_be_asked_for(kind: NamespaceKind) -> N
             assert len(await receiver.peek_messages(count, sequence_number=1)) == 1
             (message,) = await receiver.receive_messages(count, max_wait_time=kind.patience_s)
             await receiver.abandon_message(message)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))],
+    ids=["copy", "deepcopy", "pickle"],
+)
+async def test_copies_of_messages_and_batches(kind: NamespaceKind, copied: Callable[[Any], Any]) -> None:
+    """A copy has what the message has but its link, so that it cannot be settled; the message still can."""
+    queue = await kind.queue()
+    properties = {"text": "é", "number": 5, "flag": True, "id": UUID(int=1)}
+    async with kind.plain.get_queue_sender(queue) as sender, kind.plain.get_queue_receiver(queue) as receiver:
+        sent = ServiceBusMessage("body", message_id="id", subject="s", application_properties={**properties})
+        batch = await sender.create_message_batch()
+        batch.add_message(sent)
+        twin = copied(batch)
+        twin.add_message(ServiceBusMessage("more"))
+        assert (len(batch), len(twin)) == (1, 2)
+        assert batch.size_in_bytes < twin.size_in_bytes
+        await sender.send_messages(copied(sent))
+        await sender.send_messages(twin)
+        messages: list[Any] = []
+        while len(messages) < 3:
+            messages += await receiver.receive_messages(3, kind.patience_s)
+        (peeked,) = await receiver.peek_messages(1, sequence_number=1)
+        for message in (*messages, peeked):
+            again = copied(copied(message))
+            for name in ("message_id", "subject", "application_properties", "sequence_number", "lock_token", "state"):
+                assert getattr(again, name) == getattr(message, name), name
+            assert (again.locked_until_utc, again.enqueued_time_utc) == (
+                message.locked_until_utc,
+                message.enqueued_time_utc,
+            )
+            assert bytes(again) == bytes(message)
+            for refused in (receiver.complete_message, receiver.renew_message_lock):
+                with pytest.raises(InvalidOperationError, match="copied or unpickled"):
+                    await refused(again)
+        for message in messages:
+            await receiver.complete_message(message)
+            assert str(copied(message)) == str(message)

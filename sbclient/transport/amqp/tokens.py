@@ -81,7 +81,11 @@ class Tokens:
         if put is None:
             put = SingleFlight(lambda: self._put(path), tasks=self._tasks, name=f"put a token for {path}")
             self._puts[path] = put
-        await put.get()
+        try:
+            await put.get()
+        finally:
+            if not put.is_running:
+                self._puts.pop(path, None)
 
     def has(self, path: str) -> bool:
         """Whether the connection has a valid token for an entity."""

@@ -14,6 +14,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from sbclient import clock
 from sbclient.amqp import ConnectionOptions, Session, servicebus
@@ -183,7 +184,9 @@ class AmqpTransport(Transport):
         self._properties = _own_properties()
         if user_agent:
             self._properties["user-agent"] = user_agent
-        self._links: dict[AmqpSender | AmqpReceiver, None] = {}
+        self._links: WeakKeyDictionary[AmqpSender | AmqpReceiver, None] = (
+            WeakKeyDictionary()
+        )  # the engine has attached ones
         self._home = LoopHome()
         self._source = source
         self._rejections = Rejections(namespace, credential)
@@ -223,7 +226,7 @@ class AmqpTransport(Transport):
         self.tasks.abandon()
         self._begin()
         self._connections.is_closed = self.tasks.is_closed = connections.is_closed
-        for link in self._links:
+        for link in list(self._links):
             link.leave_loop()
 
     @property
@@ -321,7 +324,7 @@ class AmqpTransport(Transport):
         """
         await held.control.open(clock.monotonic() + _ATTACH_S)
         if held.via is None and receiver is None:
-            lost = (link for link in self._links if isinstance(link, AmqpReceiver) and link.can_reattach)
+            lost = (link for link in list(self._links) if isinstance(link, AmqpReceiver) and link.can_reattach)
             if (first := next(lost, None)) is not None:
                 await first.open(timeout_s=_ATTACH_S)
         entity = top_level(path)

@@ -90,9 +90,15 @@ class MemoryConnection:
         return self._host.answer_to(performed, timeout_s=timeout_s)
 
     async def receive(
-        self, path: str, max_message_count: int, wait_s: float, mode: ServiceBusReceiveMode, lock: SessionLock | None
+        self,
+        path: str,
+        max_message_count: int,
+        wait_s: float,
+        mode: ServiceBusReceiveMode,
+        lock: SessionLock | None,
+        check: Callable[[], None],
     ) -> list[ServiceBusReceivedMessage]:
-        """Wait for messages through this connection's front end."""
+        """Wait for messages through this connection's front end; `check` is as for `BrokerHost.receive`."""
         self.check_open()
         taken = await self._host.receive(
             path,
@@ -101,6 +107,7 @@ class MemoryConnection:
             mode=mode,
             lock=lock,
             front_end=self._front_end,
+            check=check,
         )
         return self.noted([entry.received() for entry in taken])
 
@@ -110,15 +117,23 @@ class MemoryConnection:
             self._host.on_received(messages)
         return messages
 
-    async def accept_session(self, path: str, session: SessionChoice, timeout_s: float) -> SessionLock:
+    async def accept_session(
+        self, path: str, session: SessionChoice, timeout_s: float, check: Callable[[], None]
+    ) -> SessionLock:
         """Wait for a session through this connection's front end."""
         self.check_open()
         assert session is not None  # only receivers of sessions call this
-        return await self._host.accept_session(path, session, timeout_s=timeout_s, front_end=self._front_end)
+        return await self._host.accept_session(
+            path, session, timeout_s=timeout_s, front_end=self._front_end, check=check
+        )
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
         """Perform the broker's own cleanup when a link is closed. No fault applies to it."""
         return work(Call(operation, clock.true_now(), front_end=self._front_end))
+
+    def keep(self, receiver: LoopBound) -> None:
+        """Close a receiver that has locked something with the connection."""
+        self._receivers[receiver] = None
 
     def forget(self, receiver: LoopBound) -> None:
         """Remove a closed receiver from those that `close` closes."""

@@ -65,22 +65,30 @@ class MemoryReceiver(ReceiverLink):
                 timeout_s,
             )
         else:
-            self._lock = await self._connection.accept_session(self._path, self._session, timeout_s)
+            self._lock = await self._connection.accept_session(self._path, self._session, timeout_s, self._check_open)
+            self._connection.keep(self)
+            if self._is_closed:  # while the answer was delayed
+                self._release()
+        self._check_open()
         self._is_open = True
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
         await self._attach(max_wait_time_s)
         self._connection.check_via(self._path, receives=True)
         if not self._prefetch_count:
-            return await self._connection.receive(
-                self._path, max_message_count, max_wait_time_s, self._mode, self._lock
-            )
+            return await self._taken(max_message_count, max_wait_time_s)
         if not self._prefetched:
-            wanted = max_message_count + self._prefetch_count
-            self._prefetched.extend(
-                await self._connection.receive(self._path, wanted, max_wait_time_s, self._mode, self._lock)
-            )
+            self._prefetched.extend(await self._taken(max_message_count + self._prefetch_count, max_wait_time_s))
+            self._connection.keep(self)
         return [self._prefetched.popleft() for _ in range(min(max_message_count, len(self._prefetched)))]
+
+    async def _taken(self, count: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
+        messages = await self._connection.receive(self._path, count, wait_s, self._mode, self._lock, self._check_open)
+        if self._is_closed and self._mode is ServiceBusReceiveMode.PEEK_LOCK:  # while the answer was delayed
+            self._prefetched.extend(messages)
+            self._release()
+            self._check_open()
+        return messages
 
     @property
     def is_drained(self) -> bool:
@@ -158,6 +166,7 @@ class MemoryReceiver(ReceiverLink):
         self._is_closed = True
         self._connection.forget(self)
         self._release()
+        self._connection.host.wake(self._path)
 
     def leave_loop(self) -> None:
         """Release what is locked, as a lost link does. The messages that callers have can be settled."""
@@ -177,13 +186,21 @@ class MemoryReceiver(ReceiverLink):
 
     async def _attach(self, timeout_s: float) -> None:
         """Accept the session if there is one. Without a session, each request makes the checks of `open` itself."""
-        check_link(self._is_closed, self._path)
+        self._check_open()
         if self._session is not None:
             await self.open(timeout_s=timeout_s)
 
+    def _check_open(self) -> None:
+        check_link(self._is_closed, self._path)
+
     async def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
         await self._attach(timeout_s)
-        return await self._connection.ask(operation, self._path, work, timeout_s)
+
+        def checked(call: Call) -> T:
+            self._check_open()
+            return work(call)
+
+        return await self._connection.ask(operation, self._path, checked, timeout_s)
 
     async def _in_session(
         self, operation: Operation, work: Callable[[Call, str, SessionLock], T], timeout_s: float

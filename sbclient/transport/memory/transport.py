@@ -94,9 +94,7 @@ class MemoryTransport(MemoryConnection, Transport):
         receive_mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         prefetch_count: int = 0,
     ) -> MemoryReceiver:
-        receiver = MemoryReceiver(self, entity_path, session, receive_mode, prefetch_count)
-        self._receivers[receiver] = None
-        return receiver
+        return MemoryReceiver(self, entity_path, session, receive_mode, prefetch_count)
 
     async def begin_transaction(self, *, timeout_s: float, partition_key: str | None = None) -> MemoryTransaction:
         def work(call: Call) -> Transaction:

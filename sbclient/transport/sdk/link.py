@@ -85,6 +85,9 @@ class Owner(Protocol):
     def sdk_administration(self) -> Any:
         """Return a new administration client of the SDK."""
 
+    def keep(self, link: Any) -> None:
+        """Close a link with the transport."""
+
     def forget(self, link: Any) -> None:
         """Drop a link that was closed."""
 

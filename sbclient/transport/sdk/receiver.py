@@ -108,6 +108,9 @@ class SdkReceiver(ReceiverLink):
             await link.call(_nothing, doing="open", timeout_s=timeout_s + grace_s)
         except LinkDiscardedError:
             raise ServiceBusConnectionError(f"open {self._path!r}: the connection was lost") from None
+        finally:
+            if link.is_gone and not self._was_accepted:
+                self._owner.forget(self)
 
     def _usable_link(self, wait_s: float | None = None) -> SdkLink[Any]:
         """Return the link, or a new one if it was discarded.
@@ -124,6 +127,7 @@ class SdkReceiver(ReceiverLink):
                 "again"
             )
         sdk = self._owner.sdk_receiver(self._path, self._session, self._mode, self._prefetch_count, wait_s)
+        self._owner.keep(self)
         self._link = SdkLink(sdk, repr(self._path), self._owner.tasks, prepare=self._opened, place=self._owner.place)
         return self._link
 

@@ -155,9 +155,7 @@ class SdkTransport(Transport):
         receive_mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         prefetch_count: int = 0,
     ) -> SdkReceiver:
-        receiver = SdkReceiver(self, entity_path, session, receive_mode, prefetch_count)
-        self._links[receiver] = None
-        return receiver
+        return SdkReceiver(self, entity_path, session, receive_mode, prefetch_count)
 
     async def begin_transaction(self, *, timeout_s: float, partition_key: str | None = None) -> SdkTransaction:
         self._check_open()
@@ -195,6 +193,10 @@ class SdkTransport(Transport):
         await self.tasks.close()
 
     # -- for the links ------------------------------------------------------------------------------------------
+
+    def keep(self, link: SdkSender | SdkReceiver) -> None:
+        """Close a link with the transport."""
+        self._links[link] = None
 
     def forget(self, link: SdkSender | SdkReceiver) -> None:
         """Drop a link that was closed."""

@@ -182,6 +182,9 @@ class OwnerDouble:
     def enter_loop(self) -> None:
         pass
 
+    def keep(self, link: Any) -> None:
+        pass
+
     def sdk_sender(self, path: str) -> SenderDouble:
         sender = SenderDouble()
         self.prepare(sender)

@@ -1,0 +1,69 @@
+"""Counts what is there: objects by type, tasks and timers of the event loop, and what a broker holds."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+WARM_UP: Final = 12
+"""Repetitions before the first count: caches and the like fill."""
+
+TOLERATED: Final = 3
+"""Growth that is no leak: what the last repetition has not ended yet."""
+
+BOUNDED: Final = {"sbclient.pairing.status.PairEvent"}
+"""A client keeps the last 1,000."""
+
+_COUNTED: Final = ("sbclient", "asyncio", "_asyncio", "azure", "aiohttp", "tests")
+
+
+def counts(broker: Callable[[], Counter[str]]) -> Counter[str]:
+    """Everything that a call could leave behind, by name."""
+    gc.collect()
+    found: Counter[str] = Counter()
+    for each in gc.get_objects():
+        kind = type(each)
+        module = kind.__module__
+        if isinstance(module, str) and module.startswith(_COUNTED):
+            found[f"{module}.{kind.__qualname__}"] += 1
+    loop: Any = asyncio.get_running_loop()
+    found["timers"] = sum(not timer.cancelled() for timer in loop._scheduled)
+    found["tasks"] = len(asyncio.all_tasks())
+    found.update({f"broker: {name}": count for name, count in broker().items()})
+    return found
+
+
+async def grown_by(
+    work: Callable[[], Awaitable[object]], broker: Callable[[], Counter[str]], repeats: int
+) -> dict[str, int]:
+    """Repeat work; return what has grown with the repetitions, by name.
+
+    What grew in one half only is no leak: a table that was enlarged, a time that has come.
+    """
+    for _ in range(WARM_UP):
+        await work()
+    await settled()
+    before = counts(broker)
+    for _ in range(repeats // 2):
+        await work()
+    await settled()
+    middle = counts(broker)
+    for _ in range(repeats - repeats // 2):
+        await work()
+    await settled()
+    after = counts(broker)
+    least = max(TOLERATED, repeats // 5)
+    return {
+        name.rpartition("<locals>.")[2]: after[name] - before[name]
+        for name in after.keys() - BOUNDED
+        if after[name] - middle[name] > least / 2 and middle[name] - before[name] > least / 2
+    }
+
+
+async def settled() -> None:
+    """Let what has ended end."""
+    for _ in range(10):
+        await asyncio.sleep(0)

@@ -1,0 +1,103 @@
+"""Public operations and their failures leave nothing behind: no object, task, timer, link, lock or session.
+
+Each row is repeated a few hundred times, and what is there is counted by type before and after, on the side of the
+client and of the broker. `python -m tests.lifetimes` repeats each row 2,000 times, over AMQP too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sbclient import InvalidOperationError, SessionLockLostError
+from sbclient.errors import ServiceBusError
+from sbclient.testing import MemoryNamespace
+from tests.lifetimes.counting import grown_by
+from tests.lifetimes.rows import ROWS, Scene, memory_scene
+
+REPEATS = int(os.environ.get("LIFETIMES_REPEATS", "100"))
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with memory_scene(MemoryNamespace("contoso")) as scene:
+        yield scene
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_operation_leaves_nothing_behind(scene: Scene, row: str) -> None:
+    grown = await grown_by(lambda: ROWS[row](scene), scene.count_broker, REPEATS)
+    assert not grown, f"{row}: {grown}"
+
+
+async def test_a_leak_of_one_object_per_call_is_found(scene: Scene) -> None:
+    kept: list[object] = []
+
+    class Leaked:
+        __module__ = "sbclient.planted"
+
+    async def leaking() -> None:
+        await ROWS["send"](scene)
+        kept.append(Leaked())
+
+    assert await grown_by(leaking, scene.count_broker, REPEATS) == {"Leaked": REPEATS}
+
+
+# -- a closed receiver takes nothing (X6) ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefetch_count", [0, 5])
+@pytest.mark.parametrize("closes", ["receiver", "client"])
+async def test_a_receiver_that_is_closed_while_it_waits_takes_nothing(
+    scene: Scene, closes: str, prefetch_count: int
+) -> None:
+    client = scene.new_client()
+    receiver = client.get_queue_receiver("empty", prefetch_count=prefetch_count)
+    waiting = asyncio.ensure_future(receiver.receive_messages(5, max_wait_time=60))
+    await asyncio.sleep(1)
+    await (receiver if closes == "receiver" else client).close()
+    with pytest.raises((InvalidOperationError, ServiceBusError)):
+        await asyncio.wait_for(waiting, 1)
+    await scene.send("empty")
+    async with scene.client.get_queue_receiver("empty") as other:
+        (message,) = await other.receive_messages(1, max_wait_time=1)
+        assert message.delivery_count == 0
+        await other.complete_message(message)
+    await client.close()
+
+
+@pytest.mark.parametrize("closes", ["receiver", "client"])
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_session_receiver_that_is_closed_while_it_waits_locks_nothing(
+    scene: Scene, closes: str, named: bool
+) -> None:
+    client = scene.new_client()
+    receiver = scene.session_receiver(client, "z" if named else None, max_wait_time=60)
+    waiting = asyncio.ensure_future(receiver.__aenter__())
+    if not named:
+        await asyncio.sleep(1)
+    else:
+        await asyncio.sleep(0)
+    await (receiver if closes == "receiver" else client).close()
+    with pytest.raises((InvalidOperationError, ServiceBusError)):
+        await asyncio.wait_for(waiting, 1)
+    await scene.send("sessions", session_id="z")
+    async with scene.session_receiver(scene.client, "z") as other:
+        (message,) = await other.receive_messages(1, max_wait_time=1)
+        await other.complete_message(message)
+    await client.close()
+
+
+async def test_a_session_receiver_that_is_closed_while_it_receives_ends(scene: Scene) -> None:
+    receiver = scene.session_receiver(scene.client, "z")
+    await receiver.__aenter__()
+    waiting = asyncio.ensure_future(receiver.receive_messages(5, max_wait_time=60))
+    await asyncio.sleep(1)
+    await receiver.close()
+    with pytest.raises((InvalidOperationError, SessionLockLostError)):
+        await asyncio.wait_for(waiting, 1)
+    async with scene.session_receiver(scene.client, "z"):
+        pass  # the lock was released
