@@ -77,26 +77,49 @@ def _span(least: timedelta | None, most: timedelta = UNLIMITED) -> Check:
         if not isinstance(value, timedelta):
             raise _refuse(f"{what} is {value!r}: give a timedelta")
         if (least is not None and value < least) or value > most:
-            raise _refuse(f"{what} is {value}: it must be between {least} and {most}")
+            raise _outside(what, value, least or timedelta(), most)
 
     return check
 
 
+def _outside(what: str, value: Any, least: Any, most: Any) -> SettingError:
+    """The error for a number or a duration outside of its range, in words of the service (seen)."""
+    return SettingError(
+        f"The value supplied must be between {_shown(least)} and {_shown(most)}.",
+        f"{what} is {value}: it must be between {least} and {most}",
+        element_name(what.partition(" of ")[0]),
+        _shown(value),
+    )
+
+
+def _shown(value: Any) -> str:
+    """A number or a duration as .NET writes it."""
+    if not isinstance(value, timedelta):
+        return str(value)
+    if value >= LEAST_UNLIMITED:
+        return "10675199.02:48:05.4775807"
+    sign, value = ("-", -value) if value < timedelta() else ("", value)
+    clock = str(timedelta(seconds=value.seconds)).zfill(8)
+    days = f"{value.days}." if value.days else ""
+    return f"{sign}{days}{clock}" + (f".{value.microseconds:06}0" if value.microseconds else "")
+
+
 def _lock(what: str, value: Any) -> None:
     if isinstance(value, timedelta) and value > SETTINGS["lock_duration"].most:
-        days, clock = value.days, timedelta(seconds=value.seconds)
         raise SettingError(
             "The supplied lock time exceeds the allowed maximum of '5' minutes.",
             f"{what} is {value}",
             "LockDuration",
-            f"{days}.{str(clock).zfill(8)}" if days else str(clock).zfill(8),
+            _shown(value),
         )
     _span(SETTINGS["lock_duration"].least, SETTINGS["lock_duration"].most)(what, value)
 
 
 def _count(what: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**31:
+    if not isinstance(value, int) or isinstance(value, bool):
         raise _refuse(f"{what} is {value!r}: it must be a whole number from 1 to {2**31 - 1}")
+    if not 1 <= value < 2**31:
+        raise _outside(what, value, 1, 2**31 - 1)
 
 
 def _flag(what: str, value: Any) -> None:
