@@ -36,6 +36,7 @@ from sbclient.formats.iso8601 import ticks_of
 from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusReceivedMessage
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import canonical, check_entity_path
+from sbclient.rules.syphon_reason import SyphonReason
 
 PATH: Final = "x-ms-path"
 SESSION_ID: Final = "x-ms-sessionid"
@@ -43,17 +44,6 @@ TIME_TO_LIVE: Final = "x-ms-timetolive"
 SCHEDULED_ENQUEUE_TIME: Final = "x-ms-scheduledenqueuetimeutc"
 USER_PREFIX: Final = "x-ms-user-"
 PARTITION_KEY: Final = "x-ms-user-partitionkey"
-
-DESTINATION_MISSING: Final = "DestinationMissing"
-"""No `x-ms-path`, or it is not a string."""
-DESTINATION_ILLEGAL: Final = "DestinationIllegal"
-"""`x-ms-path` cannot name a queue or topic, or names a backlog queue."""
-DESTINATION_NOT_ALLOWED: Final = "DestinationNotAllowed"
-"""`x-ms-path` matches none of the patterns that the syphon may send to."""
-PROPERTY_MALFORMED: Final = "PropertyMalformed"
-"""A property that `unseal` restores has the wrong type or cannot be parsed."""
-TTL_EXPIRED: Final = "TTLExpiredException"
-"""Less than one second of the time to live is left. The service uses the same reason."""
 
 UNLIMITED_TIME_TO_LIVE: Final = timedelta(days=10675199, hours=2, minutes=48, seconds=5, microseconds=477580)
 """The service's longest time to live, 2**63 - 1 ticks of 100 ns: such a message never expires."""
@@ -68,11 +58,11 @@ class MalformedEnvelopeError(Exception):
     """A message of a backlog queue cannot be restored.
 
     Attributes:
-        reason: the dead-letter reason, one of the five constants of this module.
+        reason: the dead-letter reason.
         description: one sentence with the values that were found.
     """
 
-    def __init__(self, reason: str, description: str) -> None:
+    def __init__(self, reason: SyphonReason, description: str) -> None:
         super().__init__(reason, description)
         self.reason = reason
         self.description = description
@@ -186,11 +176,12 @@ def unseal(
             else:
                 restored.append(entry)
     except WireError as error:
-        raise MalformedEnvelopeError(PROPERTY_MALFORMED, str(error)) from error
+        raise MalformedEnvelopeError(SyphonReason.PROPERTY_MALFORMED, str(error)) from error
     destination = _destination(aliases.get(PATH, ...))
     if allowed is not None and not any(fnmatchcase(canonical(destination), canonical(each)) for each in allowed):
         raise MalformedEnvelopeError(
-            DESTINATION_NOT_ALLOWED, f"the destination {destination!r} matches none of {', '.join(allowed)}"
+            SyphonReason.DESTINATION_NOT_ALLOWED,
+            f"the destination {destination!r} matches none of {', '.join(allowed)}",
         )
     schedule = _schedule(aliases[SCHEDULED_ENQUEUE_TIME]) if SCHEDULED_ENQUEUE_TIME in aliases else None
     time_to_live = _time_to_live(aliases[TIME_TO_LIVE]) if TIME_TO_LIVE in aliases else None
@@ -222,7 +213,7 @@ def rejection(received: ServiceBusReceivedMessage, *, now: float, allowed: Seque
     try:
         unseal(received, now=now, time_to_live_mode="remaining", allowed=allowed)
     except MalformedEnvelopeError as malformed:
-        return malformed.reason
+        return malformed.reason.value
     return None
 
 
@@ -263,17 +254,17 @@ def _is_reserved(name: str) -> bool:
 
 
 def _malformed(name: str, found: str, wanted: str) -> MalformedEnvelopeError:
-    return MalformedEnvelopeError(PROPERTY_MALFORMED, f"{name} is {found}, not {wanted}")
+    return MalformedEnvelopeError(SyphonReason.PROPERTY_MALFORMED, f"{name} is {found}, not {wanted}")
 
 
 def _destination(path: Any) -> str:
     if not isinstance(path, str):
         found = "is not set" if path is ... else f"is a {type(path).__name__}, not a path"
-        raise MalformedEnvelopeError(DESTINATION_MISSING, f"{PATH} {found}: the destination is unknown")
+        raise MalformedEnvelopeError(SyphonReason.DESTINATION_MISSING, f"{PATH} {found}: the destination is unknown")
     try:
         return _checked_destination(path)
     except InvalidOperationError as error:
-        raise MalformedEnvelopeError(DESTINATION_ILLEGAL, f"{PATH}: {error}") from error
+        raise MalformedEnvelopeError(SyphonReason.DESTINATION_ILLEGAL, f"{PATH}: {error}") from error
 
 
 def _short_text(name: str, value: Any) -> str:
@@ -318,6 +309,7 @@ def _remaining(time_to_live: timedelta, since: datetime, now: float) -> timedelt
     left = time_to_live - max(passed, timedelta(0))
     if left < timedelta(seconds=1):
         raise MalformedEnvelopeError(
-            TTL_EXPIRED, f"less than 1 s is left of the time to live of {time_to_live} since {since.isoformat()}"
+            SyphonReason.TTL_EXPIRED,
+            f"less than 1 s is left of the time to live of {time_to_live} since {since.isoformat()}",
         )
     return timedelta(seconds=left // timedelta(seconds=1))

@@ -21,17 +21,11 @@ from sbclient.pairing.state import PairState
 from sbclient.rate_limit import RateLimits
 from sbclient.rules.envelope import MalformedEnvelopeError
 from sbclient.rules.refusal import FIRST_PAUSE_S, Refusal
+from sbclient.rules.syphon_reason import SyphonReason
 from sbclient.syphon.source import InFlight, Source, complete
 from sbclient.syphon.status import RECOVERED, UNAVAILABLE, Progress
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics, tracing
-
-TOO_LARGE: Final = "MessageSizeExceeded"
-"""Dead-letter reason: the message is larger than its destination accepts."""
-REFUSED: Final = "DestinationRefused"
-"""Dead-letter reason: the rules of the destination forbid the message, for example since it has no session id."""
-MISSING: Final = "DestinationNotFound"
-"""Dead-letter reason: the destination was missing for the whole `missing_entity_grace`."""
 
 SEND_S: Final = 30.0
 
@@ -413,7 +407,7 @@ class Destination:
             await asyncio.gather(*settling)
             group = list(contents)
 
-    async def _reject(self, group: list[InFlight], reason: str, description: str) -> None:
+    async def _reject(self, group: list[InFlight], reason: SyphonReason, description: str) -> None:
         """Dead-letter a message that the entity's rules forbid, or send the messages of a group one by one."""
         if len(group) > 1:
             await self._send_one_by_one(group)
@@ -483,7 +477,7 @@ class Destination:
         if self._is_given_up:
             if group:
                 refusal.retry_at = clock.monotonic()  # there may be many more to dead-letter
-            settling = [message.dead_letter(MISSING, str(error)) for message in refused]
+            settling = [message.dead_letter(SyphonReason.NOT_FOUND, str(error)) for message in refused]
         else:
             settling = [self._park(message) for message in refused]
         await asyncio.gather(*settling)
@@ -499,8 +493,8 @@ class Destination:
         await self._link.close()
 
 
-def _rejection_reason(error: ServiceBusError) -> str | None:
+def _rejection_reason(error: ServiceBusError) -> SyphonReason | None:
     """Return the dead-letter reason if the entity's rules forbid the message; None for every other error."""
     if isinstance(error, MessageSizeExceededError):
-        return TOO_LARGE
-    return REFUSED if isinstance(error, InvalidOperationError) else None
+        return SyphonReason.TOO_LARGE
+    return SyphonReason.REFUSED if isinstance(error, InvalidOperationError) else None

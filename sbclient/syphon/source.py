@@ -20,6 +20,7 @@ from sbclient.rules.envelope import MalformedEnvelopeError, Unsealed, unseal
 from sbclient.rules.partition_key import ordering_key
 from sbclient.rules.ping import is_ping
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from sbclient.rules.syphon_reason import SyphonReason
 from sbclient.syphon.budget import SyphonBudget
 from sbclient.syphon.status import PollRecord, Progress, QueueStatus
 from sbclient.telemetry import metrics, tracing
@@ -89,7 +90,7 @@ class InFlight:
         """Remove the message from its queue: the primary has it."""
         self.source.end(self, await self.source.settle(self.link, self.message, SettleMode.COMPLETE))
 
-    async def dead_letter(self, reason: str, description: str) -> None:
+    async def dead_letter(self, reason: SyphonReason, description: str) -> None:
         """Move the message to the dead letters of its queue."""
         path = self.unsealed.destination
         self.source.end(self, await self.source.dead_letter(self.link, self.message, reason, description, path=path))
@@ -265,7 +266,7 @@ class Source(ABC):
         """
         options, now = self.pair.options, clock.now()
         taken: list[InFlight] = []
-        settling: list[tuple[ServiceBusReceivedMessage, str | None, str]] = []
+        settling: list[tuple[ServiceBusReceivedMessage, SyphonReason | None, str]] = []
         for message in messages:  # before the first await
             self._forget_earlier(message)
             if self.pair.accepted.has(self.queue, message) or is_ping(message):
@@ -359,28 +360,34 @@ class Source(ABC):
         self.pair.accepted.discard(self.queue, message)
 
     async def dead_letter(
-        self, link: ReceiverLink, message: ServiceBusReceivedMessage, reason: str, description: str, *, path: str
+        self,
+        link: ReceiverLink,
+        message: ServiceBusReceivedMessage,
+        reason: SyphonReason,
+        description: str,
+        *,
+        path: str,
     ) -> ServiceBusError | None:
         """Move a message to the dead letters of its queue; return the error if that failed.
 
         Args:
             path: of the entity that the event names.
         """
-        settlement = Settlement(SettleMode.DEAD_LETTER, reason, description[:MAX_DESCRIPTION])
-        where = {**self._where, metrics.REASON: reason}
+        settlement = Settlement(SettleMode.DEAD_LETTER, reason.value, description[:MAX_DESCRIPTION])
+        where = {**self._where, metrics.REASON: reason.value}
         settling = link.settle(message, settlement, timeout_s=SETTLE_S)
         try:
             await tracing.carrying(tracing.DEAD_LETTER, [message], where, settling)
         except ServiceBusError as error:
             return self._failed_to(SettleMode.DEAD_LETTER, message, error)
-        self._progress.dead_lettered[reason] += 1
+        self._progress.dead_lettered[reason.value] += 1
         metrics.add(metrics.DEAD_LETTERED, 1, where)
         with tracing.within(message):
             self.pair.record(
                 "syphon.dead_lettered",
                 "dead-lettered a message of backlog queue {queue!r}: {reason}",
                 path,
-                reason=reason,
+                reason=reason.value,
                 queue=self.queue,
             )
         return None

@@ -20,6 +20,7 @@ from sbclient.rules.envelope import (
     seal,
     unseal,
 )
+from sbclient.rules.syphon_reason import SyphonReason
 from tests.original_client import BACKLOG, Recorded, comparable, healthy
 from tests.rules.strategies import BACKLOG_AT, content_of, entity_paths, messages, received, short_ids
 
@@ -287,7 +288,7 @@ def test_the_reason_distinguishes_a_missing_from_an_illegal_destination() -> Non
 
 
 def test_the_error_can_be_pickled() -> None:
-    error = MalformedEnvelopeError("TTLExpiredException", "too late")
+    error = MalformedEnvelopeError(SyphonReason.TTL_EXPIRED, "too late")
     again = pickle.loads(pickle.dumps(error))
     assert (again.reason, again.description, str(again)) == ("TTLExpiredException", "too late", str(error))
 

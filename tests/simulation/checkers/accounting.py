@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from sbclient.delivery import SettleMode
-from sbclient.rules.envelope import TTL_EXPIRED
+from sbclient.rules.syphon_reason import SyphonReason
 from sbclient.testing.ledger import Ledger
 from tests.simulation.consumer import REASON
 from tests.simulation.history import GAVE_UP, Delivery, Handed, Outcome, Submission, Violation
@@ -107,7 +107,7 @@ def _check_reasons(world: World) -> Iterator[Violation]:
         lane, reason = lanes[submission.lane], delivery.message.dead_letter_reason
         is_true = (
             (reason == REASON and delivery.uid in unwanted)
-            or (reason == TTL_EXPIRED and submission.message.time_to_live is not None)
+            or (reason == SyphonReason.TTL_EXPIRED and submission.message.time_to_live is not None)
             or (reason == MAX_DELIVERIES and _has_failed_enough(world, lane, handed_count.get(delivery.uid, 0)))
         )
         if not is_true:
@@ -140,7 +140,7 @@ def may_lose_received(incident: Incident) -> bool:
 
 def _is_true_in_backlog(world: World, submission: Submission, delivery: Delivery) -> bool:
     reason = delivery.message.dead_letter_reason
-    if reason == TTL_EXPIRED:
+    if reason == SyphonReason.TTL_EXPIRED:
         life = submission.message.time_to_live
         return life is not None
     if reason == MISSING:  # whether it was gone for long enough is checked with the other spans
