@@ -40,6 +40,7 @@ IMPURE_MODULES: Final = """
     subprocess tempfile tenacity threading time
 """
 IMPURE_CALLS: Final = {"hash", "input", "open", "print"}  # the hash of a string differs from process to process
+READ_TIME: Final = {"clock", "tasks"}
 CHANCE: Final = {"uuid.uuid1", "uuid.uuid4", "uuid.getnode"}
 WALL_TIME: Final = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 LOOP_TIME: Final = {f"asyncio.get_running_loop().{name}" for name in ("time", "call_later", "call_at")}
@@ -155,6 +156,8 @@ def impurities(name: str, tree: ast.AST) -> Iterator[str]:
     for line, target in imported(tree):
         if target.split(".")[0] in IMPURE_MODULES.split() and target != "asyncio.Future":  # the type of a port's answer
             yield f"line {line}: imports {target.split('.')[0]}; {advice}"
+        if (module := own_module(target)) in READ_TIME:
+            yield f"line {line}: imports {module}, which reads the time or starts tasks; {advice}"
         if target in CHANCE:
             yield f"line {line}: imports {target}; make ids from the `random.Random` that is passed in"
         if target.split(".")[0] == "random" and target != "random.Random":
@@ -240,6 +243,8 @@ def test_every_name_of_a_floor_covers_a_file() -> None:
     ("name", "source"),
     [
         ("rules.ping", "from sbclient import clock\nfrom sbclient.broker.faults import Fault"),
+        ("rules.ping", "from sbclient import clock"),
+        ("broker.queue", "from sbclient.tasks import OwnedTasks"),
         ("rules.ping", "from sbclient.telemetry import log"),  # on the same floor
         ("rules.ping", "if TYPE_CHECKING:\n    from sbclient.client.client import ServiceBusClient"),
         ("rules.ping", "import sbclient"),
