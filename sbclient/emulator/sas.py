@@ -7,6 +7,7 @@ Laws (source: shared access signatures of Service Bus, documented, unless said o
    path is that of an entity, only the parts of that entity are below it: a token for `q1` does not cover the queue
    `q1/x`, but one for `contoso` covers `contoso/x` if no entity has the name `contoso`. Scheme and host of the URI are
    not compared, because a local broker has many names (both our choice).
+   The messages of an entity over HTTP, `q1/messages` and below, are parts of it unless an entity has that name.
 3. A key belongs to the namespace, or to the queue or topic in the path of the URI. It grants the rights of its rule.
    Either of its two values is valid.
 4. No error text contains a token, a signature or a key.
@@ -76,7 +77,8 @@ class Grant(NamedTuple):
 
     def covers(self, path: str) -> bool:
         """Whether the grant covers a path."""
-        return is_at_or_below(path, self.path) and self.entity in (None, entity_of(path))
+        is_of_entity = self.entity in (None, entity_of(path)) or canonical(path) == canonical(self.path)
+        return is_at_or_below(path, self.path) and is_of_entity
 
     def check(self, path: str, right: AccessRights) -> None:
         """
@@ -102,6 +104,12 @@ def is_at_or_below(path: str, scope: str) -> bool:
     """Whether a path equals a scope or is below it; the empty scope is the whole namespace."""
     inner, outer = canonical(path).strip("/"), canonical(scope).strip("/")
     return not outer or inner == outer or inner.startswith(outer + "/")
+
+
+def owner_of_messages(path: str) -> str:
+    """The canonical path of the entity above `/messages` in a path; empty if there is none."""
+    above, is_below, _ = f"{canonical(path).strip('/')}/".rpartition("/messages/")
+    return above if is_below else ""
 
 
 def root_rule(key: str = ROOT_KEY) -> AuthorizationRule:
@@ -186,12 +194,18 @@ class Authorizer:
         signature = unquote(fields["sig"]).encode()
         entity = entity_of(scope)
         entity_rules = self._entity_rules(entity) if entity else None
-        for rule in (rule for rule in (*(entity_rules or ()), *self._rules) if rule.key_name == key_name):
-            for key in _keys(rule):
+        owner_rules: Sequence[AuthorizationRule] = ()
+        if entity_rules is None and (owner := owner_of_messages(entity)):
+            entity, owner_rules = owner, self._entity_rules(owner) or ()
+        limit = None if entity_rules is None else entity
+        signers = [(rule, limit) for rule in (*(entity_rules or ()), *self._rules)]
+        signers += [(rule, entity) for rule in owner_rules]
+        for rule, limit in signers:
+            for key in _keys(rule) if rule.key_name == key_name else ():
                 if hmac.compare_digest(signature_of(fields["sr"], fields["se"], key), signature):
                     if expires_at <= now:
                         raise _expired(expires_at)
-                    return Grant(scope, _rights(rule), expires_at, None if entity_rules is None else entity)
+                    return Grant(scope, _rights(rule), expires_at, limit)
         owner = f"{scope[:260]!r} or the namespace" if scope else "the namespace"
         raise ServiceBusAuthenticationError(
             "InvalidSignature: The token has an invalid signature. It is not signed with a key named "

@@ -69,6 +69,7 @@ def scopes_of(target: str) -> Iterator[Scope]:
     yield scope("a queue below", "", target + "/x")
     yield scope("its management node", "", target + "/$management")
     yield scope("its dead letters", "", target + "/$DeadLetterQueue")
+    yield scope("its messages over HTTP", "", target + "/messages")
     yield scope("a way round by dots", "", f"{OTHER}/../{target}")
     if not target:
         yield scope("the list of queues", "", "$Resources/Queues")
@@ -85,6 +86,7 @@ def scopes_of(target: str) -> Iterator[Scope]:
     if top in TOP_ENTITIES:
         yield scope("the path by the entity's key", top, target)
         yield scope("the entity by its key", top, top)
+        yield scope("its messages over HTTP by the entity's key", top, target + "/messages")
         yield scope("the namespace by the entity's key", top, "")
         yield scope("another entity by the entity's key", top, OTHER)
         yield scope("a longer name by the entity's key", top, top + "0")

@@ -121,7 +121,8 @@ def _operations() -> Iterator[HttpOperation]:
         ("unlock", "PUT", f"messages/{LOCKED}", QUEUE, 200, Claim.LISTEN),
         ("renew", "POST", f"messages/{LOCKED}", QUEUE, 200, Claim.LISTEN),
     ):
-        yield HttpOperation(f"messages: {name}", method, f"/{path}/{target}", path, answers, "sent", claim=claim)
+        also = f"{path}/messages"
+        yield HttpOperation(f"messages: {name}", method, f"/{path}/{target}", path, answers, "sent", also, claim=claim)
     yield HttpOperation("health", "GET", "/health", "", claim=Claim.NOTHING)
     yield HttpOperation("a file of the page", "GET", "/$page/main.js", "", claim=Claim.NOTHING)
 

@@ -6,7 +6,7 @@ required, and "AMQP request-response operations".
 1. Manage includes Send and Listen.
 2. A token covers its resource and everything below it. Below an entity are its parts: sub-queues, nodes, subscriptions
    and their rules. A queue whose path starts with the path of another queue is a separate entity (our choice: the
-   documents describe no entity inside another).
+   documents describe no entity inside another). Over HTTP the address of a request is below its entity.
 3. A rule of an entity signs for that entity only, a rule of the namespace for everything in it.
 4. An invalid token is rejected when it is put (401), for any path. A valid token without the needed right is accepted,
    and the operations that need the right are rejected.
@@ -53,7 +53,8 @@ def _entity_of(path: str) -> list[str]:
     """Return the segments of the queue or topic of a path, which need not exist."""
     segments = _segments(path)
     for at, segment in enumerate(segments):
-        if segment.startswith("$") or (segment == "subscriptions" and 0 < at < len(segments) - 1):
+        is_part = segment == "messages" and segments not in _ENTITIES
+        if segment.startswith("$") or (segment == "subscriptions" and 0 < at < len(segments) - 1) or (at and is_part):
             return segments[:at]
     return segments
 

@@ -9,7 +9,8 @@
 
 Laws (source: the REST reference of the service, unless said otherwise):
 
-1. Rights, limits, quotas, faults and duplicate detection are those of AMQP.
+1. A token covers the entity or the address of the request. Rights, limits, quotas, faults and duplicate detection are
+   those of AMQP.
 2. Sessions are not available: an entity that requires them answers 405 (seen). There are no transactions, deferral or
    dead-lettering.
 3. Each connection is a client of one front end. A client that opens a connection for each request may therefore get 204
@@ -23,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeVar
@@ -40,7 +41,7 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.management.atom import ERROR_TYPE, error_document
 from sbclient.emulator.messaging.http_message import body_of, header_type, headers_of, read_messages
 from sbclient.emulator.net.http_messages import NoResponse, Request, Response
-from sbclient.emulator.sas import Grant
+from sbclient.emulator.sas import Grant, is_at_or_below
 from sbclient.entities import AccessRights
 from sbclient.errors import (
     InvalidOperationError,
@@ -137,7 +138,7 @@ class MessagingApi:
             if self._context.wire_faults.is_busy(path, clock.now()):
                 raise busy(path)
             grant = self._context.authorizer.authenticate(request.headers.get("authorization", ""), clock.now())
-            grant.check(path, route.right)
+            _at_entity(grant, path, request).check(path, route.right)
             response = await route.answer(self, Asked(request, path, grant, _timeout_s(request), locked))
         except ServiceBusConnectionError as error:
             raise NoResponse from error
@@ -183,16 +184,14 @@ class MessagingApi:
         connection, token = asked.request.connection, UUID(int=entry.token)
         path = quote(asked.path.lower(), safe="$/")
         location = f"{connection.scheme}://{asked.request.authority}/{path}/{_MESSAGES}/{entry.number}/{token}"
-        return Response(
-            201, body_of(entry), header_type(entry.content.content_type), {**headers_of(entry), "Location": location}
-        )
+        return _with_message(201, entry, {"Location": location})
 
     async def receive_and_delete(self, asked: Asked) -> Response:
         """Receive a message and delete it."""
         entry = await self._received(asked, ServiceBusReceiveMode.RECEIVE_AND_DELETE)
         if entry is None:
             return Response(204, content_type="")
-        return Response(200, body_of(entry), header_type(entry.content.content_type), headers_of(entry))
+        return _with_message(200, entry, {})
 
     async def _received(self, asked: Asked, mode: ServiceBusReceiveMode) -> Entry | None:
         connection = asked.request.connection
@@ -292,6 +291,18 @@ def target_of(request: Request) -> tuple[Route, str, Locked | None] | None:
         return None
     locked = Locked(segments[-2], UUID(segments[-1])) if kind == _LOCK else None
     return route, "/".join(segments[:-length]), locked
+
+
+def _with_message(status: int, entry: Entry, headers: Mapping[str, str]) -> Response:
+    """A response with a message. It has no length: older clients take that header for a property of the message."""
+    content_type = header_type(entry.content.content_type)
+    return Response(status, body_of(entry), content_type, {**headers_of(entry), **headers}, is_chunked=True)
+
+
+def _at_entity(grant: Grant, path: str, request: Request) -> Grant:
+    """The grant for an entity, if that is for the address of the request. Older clients sign tokens for that."""
+    is_for_address = is_at_or_below("/".join(request.segments), grant.path)
+    return grant._replace(path=path) if is_for_address and is_at_or_below(grant.path, f"{path}/{_MESSAGES}") else grant
 
 
 def _timeout_s(request: Request) -> float:

@@ -225,7 +225,8 @@ class _Connection:
         headers = {"Content-Type": response.content_type} if response.content_type else {}
         date = formatdate(clock.now(), usegmt=True)
         headers |= {"Date": date, "Server": "sbclient", **response.headers}
-        if response.events is None and response.status != HTTPStatus.NO_CONTENT:
+        has_length = response.events is None and not response.is_chunked
+        if has_length and response.status != HTTPStatus.NO_CONTENT:
             headers["Content-Length"] = str(len(response.body))
         reason = (response.reason or HTTPStatus(response.status).phrase).encode()
         self._send(h11.Response(status_code=response.status, headers=list(headers.items()), reason=reason))

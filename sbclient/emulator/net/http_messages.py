@@ -77,6 +77,7 @@ class Response:
     Attributes:
         content_type: empty = the header is left out.
         reason: after the status, without line breaks; empty = the usual one of the status.
+        is_chunked: whether the body is sent in chunks, without a header for its length.
         events: sent part by part after `body`, until they end or the client disconnects.
     """
 
@@ -86,6 +87,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     events: EventSource | None = None
     reason: str = ""
+    is_chunked: bool = False
 
 
 class NoResponse(Exception):

@@ -26,7 +26,8 @@ def ask(connection: HTTPConnection, method: str, target: str, body: str = "") ->
     """The status, the location and the body of a response."""
     connection.request(method, target, body, HEADERS)
     response = connection.getresponse()
-    assert response.status != 204 or "Content-Length" not in response.headers  # HTTP does not allow it
+    # 204 has none, and older clients take one for a property of the message
+    assert ("Content-Length" in response.headers) == (not (method in ("POST", "DELETE") and target == HEAD))
     return response.status, response.headers.get("Location", ""), response.read().decode()
 
 

@@ -1051,11 +1051,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change(
             "emulator.sas:Authorizer._of_signature",
             """
-                for rule in (rule for rule in (*(entity_rules or ()), *self._rules) if rule.key_name == key_name):
+                for rule, limit in signers:
                     ...
             """,
             """
-                for rule in (*(entity_rules or ()), *self._rules) if scope else ():
+                for rule, limit in signers if scope else ():
                     if rule.key_name == key_name and entity_rules and rule in entity_rules:
                         return Grant(scope, _rights(rule), expires_at)
                     ...
