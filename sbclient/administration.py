@@ -41,7 +41,7 @@ from sbclient.formats.iso8601 import read_duration
 from sbclient.options import without_ignored
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.rules.entity_path import check_entity_path
-from sbclient.transport.base import TransactionLink, Transport
+from sbclient.transport.base import OwnTransport, TransactionLink, Transport
 from sbclient.transport.choice import open_transport
 
 __all__ = [
@@ -75,26 +75,6 @@ T = TypeVar("T")
 P = TypeVar("P", QueueProperties, TopicProperties, SubscriptionProperties, RuleProperties)
 
 
-def _part_of_rule(kind: Any, wanted: str) -> Kind:
-    def check(name: str, value: Any) -> Any:
-        if not isinstance(value, kind):
-            given = repr(value) if isinstance(value, str) else "..."
-            raise wrong_type(name, value, wanted, f": give {wanted}({given:.80}) of sbclient.management")
-        return value
-
-    return Kind(wanted, check)
-
-
-_FILTER: Final = _part_of_rule(RuleFilter, "SqlRuleFilter")
-_ACTION: Final = _part_of_rule(SqlRuleAction, "SqlRuleAction")
-
-Filter: TypeAlias = Annotated[RuleFilter, _FILTER]
-Action: TypeAlias = Annotated[SqlRuleAction, _ACTION]
-
-TIMEOUT_S: Final = 60.0
-"""Of an operation in a transaction."""
-
-
 class RuleTransaction(Protocol):
     """The part of a transaction of a client that changes of rules need."""
 
@@ -107,6 +87,34 @@ class RuleTransaction(Protocol):
 
     def counting(self, operation_count: int) -> AbstractContextManager[None]:
         """Count operations for the limits of the service, unless they fail."""
+
+
+def _part_of_rule(kind: Any, wanted: str) -> Kind:
+    def check(name: str, value: Any) -> Any:
+        if not isinstance(value, kind):
+            given = repr(value) if isinstance(value, str) else "..."
+            raise wrong_type(name, value, wanted, f": give {wanted}({given:.80}) of sbclient.management")
+        return value
+
+    return Kind(wanted, check)
+
+
+def _check_transaction(name: str, value: Any) -> RuleTransaction:
+    if not all(hasattr(value, each) for each in ("transport", "link", "counting")):
+        raise wrong_type(name, value, "a Transaction")
+    transaction: RuleTransaction = value
+    return transaction
+
+
+_FILTER: Final = _part_of_rule(RuleFilter, "SqlRuleFilter")
+_ACTION: Final = _part_of_rule(SqlRuleAction, "SqlRuleAction")
+
+Filter: TypeAlias = Annotated[RuleFilter, _FILTER]
+OfRules: TypeAlias = Annotated[RuleTransaction, Kind("a Transaction", _check_transaction)]
+Action: TypeAlias = Annotated[SqlRuleAction, _ACTION]
+
+TIMEOUT_S: Final = 60.0
+"""Of an operation in a transaction."""
 
 
 def _open(
@@ -149,7 +157,7 @@ class ServiceBusAdministrationClient:
         fully_qualified_namespace: str | None = None,
         credential: Any = None,
         *,
-        transport: Transport | None = None,
+        transport: OwnTransport | None = None,
         **sdk_options: Any,
     ) -> None:
         self._is_owner = transport is None
@@ -359,7 +367,7 @@ class ServiceBusAdministrationClient:
         *,
         filter: Filter | None = None,
         action: Action | None = None,
-        transaction: RuleTransaction | None = None,
+        transaction: OfRules | None = None,
     ) -> RuleProperties:
         """Create a rule. Without a filter it matches every message.
 
@@ -392,7 +400,7 @@ class ServiceBusAdministrationClient:
         subscription_name: str,
         rule_name: str,
         *,
-        transaction: RuleTransaction | None = None,
+        transaction: OfRules | None = None,
     ) -> None:
         """Delete a rule, with the commit of a transaction if there is one; see `create_rule`."""
         if transaction is not None:

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, SupportsIndex, TypeAlias
 from uuid import UUID
 
-from sbclient.arguments.kinds import encodable
+from sbclient.arguments.kinds import encodable, shown, utc, wrong_type
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
 PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | timedelta | UUID | Decimal | None
@@ -26,6 +26,7 @@ MAX_ID_LENGTH = 128
 """The most characters in a message id, session id or partition key. Source: Service Bus quotas."""
 
 _INT64 = range(-(2**63), 2**63)
+_UINT64 = range(2**64)
 
 _IDS = frozenset({"message_id", "correlation_id"})
 """The attributes that AMQP and azure-servicebus also allow to be a number or a UUID."""
@@ -70,18 +71,17 @@ def _as_text(name: str, value: object) -> str:
             return value.decode()
         except UnicodeDecodeError:  # not chained: its text shows the value
             raise InvalidOperationError(f"{name} holds bytes that are not UTF-8: give a str, such as base64") from None
-    if name in _IDS and isinstance(value, int | UUID):
+    if name in _IDS and isinstance(value, UUID):
         return str(value)
-    raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if name in _IDS and isinstance(value, int):
+        if int(value) not in _INT64 and int(value) not in _UINT64:
+            raise InvalidOperationError(f"{name} is {shown(value)}: give a number of 64 bits, or a str")
+        return str(value)
+    raise wrong_type(name, value, "a str")
 
 
 def _utc(value: datetime | None) -> datetime | None:
-    """Return the timestamp in UTC. A naive one is taken as UTC, as in the SDK."""
-    if value is None:
-        return None
-    if not isinstance(value, datetime):
-        raise TypeError(f"scheduled_enqueue_time_utc must be a datetime, not {type(value).__name__}")
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return None if value is None else utc("scheduled_enqueue_time_utc", value)
 
 
 def _time_to_live(value: timedelta | float | None) -> timedelta | None:
@@ -89,13 +89,13 @@ def _time_to_live(value: timedelta | float | None) -> timedelta | None:
         return None
     if not isinstance(value, timedelta):
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise TypeError(f"time_to_live must be a timedelta or seconds, not {type(value).__name__}")
+            raise wrong_type("time_to_live", value, "a timedelta or seconds")
         try:
             value = timedelta(seconds=value)
-        except (OverflowError, ValueError) as error:
+        except (OverflowError, ValueError):
             raise InvalidOperationError(
-                f"time_to_live is {value!r:.40}: give a timedelta, or None for no limit"
-            ) from error
+                f"time_to_live is {shown(value)}: give a timedelta, or None for no limit"
+            ) from None
     if value < timedelta(0):
         raise InvalidOperationError(f"time_to_live {value} is negative: give a positive duration, or None for no limit")
     return value
@@ -105,9 +105,11 @@ def _body(body: str | bytes | Iterable[bytes] | None, encoding: str) -> bytes | 
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
+        if not isinstance(encoding, str):
+            raise wrong_type("encoding", encoding, "a str")
         try:
             return body.encode(encoding)
-        except UnicodeEncodeError:  # not chained: its text shows the body
+        except (LookupError, ValueError):  # not chained: the text of one shows the body
             raise InvalidOperationError(
                 f"{encoding} cannot encode the body: pass another encoding, or bytes; a lone surrogate has no encoding"
             ) from None
@@ -116,11 +118,11 @@ def _body(body: str | bytes | Iterable[bytes] | None, encoding: str) -> bytes | 
     if isinstance(body, bytearray | memoryview):
         return bytes(body)
     if not isinstance(body, Iterable):
-        raise TypeError(f"body must be str, bytes or an iterable of bytes, not {type(body).__name__}")
+        raise wrong_type("body", body, "a str, bytes or an iterable of bytes")
     chunks = tuple(body)
     for chunk in chunks:
         if not isinstance(chunk, bytes):
-            raise TypeError(f"body must be str, bytes or an iterable of bytes; one part is {type(chunk).__name__}")
+            raise wrong_type("each part of body", chunk, "bytes")
     return chunks
 
 
@@ -358,7 +360,7 @@ class ServiceBusMessage:
         self._body: Body = _body(body, encoding)
         self._body_type = AmqpMessageBodyType.DATA
         self._application_properties: dict[str, PropertyValue] | None = None
-        if application_properties:
+        if application_properties is not None:
             self.application_properties = application_properties
         # Most values are None; calling the checks for them would double the cost of creating a message.
         self._session_id = None if session_id is None else _short_id("session_id", session_id)
@@ -428,6 +430,8 @@ class ServiceBusMessage:
 
     @application_properties.setter
     def application_properties(self, value: Mapping[Any, Any] | None) -> None:
+        if value is not None and not isinstance(value, Mapping):
+            raise wrong_type("application_properties", value, "a mapping")
         self._application_properties = dict(_property(key, item) for key, item in value.items()) if value else None
 
     @property

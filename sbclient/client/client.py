@@ -44,7 +44,7 @@ from sbclient.syphon.status import RESTARTED
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
-from sbclient.transport.base import Transport
+from sbclient.transport.base import OwnTransport, Transport, TransportChoice
 from sbclient.transport.choice import open_transport
 
 log = get_logger(__name__)
@@ -88,9 +88,9 @@ class ServiceBusClient:
         fully_qualified_namespace: str | ConnectionString | None = None,
         credential: Any = None,
         *,
-        transport: Transport | str | None = None,
+        transport: TransportChoice | None = None,
         secondary: Secondary | None = None,
-        secondary_transport: Transport | None = None,
+        secondary_transport: OwnTransport | None = None,
         options: PairedNamespaceOptions | None = None,
         enable_cross_entity_transactions: bool = False,
         retry_total: int = 3,

@@ -14,9 +14,10 @@ from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 from sbclient.amqp import EncodedBatch
+from sbclient.arguments.kinds import Kind, encodable, wrong_type
 from sbclient.delivery import SenderLimits, ServiceBusReceiveMode, SessionChoice, Settlement
 from sbclient.entities import (
     EntityAddress,
@@ -305,3 +306,20 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close every link and the connection. Safe to call twice."""
+
+
+def _check_transport(name: str, value: Any) -> Any:
+    if not all(hasattr(value, each) for each in ("open_sender", "open_receiver", "administration")):
+        raise wrong_type(name, value, "a Transport")
+    return value
+
+
+OwnTransport: TypeAlias = Annotated[Transport, Kind("a Transport", _check_transport)]
+"""A transport that the caller gives, an implementation of the protocol."""
+
+
+def _check_choice(name: str, value: Any) -> Any:
+    return encodable(name, value) if isinstance(value, str) else _check_transport(name, value)
+
+
+TransportChoice: TypeAlias = Annotated[Transport | str, Kind("'amqp', 'sdk' or a Transport", _check_choice)]

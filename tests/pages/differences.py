@@ -62,7 +62,7 @@ REASONS: Final = {
     "ServiceBusMessage('a').message_id is None": "the first send sets it; azure-servicebus sets it at once",
     "ServiceBusMessage(application_properties={'a': *}) *": "AMQP has simple types only there; send JSON text",
     "ServiceBusMessage(nope=1) raises TypeError": "a misspelled argument; azure-servicebus ignores it, in mappings too",
-    "ServiceBusMessage(subject=5) raises TypeError": "azure-servicebus sends a map instead of a text",
+    "ServiceBusMessage(subject=5) raises ArgumentTypeError": "azure-servicebus sends a map instead of a text",
     "str() of * is the value": "the text of a member is its value, as the service writes it",
     "AuthorizationRule(*=) has the default *": "the only value that the service knows; None there",
     "AuthorizationRule(*=) is required": "the service refuses a rule without it",

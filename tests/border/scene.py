@@ -1,0 +1,100 @@
+"""A namespace with one client, over each transport, in virtual time and without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any, Final
+
+from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, Transaction
+from sbclient.broker.entity import PeekCursor
+from sbclient.broker.faults import Call, Operation
+from sbclient.testing import MemoryNamespace
+from sbclient.transport.amqp.transport import AmqpTransport
+from sbclient.transport.memory.transport import MemoryTransport
+from tests.simulation.network import Line, Network
+from tests.simulation.program import Signer
+
+TRANSPORTS: Final = ("memory", "amqp")
+LINE: Final = Line(latency_s=0.0, split_share=0.0, buffer_bytes=2**20, token_s=3600.0, max_frame_bytes=65_536)
+QUEUES: Final = ("orders", "idle", "visits")
+
+
+class Scene:
+    """A client with senders, receivers and a session, and a receive call that waits all the time."""
+
+    def __init__(self, transport: str) -> None:
+        self.host = MemoryNamespace("contoso", random=Random(1))
+        self.network: Network | None = None
+        inner: Any = MemoryTransport(self.host)
+        if transport == "amqp":
+            network = self.network = Network(self.host, LINE, Random(2))
+            inner = AmqpTransport(
+                "contoso",
+                "contoso",
+                lambda sink: network.connect(sink, lambda: True),
+                Signer(network),
+                random=Random(3),
+                management=lambda: MemoryTransport(self.host),
+            )
+        self.client = ServiceBusClient(transport=inner, random=Random(4), timeout=8.0, retry_total=0)
+
+    async def __aenter__(self) -> Scene:
+        self.host.create_queue("orders", max_delivery_count=2_000)
+        self.host.create_queue("idle")
+        self.host.create_queue("kept")
+        self.keeper = self.client.get_queue_sender("kept")
+        self.host.create_queue("visits", requires_session=True)
+        self.host.create_topic("prices")
+        self.host.create_subscription("prices", "eu")
+        await self.client.__aenter__()
+        self.administration = self.client.administration
+        self.sender = self.client.get_queue_sender("orders")
+        self.receiver = self.client.get_queue_receiver("orders")
+        self.session_receiver = await self.client.get_queue_receiver("visits", session_id="s").__aenter__()
+        self.session = self.session_receiver.session
+        self._idle = self.client.get_queue_receiver("idle")
+        self._waiting = asyncio.ensure_future(self._idle.receive_messages(max_wait_time=1e6))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Check that the call that waited was not disturbed."""
+        await self.client.get_queue_sender("idle").send_messages(ServiceBusMessage("at last"))
+        (message,) = await asyncio.wait_for(self._waiting, 10)
+        await self._idle.complete_message(message)
+        await self.client.close()
+        if self.network is not None:
+            await self.network.close()
+
+    async def locked(self) -> ServiceBusReceivedMessage:
+        """Return a message that the receiver has locked."""
+        await self.sender.send_messages(ServiceBusMessage("m"))
+        (message,) = await self.receiver.receive_messages(max_wait_time=5)
+        return message
+
+    async def deferred(self) -> int:
+        """Return the number of a deferred message."""
+        message = await self.locked()
+        await self.receiver.defer_message(message)
+        return message.sequence_number
+
+    async def scheduled(self) -> int:
+        """Return the number of a scheduled message."""
+        at = self.host.now().replace(year=2100)
+        (number,) = await self.sender.schedule_messages(ServiceBusMessage("later"), at)
+        return number
+
+    async def transaction(self) -> Transaction:
+        """Return a transaction that has begun."""
+        transaction = self.client.transaction()
+        await transaction.link()
+        return transaction
+
+    def state(self) -> list[Any]:
+        """Return what the broker holds, to compare it before and after a call that is refused."""
+        found: list[Any] = []
+        for path in (*QUEUES, "prices/Subscriptions/eu", *(f"{name}/$DeadLetterQueue" for name in QUEUES)):
+            call = Call(Operation.PEEK, self.host.now().timestamp())
+            entries = self.host.namespace.peek(call, path, PeekCursor(), max_message_count=10_000, from_number=1)
+            found.append([path, *((each.peeked().sequence_number, each.peeked().state) for each in entries)])
+        return found
