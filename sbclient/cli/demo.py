@@ -29,7 +29,7 @@ from sbclient.cli.outage import (
 )
 from sbclient.cli.records import Columns, read_records
 from sbclient.cli.table import table
-from sbclient.options import SyphonLimits
+from sbclient.pairing.status import PairEvent
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import run_virtual
 
@@ -40,9 +40,6 @@ WATCHING_SPEED = 90.0
 
 PAGE_SPEED = 6.0
 """Virtual seconds per real second with a page."""
-
-WATCHED_DRAIN_S = 300.0
-"""With a page the rate of the syphon is limited so that moving all messages would take this time."""
 
 _STATES: Final = {
     FailoverState.HEALTHY: ("to primary", "green"),
@@ -126,7 +123,6 @@ def demo(
             lanes,
             seed=seed,
             ordering="session" if ordering == "session" else "none",
-            limits=_watchable(lanes) if page else None,
         )
         if page:
             account = _on_page(outage, page_port or 0, speed or PAGE_SPEED, as_json=as_json)
@@ -150,10 +146,6 @@ def _lanes(path: Path | None, columns: Columns, count: int | None, seed: int) ->
     if not records:
         raise typer.BadParameter(f"{path} contains no message", param_hint="--input")
     return [file_lane(records)]
-
-
-def _watchable(lanes: list[Lane]) -> SyphonLimits:
-    return SyphonLimits(max_messages_per_second=sum(len(lane.records) for lane in lanes) / WATCHED_DRAIN_S)
 
 
 def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Account:
@@ -180,23 +172,18 @@ def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Ac
 
 def show(outage: OutageRun, console: Console) -> Account:
     """Run and show the events: live on a terminal, else line by line."""
-    printed, phase = 0, outage.phase
+    seen = entered = 0
     console.print(_story(outage))
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def watch() -> None:
-            nonlocal printed, phase
-            if outage.phase != phase and (line := _PHASES.get(outage.phase)):
-                _print_event(console, outage, line)
-            phase = outage.phase
-            events = outage.events()
-            for event in events[printed:]:
-                facts = ", ".join(f"{name} {value}" for name, value in event.facts.items())
-                known = _EVENTS.get(event.name)
-                _print_event(
-                    console, outage, known.format(event.path) if known else f"{event.path}: {event.name} {facts}"
-                )
-            printed = len(events)
+            nonlocal seen, entered
+            events, phases = outage.events()[seen:], outage.phases[entered:]
+            lines = [(at_s, _PHASES[phase]) for at_s, phase in phases if phase in _PHASES]
+            lines += [(event.at_utc.timestamp() - EPOCH, _event_text(event)) for event in events]
+            for at_s, line in sorted(lines):
+                console.print(Text.assemble((f"{_time(at_s)}  ", "dim"), cell(line)), highlight=False)
+            seen, entered = seen + len(events), entered + len(phases)
             if console.is_terminal:
                 live.update(Group(*_stage(outage, console.width)), refresh=True)
 
@@ -217,8 +204,10 @@ def _story(outage: OutageRun) -> Text:
     )
 
 
-def _print_event(console: Console, outage: OutageRun, text: str) -> None:
-    console.print(Text.assemble((f"{_time(outage.elapsed_s)}  ", "dim"), cell(text)), highlight=False)
+def _event_text(event: PairEvent) -> str:
+    known = _EVENTS.get(event.name)
+    facts = ", ".join(f"{name} {value}" for name, value in event.facts.items())
+    return known.format(event.path) if known else f"{event.path}: {event.name} {facts}"
 
 
 def _print_result(console: Console, outage: OutageRun, account: Account) -> None:

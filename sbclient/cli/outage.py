@@ -26,6 +26,7 @@ from sbclient.pairing.status import PairEvent, PairStatus
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.envelope import PATH
 from sbclient.rules.failover import FailoverState
+from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 from sbclient.testing.ledger import Ledger
 
@@ -39,6 +40,10 @@ OUTAGE_AT_S: Final = 90.0
 RECOVERY_AT_S: Final = 300.0
 SENDERS: Final = 8
 RETRY_S: Final = 5.0
+
+DRAIN_S: Final = 300.0
+"""The rate of the syphon is limited so that moving all messages would take this time, which a viewer can follow."""
+
 TRANSACTION_MESSAGES: Final = 3
 
 
@@ -142,7 +147,9 @@ class OutageRun:
         lanes: the traffic.
         seed: repeats a run.
         ordering: the pairing option; `"session"` keeps the order within sessions.
-        limits: limits of the syphon, to slow it down for a viewer; None = no limits.
+
+    Attributes:
+        phases: the phases so far, each with its virtual second.
     """
 
     def __init__(
@@ -151,25 +158,38 @@ class OutageRun:
         *,
         seed: int,
         ordering: Literal["none", "session"] = "none",
-        limits: SyphonLimits | None = None,
     ) -> None:
         self.lanes = lanes
         self.seed = seed
-        self.phase = "healthy"
+        self.phases = [(0.0, "healthy")]
         self.tallies = {lane.queue: Tally() for lane in lanes}
-        self.drained = 0
         self.events: Callable[[], Sequence[PairEvent]] = list
         self.status: Callable[[], PairStatus] | None = None
         self.states: dict[str, FailoverState] = {}
         self.diverted: dict[str, int] = {}
         self.elapsed_s = 0.0
         self.is_sent = False
-        self._limits = limits
+        self._limits = SyphonLimits(max_messages_per_second=sum(len(lane.records) for lane in lanes) / DRAIN_S)
+        self._drained = 0
+        self._syphon: Syphon | None = None
         self._options = PairedNamespaceOptions(ordering=ordering)
         self._pair: MemoryPair | None = None
         self._now = 0.0
         self._digests: dict[str, bytes] = {}
         self._pending = sum(len(lane.records) for lane in lanes)
+
+    @property
+    def phase(self) -> str:
+        """The current phase."""
+        return self.phases[-1][1]
+
+    @property
+    def drained(self) -> int:
+        """Number of messages that syphons have moved so far."""
+        return self._drained + (0 if self._syphon is None else self._syphon.report().drained)
+
+    def _enter(self, phase: str) -> None:
+        self.phases.append((clock.monotonic(), phase))
 
     def make_pair(self) -> MemoryPair:
         """Return two new namespaces; the primary fails."""
@@ -204,10 +224,10 @@ class OutageRun:
                 sender.result()
             self.is_sent = True
             await draining
-            self.phase = "delivering"
+            self._enter("delivering")
             await self._until(self._is_delivered, at_most_s=600)
             self._observe(client)
-            self.phase = "over"
+            self._enter("over")
             for task in background:
                 task.cancel()
         if watch is not None:
@@ -251,21 +271,24 @@ class OutageRun:
 
     async def _fail_primary(self, pair: MemoryPair) -> None:
         await clock.sleep(OUTAGE_AT_S)
-        self.phase = "primary down"
+        self._enter("primary down")
         pair.primary.inject(Fault(FaultKind.DOWN))
         await clock.sleep(RECOVERY_AT_S - OUTAGE_AT_S)
-        self.phase = "primary back"
+        self._enter("primary back")
         pair.primary.heal()
 
     async def _drain(self, pair: MemoryPair) -> None:
         """Run syphons after the recovery until all messages are sent and drained."""
         await self._until(lambda: clock.monotonic() > RECOVERY_AT_S and self._is_healthy())
-        self.phase = "draining"
+        self._enter("draining")
         async with pair.client(self._options) as worker:
+            await worker.pair.state.backlog.provisioned.wait()
             is_last = False
             while not is_last:
                 is_last = self.is_sent and self._is_healthy()
-                self.drained += (await worker.run_syphon(until="empty", limits=self._limits)).drained
+                self._syphon = Syphon(worker.pair, until="empty", limits=self._limits)
+                await self._syphon.run()
+                self._drained, self._syphon = self.drained, None
                 await clock.sleep(1)
 
     def _is_healthy(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.request import urlopen
@@ -10,7 +11,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.cli.watched_demo import Demo
-from tests.commands import start
+from tests.commands import call, start
 
 pytestmark = pytest.mark.slow
 
@@ -27,23 +28,34 @@ def overview(demo: Demo) -> Any:
         return json.load(answer)
 
 
+def minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60:02}:{int(seconds) % 60:02}"
+
+
 def test_page_shows_the_pair_until_all_messages_are_delivered(demo: Demo) -> None:
     with urlopen(demo.url) as answer:
         assert b"sbclient emulator" in answer.read()
-    states = set[str]()
+    states, drained = set[str](), set[int]()
     story: dict[str, Any] = {}
     while not story.get("is_over"):
         seen = overview(demo)
         story = seen["story"] or {}
+        drained |= {each["value"] for each in story.get("numbers", ()) if each["name"] == "drained"}
         for pair in seen["pairs"]:
             states |= {entity["state"] for entity in pair["client"]["entities"]}
     numbers = {each["name"]: each["value"] for each in story["numbers"]}
     assert numbers["lost"] == 0
     assert numbers["delivered"] == numbers["sent"] == 200
     assert numbers["drained"] == numbers["diverted"] > 0
+    assert len(drained) > 2  # it grows while the syphon runs
     assert {"healthy", "failed_over"} <= states
     names = {event["name"] for event in seen["pairs"][0]["client"]["events"]}
     assert {"failover.suspected", "failover.engaged", "failover.recovered"} <= names
+    happened = {
+        (minutes(event["at"] - story["started_at"]), event["path"]) for event in seen["pairs"][0]["client"]["events"]
+    }
+    lines = re.findall(r"^(\d\d:\d\d)  (\w+): ", call("demo", "--messages", "200").stdout, re.M)
+    assert set(lines) == happened  # the terminal shows the same seed in the same minutes
     status, said = demo.interrupt()
     assert status == 0
     assert any("sent 200" in line and "lost 0" in line for line in said.splitlines())  # not cut to a terminal's width

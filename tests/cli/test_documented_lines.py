@@ -19,6 +19,7 @@ from tests.commands import start
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CHECKED_ELSEWHERE: Final = {
+    "python3 -m venv .venv && . .venv/bin/activate": "`.ci/run` makes an environment",
     "python -m pip install '.[emulator]' && sbclient demo": "tests/test_docs.py and tests/cli/test_demo.py",
     "python -m pip install -e '.[dev]' && python -m pytest": "the whole suite",
 }

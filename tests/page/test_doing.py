@@ -211,14 +211,14 @@ class TestFaults:
         card = page.locator(".card").first
         card.get_by_text("Faults of the namespace").click()
         card.get_by_role("switch", name="Down").click()
-        expect(card.locator(".panel-head .state")).to_have_text("down")
+        expect(card.locator(".about-namespace .state")).to_have_text("down")
         card.get_by_role("switch", name="Black hole").click()
         expect(card.get_by_role("switch", name="Black hole")).to_have_attribute("aria-checked", "true")
         (fault,) = served.do(lambda: served.emulator.context().wire_faults.active(0.0))
         assert fault.kind is WireFaultKind.BLACK_HOLE
         expect(page.locator(".activity")).to_contain_text("fault injected")
         card.get_by_role("button", name="Heal all").click()
-        expect(card.locator(".panel-head .state")).to_have_text("up")
+        expect(card.locator(".about-namespace .state")).to_have_text("up")
 
     def test_a_fault_that_would_cut_off_the_page_asks_first(self, page: Page, served: Served, watch: Watch) -> None:
         served.queue("orders")

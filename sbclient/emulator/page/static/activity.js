@@ -107,7 +107,7 @@ function factsOf(event) {
   if (event.count !== undefined && event.count !== null && event.event !== "fault.thrown")
     parts.push(`${event.count} messages`);
   const facts = event.facts ?? {};
-  if (facts.error) parts.push(facts.error);
+  if (facts.error && KINDS[event.name] !== "good") parts.push(facts.error);
   else if (facts.reason) parts.push(facts.reason.replaceAll("_", " "));
   if (event.namespace && (event.path ?? event.entity)) parts.push(event.namespace);
   return parts.length ? ` · ${visible(parts.join(" · "))}` : "";

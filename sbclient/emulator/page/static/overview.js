@@ -64,7 +64,7 @@ export function overview() {
 
 function card(name) {
   const badge = h("span", { class: "state" });
-  const profile = h("p", { class: "note" });
+  const profile = h("span", {});
   const figures = FIGURES.map(([key, word]) => ({ key, value: h("dd", {}), word: h("dt", {}, word) }));
   const size = h("dd", {});
   const throughput = chart(name);
@@ -109,10 +109,9 @@ function card(name) {
       "div",
       { class: "panel-head" },
       h("h2", {}, visible(name)),
-      badge,
       h("span", { class: "push actions" }, ...creating, purgeButton),
     ),
-    profile,
+    h("div", { class: "note about-namespace" }, badge, profile),
     connection.element,
     h(
       "dl",
