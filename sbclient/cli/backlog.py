@@ -10,8 +10,11 @@ from sbclient import clock
 from sbclient.backlog import Backlog, BacklogQueueView
 from sbclient.cli.backlog_report import DrainEstimate, show_report
 from sbclient.cli.common import (
+    BACKLOG_QUEUE_COUNT,
     AsJson,
     Primary,
+    PrimaryName,
+    QueueCount,
     Secondary,
     open_client,
     proxy_options,
@@ -23,8 +26,6 @@ from sbclient.cli.progress import Progress
 from sbclient.errors import MessagingEntityNotFoundError
 from sbclient.options import PairedNamespaceOptions
 
-Queues = Annotated[int, typer.Option("--backlog-queue-count", min=1, help="Number of backlog queues of the pair.")]
-Name = Annotated[str | None, typer.Option("--primary-name", help="The primary_name of the pair, if it has one.")]
 Sessions = Annotated[bool, typer.Option("--sessions", help="Include the queues of ordering=session.")]
 Limit = Annotated[int, typer.Option(min=1, help="Largest number of messages to read from each queue.")]
 
@@ -34,8 +35,8 @@ LIMIT: Final = 100_000
 def backlog(
     primary: Primary,
     secondary: Secondary = None,
-    count: Queues = 10,
-    name: Name = None,
+    count: QueueCount = BACKLOG_QUEUE_COUNT,
+    name: PrimaryName = None,
     sessions: Sessions = False,
     limit: Limit = LIMIT,
     sample: Annotated[

@@ -36,7 +36,7 @@ from sbclient.errors import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from sbclient.options import PairedNamespaceOptions
+from sbclient.options import PAIR_OPTIONS, PairedNamespaceOptions
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.http_proxy import http_proxy_of
 from sbclient.settings.durations import seconds_of
@@ -107,6 +107,11 @@ Secondary = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON on stdout and errors as JSON on stderr.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+BACKLOG_QUEUE_COUNT: Final[int] = PAIR_OPTIONS["backlog_queue_count"].default
+QueueCount = Annotated[
+    int, typer.Option("--backlog-queue-count", min=1, help=PAIR_OPTIONS["backlog_queue_count"].about)
+]
+PrimaryName = Annotated[str | None, typer.Option("--primary-name", help=PAIR_OPTIONS["primary_name"].about)]
 
 
 def seconds(least: float = 0.0) -> Callable[[Any], float]:

@@ -12,9 +12,12 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from sbclient.cli.common import (
+    BACKLOG_QUEUE_COUNT,
     AsJson,
     Exit,
     Primary,
+    PrimaryName,
+    QueueCount,
     Secondary,
     Yes,
     cell,
@@ -57,8 +60,6 @@ Entity = Annotated[
     typer.Argument(autocompletion=queues, show_default=False, help="A queue, or topic/Subscriptions/subscription."),
 ]
 OfBacklog = Annotated[bool, typer.Option("--backlog", help="All backlog queues of the pair instead of one entity.")]
-Queues = Annotated[int, typer.Option("--backlog-queue-count", min=1, help="Number of backlog queues of the pair.")]
-Name = Annotated[str | None, typer.Option("--primary-name", help="The primary_name of the pair, if it has one.")]
 Reason = Annotated[str | None, typer.Option(help="Only dead letters with this reason.")]
 Session = Annotated[str | None, typer.Option(help="Only dead letters of this session.")]
 Number = Annotated[list[int] | None, typer.Option("--sequence-number", metavar="N", help="Only this one. Repeatable.")]
@@ -86,8 +87,8 @@ class _Job:
         entity: Entity = None,
         secondary: Secondary = None,
         of_backlog: OfBacklog = False,
-        count: Queues = 10,
-        name: Name = None,
+        count: QueueCount = BACKLOG_QUEUE_COUNT,
+        name: PrimaryName = None,
         where: Where = None,
         reason: Reason = None,
         since: Since = None,
