@@ -367,9 +367,15 @@ class PartitionWriter:
             self._errors.add_rows(rows, str(error), is_in_doubt=is_in_doubt)
             return
         errors_before = self._report.row_errors
-        for half in (rows.slice(0, len(rows) // 2), rows.slice(len(rows) // 2)):
-            if self._failure is None:
-                await self._send(half, is_in_doubt=is_in_doubt)
+        middle = len(rows) // 2
+        not_repeated = len(rows)
+        try:
+            for half in (rows.slice(0, middle), rows.slice(middle)):
+                if self._failure is None:
+                    not_repeated -= len(half)
+                    await self._send(half, is_in_doubt=is_in_doubt)
+        finally:
+            self._report.in_doubt += not_repeated if is_in_doubt else 0
         if len(rows) == 2 and self._report.row_errors == errors_before:
             self._alone.add(rows.destination.path)  # the entity accepts single messages only
 

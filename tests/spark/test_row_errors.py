@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,22 +64,26 @@ async def test_rows_stay_in_doubt_after_a_later_rejection(scene: Scene) -> None:
     assert set(await scene.arrived()) == set(bodies(10))
 
 
-async def test_rows_in_doubt_stay_so_when_their_transfer_is_halved(scene: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("on_row_error", ["fail", "skip", "deadletter"])
+async def test_every_row_of_a_transfer_in_doubt_stays_so_when_its_repetition_is_rejected(
+    scene: Scene, tmp_path: Path, count: int, on_row_error: str
+) -> None:
     scene.pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, operations=[Operation.SEND]))
+    records: dict[str, Any] = {"badRecordsPath": str(tmp_path)} if on_row_error == "deadletter" else {}
     async with scene.writer(
-        directory=tmp_path,
-        onRowError="deadletter",
-        badRecordsPath=str(tmp_path),
-        retryBackoff="30 s",
-        sendTimeout="20 s",
+        directory=tmp_path, onRowError=on_row_error, retryBackoff="30 s", sendTimeout="20 s", **records
     ) as writer:
-        await writer.offer(rows(4))
+        await writer.offer(rows(count))
         await clock.sleep(25)
         scene.pair.primary.heal()
         scene.pair.primary.inject(Fault(FaultKind.ERROR, error=InvalidOperationError))
-        await writer.finish()
-    assert (scene.report.row_errors, scene.report.in_doubt) == (4, 4)
-    assert all(line["in_doubt"] for line in written(scene))
+        with pytest.raises(WriteFailedError) if on_row_error == "fail" else nullcontext():
+            await writer.finish()
+    assert scene.report.in_doubt == count
+    assert scene.report.row_errors == (0 if on_row_error == "fail" else count)
+    if records:
+        assert all(line["in_doubt"] for line in written(scene))
 
 
 async def test_a_bad_record_says_that_its_row_is_in_doubt(scene: Scene, tmp_path: Path) -> None:
