@@ -10,15 +10,23 @@ import asyncio
 import json
 import os
 import socket
+import struct
 import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from sbclient import errors
-from sbclient.errors import InvalidOperationError, ServiceBusError, SessionLockLostError
+from sbclient.errors import (
+    InvalidOperationError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    SessionLockLostError,
+)
 from sbclient_spark.credentials import connection_string_of
 from sbclient_spark.options import SPARK_OPTIONS, ConnectionOptions
 from sbclient_spark.read.options import read_options
@@ -147,16 +155,9 @@ class HeldSessions:
         asked = {"namespace": self._namespace, "queue": self._path, "session": session, "operation": operation}
         request = json.dumps(asked | {"state": state, "reason": reason, "description": description}).encode()
         for path in sorted(_folder().glob("*.sock")):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(TIMEOUT_S)
-                try:
-                    connection.connect(str(path))
-                except OSError:  # its planner was killed
-                    path.unlink(missing_ok=True)
-                    continue
-                connection.sendall(request)
-                connection.shutdown(socket.SHUT_WR)
-                answer = json.loads(b"".join(iter(lambda one=connection: one.recv(65_536), b"")))  # type: ignore[misc]
+            if (replied := _reply(path, request, f"{operation} of session {session!r}")) is None:
+                continue
+            answer = json.loads(replied)
             if "error" in answer:
                 kind: type[ServiceBusError] = getattr(errors, answer["error"], ServiceBusError)
                 raise kind(answer["reason"])
@@ -166,3 +167,36 @@ class HeldSessions:
             f"no stream on this machine holds the session {session!r} of {self._path!r}: call this in foreachBatch, "
             "for a session of the micro-batch of a stream with mode 'receive'"
         )
+
+
+def _reply(path: Path, request: bytes, what: str) -> bytes | None:
+    """Return what the planner with a socket answers; None if it was killed or has stopped.
+
+    Raises:
+        OperationTimeoutError: the planner does not answer in time.
+        ServiceBusConnectionError: it ended while it was asked.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        # A blocking socket waits while many threads ask at once; one with a timeout of Python's fails then.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(TIMEOUT_S), 0))
+        try:
+            connection.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return None
+        except BlockingIOError as error:
+            raise OperationTimeoutError(
+                f"{what}: the planner of a stream has too many requests for {TIMEOUT_S:g} s: ask it from fewer threads"
+            ) from error
+        connection.settimeout(TIMEOUT_S)
+        try:
+            connection.sendall(request)
+            connection.shutdown(socket.SHUT_WR)
+            replied = b"".join(iter(partial(connection.recv, 65_536), b""))
+        except TimeoutError as error:
+            raise OperationTimeoutError(f"{what}: the planner of a stream did not answer in {TIMEOUT_S:g} s") from error
+        except ConnectionError as error:
+            raise ServiceBusConnectionError(f"{what}: the planner of a stream has ended") from error
+    if not replied:
+        raise ServiceBusConnectionError(f"{what}: the planner of a stream has ended")
+    return replied

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +17,16 @@ import pytest
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.errors import InvalidOperationError, SessionCannotBeLockedError, SessionLockLostError
+from sbclient.errors import (
+    InvalidOperationError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    SessionCannotBeLockedError,
+    SessionLockLostError,
+)
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient_spark.clients import WorkerClients
+from sbclient_spark.read import held_sessions
 from sbclient_spark.read.browsing import open_receiver
 from sbclient_spark.read.held_sessions import HeldSessions
 from sbclient_spark.read.limits import Budget
@@ -481,3 +489,62 @@ def test_a_socket_that_a_killed_planner_left_is_removed(tmp_path: Path) -> None:
     with pytest.raises(SessionLockLostError):
         HeldSessions({"connectionString": HERE, "queue": "orders"}).get_state("s0")
     assert list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def planner(tmp_path: Path) -> Iterator[socket.socket]:
+    """The socket of a living planner, whose queue is full with the second request."""
+    folder = tmp_path / f"sbclient-{os.getuid()}"
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "1-1.sock"))
+        listening.listen(0)
+        yield listening
+
+
+def asked(session: str) -> bytes | None:
+    return HeldSessions({"connectionString": HERE, "queue": "orders"}).get_state(session)
+
+
+def answer(planner: socket.socket, text: bytes) -> None:
+    connection, _ = planner.accept()
+    with connection:
+        b"".join(iter(lambda: connection.recv(65_536), b""))
+        connection.sendall(text)
+
+
+def test_requests_of_many_threads_wait_for_a_busy_planner(planner: socket.socket) -> None:
+    with ThreadPoolExecutor(40) as pool:
+        answers = [pool.submit(asked, f"s{number}") for number in range(40)]
+        for _ in answers:
+            answer(planner, b'{"is_held": true, "result": null}')
+        assert [one.result() for one in answers] == [None] * 40
+    assert Path(planner.getsockname()).exists()
+
+
+def test_a_planner_that_does_not_answer_keeps_its_socket(
+    planner: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cycles: it takes no connection for the timeout, then takes them and does not answer."""
+    monkeypatch.setattr(held_sessions, "TIMEOUT_S", 1.0)
+    with socket.socket(socket.AF_UNIX) as first:
+        first.connect(planner.getsockname())
+        for _ in range(2):
+            with pytest.raises(OperationTimeoutError, match="planner"):
+                asked("s0")
+    with ThreadPoolExecutor(1) as pool:
+        planner.accept()[0].close()  # of the first
+        answered = pool.submit(asked, "s0")
+        answer(planner, b'{"is_held": true, "result": null}')
+        assert answered.result() is None
+
+
+@pytest.mark.parametrize("text", [b"", b'{"is_held": false}'])
+def test_a_planner_that_ends_while_it_is_asked_is_no_planner_without_the_session(
+    planner: socket.socket, text: bytes
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(asked, "s0")
+        answer(planner, text)
+        with pytest.raises(SessionLockLostError if text else ServiceBusConnectionError):
+            answered.result()
