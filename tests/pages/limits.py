@@ -1,0 +1,18 @@
+"""The table of the broker's limits in docs/emulator.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tests.broker.limits import LIMITS
+from tests.pages.table import PageTable
+
+
+def rows() -> Iterable[Sequence[object]]:
+    """Return a row for each limit."""
+    for limit in LIMITS:
+        yield limit.subject, limit.shown or f"{limit.most:,}", limit.beyond, limit.source
+
+
+TABLE: Final = PageTable("emulator.md", "limits", ("limit", "most", "beyond it", "source"), rows)
