@@ -116,12 +116,12 @@ class AmqpSender(SenderLink):
             state=state,
             wire=wire,
         )
-        numbers = items_of(reply.body, servicebus.SEQUENCE_NUMBERS)
+        numbers = [int(each) for each in items_of(reply.body, servicebus.SEQUENCE_NUMBERS) if isinstance(each, int)]
         if len(numbers) != len(batch):
             raise ServiceBusCommunicationError(
                 f"{doing}: {len(numbers)} sequence numbers came for {len(batch)} messages"
             )
-        return [int(number) for number in numbers]
+        return numbers
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         self._check_open()

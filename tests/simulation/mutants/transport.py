@@ -127,8 +127,8 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "sequence numbers are returned in the wrong order",
         Change(
             "transport.amqp.sender:AmqpSender.schedule",
-            "[int(number) for number in numbers]",
-            "[int(number) for number in numbers[::-1]]",
+            "return numbers",
+            "return numbers[::-1]",
         ),
     ),
     # -- connection ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import (
     OperationTimeoutError,
     ServiceBusAuthorizationError,
+    ServiceBusCommunicationError,
     ServiceBusConnectionError,
     ServiceBusError,
 )
@@ -205,6 +206,17 @@ async def test_outcome_that_no_send_can_have_is_no_success(outcome: Any) -> None
     sender = transport.open_sender("orders")
     with pytest.raises(ServiceBusError):
         await sender.send(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)
+    await transport.close()
+
+
+@pytest.mark.parametrize("numbers", [None, "7", [], [None], ["7"], [[7]], {"7": 7}])
+async def test_reply_without_sequence_numbers_is_an_error(numbers: Any) -> None:
+    service = Service()
+    service.replies["com.microsoft:schedule-message"] = lambda body: (200, None, {"sequence-numbers": numbers})
+    transport = service.transport()
+    sender = transport.open_sender("orders")
+    with pytest.raises(ServiceBusCommunicationError, match="0 sequence numbers came for 1 messages"):
+        await sender.schedule(batch_of([ServiceBusMessage("x")]), timeout_s=TIMEOUT_S)
     await transport.close()
 
 
