@@ -1,4 +1,4 @@
-"""docs/commands.md says of each command what is true of it: its options, what it prints as JSON, how it ends."""
+"""The pages about commands say of each what is true: its options, what it prints as JSON, how it ends."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sbclient.cli.common import Exit
 from sbclient.cli.outage import Account
 from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired, sent
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "commands.md"
-TEXT: Final = PAGE.read_text(encoding="utf-8")
+DOCS: Final = Path(__file__).parents[2] / "docs"
+TEXT: Final = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("commands.md", "commands-admin.md"))
 SECTIONS: Final = {
     title.removeprefix("sbclient "): body
     for title, body in re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S)

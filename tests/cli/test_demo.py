@@ -23,7 +23,7 @@ from tests.commands import call
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+PAGE = Path(__file__).parents[2] / "docs" / "commands-admin.md"
 SECTION = PAGE.read_text(encoding="utf-8").partition("## sbclient demo\n")[2]
 
 

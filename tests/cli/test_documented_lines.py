@@ -57,7 +57,9 @@ def test_options_of_a_long_running_line_exist(line: str) -> None:
     assert {word.partition("=")[0] for word in words if word.startswith("-")} <= known | {"--help"}
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "commands.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *(ROOT / "docs").glob("commands*.md")], ids=lambda page: page.name
+)
 def test_other_lines_are_checked_elsewhere(page: Path) -> None:
     others = [line for line in lines_in(page) if not line.startswith("sbclient ")]
     assert set(others) <= set(CHECKED_ELSEWHERE)

@@ -33,7 +33,7 @@ from tests.fresh_process import output_of
 pytestmark = pytest.mark.slow  # starts many processes
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ROOT / "docs" / "commands.md"
+COMMANDS = ROOT / "docs" / "commands-admin.md"
 
 Start = Callable[..., subprocess.Popen[str]]
 
