@@ -77,27 +77,32 @@ class AccessRights(StrEnum):
     LISTEN = "Listen"
 
 
+def _fields_of(attributes: Attributes) -> Mapping[str, Any]:
+    """Return the fields of a dataclass by name."""
+    return cast("DataclassInstance", attributes).__dataclass_fields__
+
+
 class Attributes(Mapping[str, Any]):
     """Gives access to the attributes of a dataclass by key, as azure-servicebus does: `queue["name"]`."""
 
     __slots__ = ()
 
     def __getitem__(self, key: str) -> Any:
-        if key not in tuple(self):
+        if key not in _fields_of(self):
             raise KeyError(key)
         return getattr(self, key)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key not in tuple(self):
+        if key not in _fields_of(self):
             raise KeyError(key)
         setattr(self, key, value)
 
     def __len__(self) -> int:
-        return len(fields(cast("DataclassInstance", self)))
+        return len(_fields_of(self))
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of the attributes."""
-        return (each.name for each in fields(cast("DataclassInstance", self)))
+        return iter(_fields_of(self))
 
     def update(self, *args: Any, **changes: Any) -> None:
         """Set attributes, with the arguments of `dict.update`."""

@@ -160,6 +160,9 @@ def _ordered(document: bytes) -> bytes:
         if name not in KINDS or KINDS[name] is EntityKind.RULE:
             return document
         places = {f"{{{SERVICE_BUS}}}{element}": at for at, element in enumerate(TABLES[KINDS[name]])}
-        described[:] = sorted(described, key=lambda element: places.get(element.tag, len(places)))
+        elements = sorted(described, key=lambda element: places.get(element.tag, len(places)))
+        if elements == list(described):
+            return document
+        described[:] = elements
     ordered: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=True)
     return ordered
