@@ -118,6 +118,10 @@ class MemoryNamespace(BrokerHost):
     def heal(self, fault: Fault | None = None) -> None:
         """Remove one fault, or all of them."""
         self._note_event()
+        if fault is None:
+            self._injected_at.clear()
+        else:
+            self._injected_at.pop(fault, None)
         super().heal(fault)
 
     def perform_now(

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
 from sbclient import InvalidOperationError, SessionLockLostError
+from sbclient.emulator import Emulator
 from sbclient.errors import ServiceBusError
-from sbclient.testing import MemoryNamespace
+from sbclient.testing import MemoryNamespace, served
 from tests.lifetimes.counting import grown_by
-from tests.lifetimes.rows import ROWS, Scene, memory_scene
+from tests.lifetimes.rows import ROWS, Scene, amqp_scene, memory_scene
 
 REPEATS = int(os.environ.get("LIFETIMES_REPEATS", "100"))
 
@@ -31,6 +33,20 @@ async def scene() -> AsyncIterator[Scene]:
 async def test_operation_leaves_nothing_behind(scene: Scene, row: str) -> None:
     grown = await grown_by(lambda: ROWS[row](scene), scene.count_broker, REPEATS)
     assert not grown, f"{row}: {grown}"
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    with served("contoso", "contoso-backup") as emulator:
+        yield emulator
+
+
+@pytest.mark.real_time
+@pytest.mark.slow
+async def test_operations_over_amqp_leave_nothing_behind(emulator: Emulator) -> None:
+    async with amqp_scene(emulator) as scene:
+        for row in (ROWS["send"], ROWS["renew by a renewer"], ROWS["find no session"]):
+            assert not await grown_by(partial(row, scene), scene.count_broker, 20), row
 
 
 async def test_a_leak_of_one_object_per_call_is_found(scene: Scene) -> None:

@@ -90,7 +90,11 @@ class Held:
                 return self.connection
 
             node = self._nodes[path] = Requests(
-                connect, f"{path}/{servicebus.MANAGEMENT}", tasks=self._tasks, deadlines=self._deadlines
+                connect,
+                f"{path}/{servicebus.MANAGEMENT}",
+                tasks=self._tasks,
+                deadlines=self._deadlines,
+                on_unused=lambda: self._nodes.pop(path, None),
             )
         return node
 
@@ -143,6 +147,9 @@ class Connections:
         """
         if self.is_closed:
             raise InvalidOperationError(f"the connection to {self._host} was closed: open a new client")
+        for held in self._held:
+            if held.connection.is_over:
+                held.tokens.stop()  # else its timer would keep the connection for most of an hour
         self._held = [held for held in self._held if not held.connection.is_over]
         for held in self._held:
             if held.has_room:

@@ -88,12 +88,20 @@ class Requests:
         address: of the node.
         tasks: owns the attaching.
         deadlines: expires requests.
+        on_unused: called when a request has ended and there is neither another one nor a link.
     """
 
     def __init__(
-        self, connect: Callable[[], Awaitable[AmqpConnection]], address: str, *, tasks: OwnedTasks, deadlines: Deadlines
+        self,
+        connect: Callable[[], Awaitable[AmqpConnection]],
+        address: str,
+        *,
+        tasks: OwnedTasks,
+        deadlines: Deadlines,
+        on_unused: Callable[[], object] = lambda: None,
     ) -> None:
         self.address = address
+        self._on_unused = on_unused
         self._connect = connect
         self._waiting: dict[str, _Request] = {}
         self._count = 0
@@ -153,6 +161,8 @@ class Requests:
             raise
         finally:
             del self._waiting[message_id]
+            if not self._waiting and not self.is_attached:
+                self._on_unused()
 
     @property
     def is_attached(self) -> bool:

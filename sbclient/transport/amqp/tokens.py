@@ -95,11 +95,15 @@ class Tokens:
         """Replace every token now, because the credential may have changed."""
         await asyncio.gather(*map(self._renew, list(self._renew_at)))
 
-    def close(self, error: ServiceBusError) -> None:
-        """Renew nothing any more."""
+    def stop(self) -> None:
+        """Renew nothing any more, because the connection is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def close(self, error: ServiceBusError) -> None:
+        """Renew nothing any more, and detach."""
+        self.stop()
         self._requests.close(error)
 
     async def _connect(self) -> AmqpConnection:
