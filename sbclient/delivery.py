@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum, StrEnum
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from sbclient.arguments.kinds import Kind, choice_of, encodable, wrong_type
+from sbclient.arguments.kinds import Kind, choice_of, encodable, short_id, wrong_type
 
 
 class ServiceBusReceiveMode(StrEnum):
@@ -42,7 +42,7 @@ def _check_session(name: str, value: Any) -> str | ServiceBusSessionFilter:
         return NEXT_AVAILABLE_SESSION
     if not isinstance(value, str):
         raise wrong_type(name, value, _SESSION.takes, ": give str(value)")
-    return encodable(name, value)
+    return short_id(name, value)
 
 
 _SESSION: Final = Kind("a str or NEXT_AVAILABLE_SESSION", _check_session, (ServiceBusSessionFilter,))

@@ -16,14 +16,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, SupportsIndex, TypeAlias
 from uuid import UUID
 
-from sbclient.arguments.kinds import encodable, shown, utc, wrong_type
+from sbclient.arguments.kinds import MAX_ID_LENGTH as MAX_ID_LENGTH
+from sbclient.arguments.kinds import encodable, short_id, shown, utc, wrong_type
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
 PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | timedelta | UUID | Decimal | None
 """The types of an application property. `bytes` are sent as text, as in the SDK (`str(bytes, "utf-8")`)."""
-
-MAX_ID_LENGTH = 128
-"""The most characters in a message id, session id or partition key. Source: Service Bus quotas."""
 
 _INT64 = range(-(2**63), 2**63)
 _UINT64 = range(2**64)
@@ -51,11 +49,7 @@ def _short_id(name: str, value: str | bytes | int | UUID | None) -> str | None:
         return None
     if not isinstance(value, str):
         value = _as_text(name, value)
-    if len(value) > MAX_ID_LENGTH:
-        raise InvalidOperationError(
-            f"{name} has {len(value)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
-        )
-    return encodable(name, value)
+    return short_id(name, value)
 
 
 def _text(name: str, value: str | bytes | int | UUID | None) -> str | None:

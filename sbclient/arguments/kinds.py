@@ -24,6 +24,12 @@ MAX_COUNT: Final = 2**31 - 1
 MAX_SECONDS: Final = float(2**31)
 """The longest wait, 68 years: every clock, timer and request can hold it."""
 
+MAX_ID_LENGTH: Final = 128
+"""The most characters in a message id, session id or partition key. Source: Service Bus quotas."""
+
+MAX_REASON: Final = 4_096
+"""The characters that are kept of a reason or description of a dead letter (documented)."""
+
 INT64: Final = range(-(2**63), 2**63)
 
 _SHOWN: Final = (bool, int, float, timedelta, datetime, Enum)
@@ -159,18 +165,39 @@ def _check_text(name: str, value: Any) -> str:
 _TEXT: Final = Kind("a str", _check_text, (str,), "{}.isascii()")
 
 
+def short_id(name: str, value: Any) -> str:
+    """Return an id: a text of at most `MAX_ID_LENGTH` characters."""
+    text = _check_text(name, value)
+    if len(text) > MAX_ID_LENGTH:
+        raise InvalidOperationError(
+            f"{name} has {len(text)} characters, {MAX_ID_LENGTH} are allowed: shorten it or send its hash"
+        )
+    return text
+
+
+ShortId: TypeAlias = Annotated[
+    str,
+    Kind(
+        f"a str of at most {MAX_ID_LENGTH} characters",
+        short_id,
+        (str,),
+        f"{{0}}.isascii() and len({{0}}) <= {MAX_ID_LENGTH}",
+    ),
+]
+
+
 def _check_reason(name: str, value: Any) -> str | None:
     if isinstance(value, BaseException):
         value = str(value) or type(value).__name__
     if not isinstance(value, str):
         raise wrong_type(name, value, _REASON.takes, ": give str(value)")
-    return encodable(name, value) or None
+    return encodable(name, value)[:MAX_REASON] or None
 
 
 _REASON: Final = Kind("a str or an exception", _check_reason)
 
 Reason: TypeAlias = Annotated[str | BaseException, _REASON]
-"""A reason or description of a dead letter. Of an exception its text is taken; an empty one is None."""
+"""A reason or description of a dead letter. Of an exception its text is taken; a long one is cut, an empty one None."""
 
 
 def choice_of(kind: type[E]) -> Kind:

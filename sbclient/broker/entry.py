@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from sbclient.amqp import EncodedMessage
+from sbclient.arguments.kinds import MAX_REASON
 from sbclient.message import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
@@ -18,7 +19,7 @@ from sbclient.message import (
     ServiceBusReceivedMessage,
 )
 
-MAX_DEAD_LETTER_TEXT: Final = 4096
+MAX_DEAD_LETTER_TEXT: Final = MAX_REASON
 """The maximum length of a dead-letter reason or description; more is cut. Source: the client's constants."""
 
 _ACTIVE: Final = ServiceBusMessageState.ACTIVE

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, Union
 from sbclient import clock
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.arguments.checked import checked
-from sbclient.arguments.kinds import Seconds, Utc
+from sbclient.arguments.kinds import Seconds, ShortId, Utc
 from sbclient.client.core import ClientCore
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.receiver import PrefetchCount, ServiceBusReceiver
@@ -426,7 +426,7 @@ class ServiceBusClient:
         topic = self._checked(topic_name, EntityKind.TOPIC)
         return subscription_path(topic, check_entity_path(subscription_name, "subscription"))
 
-    def transaction(self, *, partition_key: str | None = None) -> Transaction:
+    def transaction(self, *, partition_key: ShortId | None = None) -> Transaction:
         """Create a transaction in the primary namespace: `async with client.transaction() as transaction: …`.
 
         Args:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Annotated, Any, Protocol, Self, TypeAlias
 
 from sbclient import clock
 from sbclient.arguments.checked import checked
-from sbclient.arguments.kinds import Pause, wrong_type
+from sbclient.arguments.kinds import Kind, Pause, wrong_type
 from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
@@ -47,6 +47,13 @@ class LockedSession(Protocol):
         """Renew the lock; return its new end."""
 
 
+def _check_holder(name: str, value: Any) -> Any:
+    if not all(hasattr(value, each) for each in ("renewals", "is_closed", "entity_path")):
+        raise wrong_type(name, value, "a ServiceBusReceiver")
+    return value
+
+
+Holder: TypeAlias = Annotated[LockHolder, Kind("a ServiceBusReceiver", _check_holder)]
 Renewable: TypeAlias = ServiceBusReceivedMessage | LockedSession
 OnFailure: TypeAlias = Callable[[Any, Exception | None], Awaitable[None]]
 
@@ -91,7 +98,7 @@ class AutoLockRenewer:
 
     def register(
         self,
-        receiver: LockHolder,
+        receiver: Holder,
         renewable: Renewable,
         max_lock_renewal_duration: Pause | None = None,
         on_lock_renew_failure: OnFailure | None = None,

@@ -359,7 +359,7 @@ class ServiceBusReceiver:
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Move the message to the dead-letter queue, with a reason and a description of at most 4,096 characters.
+        """Move the message to the dead-letter queue, with a reason and a description, cut to 4,096 characters each.
 
         Args:
             reason, error_description: a text, or an exception, whose text is taken; an empty one is None.

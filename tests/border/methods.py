@@ -91,6 +91,15 @@ async def _sent(scene: Scene, message: Any) -> Any:
     return [type(came.subject), bytes(came), *(repr(getattr(came, each)) for each in SHOWN)]
 
 
+async def _dead_letter(scene: Scene, _: None) -> Any:
+    """Return the reason and description of the message that was dead-lettered."""
+    async with scene.client.get_queue_receiver(
+        "orders", sub_queue="deadletter", receive_mode="receiveanddelete"
+    ) as receiver:
+        (dead,) = await receiver.receive_messages(max_wait_time=1)
+    return [repr(dead.dead_letter_reason), repr(dead.dead_letter_error_description)]
+
+
 def _settling(**more: Any) -> dict[str, Any]:
     return {"message": Fresh(Scene.locked), **more, "transaction": None}
 
@@ -205,8 +214,10 @@ ROWS: Final[dict[str, Row]] = {
     "ServiceBusReceiver.abandon_message": _row(lambda scene: scene.receiver.abandon_message, **_settling()),
     "ServiceBusReceiver.complete_message": _row(lambda scene: scene.receiver.complete_message, **_settling()),
     "ServiceBusReceiver.defer_message": _row(lambda scene: scene.receiver.defer_message, **_settling()),
-    "ServiceBusReceiver.dead_letter_message": _row(
-        lambda scene: scene.receiver.dead_letter_message, **_settling(reason="why", error_description=None)
+    "ServiceBusReceiver.dead_letter_message": Row(
+        lambda scene: scene.receiver.dead_letter_message,
+        _settling(reason="why", error_description=None),
+        then=_dead_letter,
     ),
     "ServiceBusReceiver.renew_message_lock": _row(
         lambda scene: scene.receiver.renew_message_lock, message=LOCKED, timeout=5

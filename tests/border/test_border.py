@@ -7,13 +7,16 @@ Laws, each checked for every public method, each of its parameters and every val
 2. A refused call changes nothing in the namespace.
 3. The objects work afterwards, and a call that waits meanwhile is not disturbed.
 4. The transports agree: a value is accepted by all, and what arrives is equal, or by none.
+5. `accepted.txt` names the values that each parameter accepts. `python -m tests.border` writes it anew; read what it
+   changes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -28,6 +31,8 @@ from tests.border.values import Boom, hostile_values
 T = TypeVar("T")
 
 AT_ONCE_S = 1.0
+TABLE = Path(__file__).with_name("accepted.txt")
+ACCEPTED = TABLE.read_text(encoding="utf-8").splitlines() if TABLE.exists() else []
 NAMES = tuple(hostile_values())
 
 pytestmark = pytest.mark.filterwarnings("ignore:(options of azure|parts of the connection)")
@@ -116,3 +121,12 @@ def test_no_value_breaks_a_call_or_has_two_outcomes(method: str) -> None:
             if found[case] != over_amqp[case]
         ]
     assert not wrong, "\n".join(wrong)
+    assert lines_of(method, found) == [line for line in ACCEPTED if line.startswith(f"{method}(")]
+
+
+def lines_of(method: str, found: Mapping[tuple[str, str], str]) -> list[str]:
+    """Return the lines of `accepted.txt` for a method."""
+    return [
+        f"{method}({parameter}): {', '.join(name for name in NAMES if found[parameter, name] != 'refused')}".rstrip()
+        for parameter in ROWS[method].arguments
+    ]
