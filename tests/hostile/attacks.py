@@ -30,11 +30,13 @@ class Attack(NamedTuple):
         run: does it, and returns a note for the report.
         settles_s: how long the server may work after the last byte.
         descriptors: the most that the server may have; None = no limit.
+        sent_mib: the most that it sends: the server may need 20 times as much memory, and 50 MiB more.
     """
 
     run: Callable[[Server], str]
     settles_s: float = 1.0
     descriptors: int | None = None
+    sent_mib: float = 64.0
 
 
 def flood_map_of_attach(kind: str) -> Callable[[Server], str]:
@@ -283,7 +285,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "websocket-bytes": Attack(flood(_UPGRADE, _AMQP_IN_FRAMES, 100)),
     "pipelined-requests": Attack(flood(b"", _GET, 100)),
     "amqp-frames": Attack(flood(AMQP_HEADER, b"\0\0\0\x08\x02\0\0\0", 100)),
-    "xml-namespace": Attack(put_entity(_BELOW)),
-    "xml-texts": Attack(put_entity(_TEXTS)),
-    "json-numbers": Attack(purge_numbers([number * MODULUS for number in range(43_000)])),
+    "xml-namespace": Attack(put_entity(_BELOW), sent_mib=1.0),
+    "xml-texts": Attack(put_entity(_TEXTS), sent_mib=1.0),
+    "json-numbers": Attack(purge_numbers([number * MODULUS for number in range(43_000)]), sent_mib=1.0),
 }
