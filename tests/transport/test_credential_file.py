@@ -121,25 +121,24 @@ def test_worker_goes_on_with_the_new_key_of_the_file(pair: Pair) -> None:
     for at, side in enumerate(("primary", "secondary")):
         command += [f"--{side}-file", str(pair.files[at])]
     pair.write("wrong")
-    with pair.accepting("first"):
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8", env=os.environ)
-        log: list[dict[str, Any]] = []
-        assert process.stderr is not None
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8", env=os.environ)
+    log: list[dict[str, Any]] = []
 
-        def wait(event: str, **facts: str) -> None:
-            for line in process.stderr or ():
-                log.append(json.loads(line))
-                if log[-1]["event"] == event and facts.items() <= log[-1].items():
-                    return
-            raise AssertionError(f"the worker ended without {event}: {log}")
+    def wait(event: str) -> None:
+        for line in process.stderr or ():
+            log.append(json.loads(line))
+            if log[-1]["event"] == event:
+                return
+        raise AssertionError(f"the worker ended without {event}: {log}")
 
-        wait("worker.rejected")
-        assert "secondary_file, option --secondary-file" in log[-1]["message"]
-        pair.write("first")  # without a signal
-        wait("worker.accepted")
-        wait("syphon.started")
     with process:
         try:
+            with pair.accepting("first"):
+                wait("worker.rejected")
+                assert "secondary_file, option --secondary-file" in log[-1]["message"]
+                pair.write("first")  # without a signal
+                wait("worker.accepted")
+                wait("syphon.started")
             with pair.accepting("second"):
                 wait("worker.rejected")
                 assert any(one["event"] == "credential.rejected" and "the file " in one["message"] for one in log)
@@ -148,7 +147,7 @@ def test_worker_goes_on_with_the_new_key_of_the_file(pair: Pair) -> None:
                 wait("credential.replaced")
                 wait("worker.accepted")
                 process.send_signal(signal.SIGTERM)
-                rest = process.stderr.read()
+                rest = process.stderr.read() if process.stderr is not None else ""
                 assert process.wait(60) == 0, rest
         finally:
             process.kill()
