@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -446,31 +445,6 @@ def test_a_mistake_in_an_option_is_explained(mistake: dict[str, Any], advice: st
         ServiceBusClient.from_connection_string("memory://mistakes", **mistake)
     assert advice in str(caught.value)
     drop_memory_host("mistakes")
-
-
-async def test_a_mistake_in_an_argument_is_no_outage(client: ServiceBusClient) -> None:
-    message: Any = ServiceBusMessage("a")
-    any_client: Any = client
-    with pytest.raises(InvalidOperationError, match="number of seconds"):
-        any_client.get_queue_receiver(QUEUE, max_wait_time=timedelta(seconds=1))
-    with pytest.raises(InvalidOperationError, match="0 to 50,000"):
-        any_client.get_queue_receiver(QUEUE, prefetch_count="5")
-    sender, receiver = any_client.get_queue_sender(QUEUE), any_client.get_queue_receiver(QUEUE)
-    mistakes: list[Callable[[], Any]] = [
-        lambda: receiver.receive_messages("5"),
-        lambda: receiver.receive_messages(max_wait_time="5"),
-        lambda: receiver.peek_messages("5"),
-        lambda: sender.send_messages(message, timeout="5"),
-        lambda: sender.send_messages(message, transaction=5),
-        lambda: any_client.run_syphon(limits={}),
-        lambda: any_client.administration.update_queue("q", lock_duration=timedelta(seconds=10)),
-        lambda: any_client.administration.get_queue(5),
-    ]
-    for mistake in mistakes:
-        with pytest.raises((InvalidOperationError, TypeError)) as caught:
-            await mistake()
-        assert not getattr(caught.value, "is_outage", False)
-    assert "a QueueProperties" in str(await _error(any_client.administration.update_queue("q")))
 
 
 async def test_rights_may_be_given_by_name(client: ServiceBusClient) -> None:

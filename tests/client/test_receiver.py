@@ -328,20 +328,6 @@ async def test_session_id_raises_before_the_session_is_accepted(pair: MemoryPair
     assert client.get_queue_receiver(QUEUE).session is None
 
 
-@pytest.mark.parametrize("given", ["x", None, ServiceBusMessage("sent, not received")])
-async def test_settling_rejects_messages_that_were_not_received(client: ServiceBusClient, given: Any) -> None:
-    async with client.get_queue_receiver("orders") as receiver:
-        for settle in (
-            receiver.complete_message,
-            receiver.abandon_message,
-            receiver.defer_message,
-            receiver.dead_letter_message,
-            receiver.renew_message_lock,
-        ):
-            with pytest.raises(TypeError, match="ServiceBusReceivedMessage"):
-                await settle(given)
-
-
 @pytest.mark.parametrize("given", ["a", None, ["1"], [1, None]])
 async def test_receive_deferred_messages_requires_integers(client: ServiceBusClient, given: Any) -> None:
     with pytest.raises(TypeError, match="must be an int"):

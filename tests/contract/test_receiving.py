@@ -343,21 +343,6 @@ async def test_the_sections_of_a_received_message_can_be_read(kind: NamespaceKin
     assert "body=" not in repr(raw)
 
 
-@pytest.mark.parametrize("text", [5, True, b"text", {"a": 1}, ["a"], UUID(int=1), "\ud800"], ids=repr)
-async def test_a_reason_that_is_no_text_is_rejected_and_the_message_stays_locked(
-    kind: NamespaceKind, text: Any
-) -> None:
-    queue = await filled(kind, 2)
-    async with kind.plain.get_queue_receiver(queue) as receiver:
-        first, second = await receiver.receive_messages(2, max_wait_time=kind.patience_s)
-        others = asyncio.create_task(receiver.complete_message(second))
-        for texts in ({"reason": text}, {"error_description": text}):
-            with pytest.raises((TypeError, InvalidOperationError)):
-                await receiver.dead_letter_message(first, **texts)
-        await others
-        await receiver.complete_message(first)
-
-
 @pytest.mark.parametrize(
     ("given", "read"), [(ValueError("boom"), "boom"), (TimeoutError(), "TimeoutError"), (Color.RED, "red"), ("", None)]
 )

@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from functools import partial
-from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -140,10 +137,3 @@ async def test_messages_are_deferred_and_peeked_in_their_session(kind: Namespace
         await receiver.complete_message(fetched)
         peeked = await receiver.peek_messages(5, sequence_number=1)
         assert [str(message) for message in peeked] == ["1"]
-
-
-@pytest.mark.parametrize("session_id", [5, 1.5, True, b"A", ["A"], UUID(int=1), "\ud800"], ids=repr)
-async def test_a_session_id_that_is_no_text_is_rejected(kind: NamespaceKind, session_id: Any) -> None:
-    for receiver_of in (kind.plain.get_queue_receiver, partial(kind.plain.get_subscription_receiver, "topic")):
-        with pytest.raises((TypeError, InvalidOperationError), match="session_id"):
-            receiver_of("orders", session_id=session_id)
