@@ -195,6 +195,17 @@ async def several(scene: Scene) -> None:
             left -= 1
 
 
+async def at_once(scene: Scene) -> None:
+    """Sends with one key wait for each other."""
+    sends = [scene.sender.send_messages(ServiceBusMessage("x", partition_key="k")) for _ in range(4)]
+    await asyncio.gather(*sends)
+    left = len(sends)
+    while left:
+        for message in await scene.receiver.receive_messages(4, max_wait_time=10):
+            await scene.receiver.complete_message(message)
+            left -= 1
+
+
 async def renewed(scene: Scene) -> None:
     """The lock of a message is renewed until it is settled, at once and later."""
     message = await scene.one(scene.renewed)
@@ -381,6 +392,7 @@ async def diverted(scene: Scene) -> None:
 ROWS: Final[dict[str, Row]] = {
     "send": send,
     "send several": several,
+    "send at once": at_once,
     "abandon": lambda scene: settle(scene, "abandon"),
     "defer": lambda scene: settle(scene, "defer"),
     "dead-letter": lambda scene: settle(scene, "dead_letter"),
