@@ -139,6 +139,16 @@ class PairedNamespaceOptions:
         "The queues and topics that the syphon may send to, by name or shell pattern such as eu/*. Case is ignored. It "
         "dead-letters messages for other entities. Default: all."
     )
+    redirect_after: timedelta | None = setting(
+        "How long the primary must refuse an entity with outage errors before the syphon delivers its messages to the "
+        "entity of the same path in the secondary; 0 = from the first refusal. Default: never.",
+        kind=timespan(timedelta(0), timedelta(days=365)),
+    )
+    redirect_sessions: bool = setting(
+        "Whether the syphon redirects the ordered sessions of `ordering=session`, too. Their order is then not kept "
+        "when the primary is back.",
+        default=False,
+    )
     is_outage: Callable[[ServiceBusError], bool] | tuple[type[ServiceBusError], ...] | None = setting(
         "Decides whether an error that remains after the retries is an outage: a function of the error, or a tuple of "
         "error classes, such as `ORIGINAL_OUTAGE_ERRORS`. Default: the built-in rule.",

@@ -65,6 +65,8 @@ WRONG: Final[dict[str, Any]] = {
     "missing_entity_grace": 60,
     "syphon_long_poll": timedelta(hours=25),
     "syphon_destinations": "a",
+    "redirect_after": 60,
+    "redirect_sessions": "true",
     "is_outage": "timeout",
     "max_messages_per_second": 0,
     "max_messages_per_second_per_destination": float("nan"),

@@ -229,7 +229,8 @@ def _print_report(report: SyphonReport, *, as_json: bool) -> None:
         print_json(asdict(report))
         return
     dead = ", ".join(f"{number:,} {reason}" for reason, number in report.dead_lettered.items()) or "none"
-    print_line(f"drained {report.drained:,}   dead-lettered {dead}   parked {report.parked:,}")
+    redirected = f" ({report.redirected:,} to the secondary)" if report.redirected else ""
+    print_line(f"drained {report.drained:,}{redirected}   dead-lettered {dead}   parked {report.parked:,}")
 
 
 class _Events(logging.Handler):

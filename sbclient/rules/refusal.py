@@ -6,11 +6,14 @@ The rules, our choice:
 2. An entity counts as missing from a response that it does not exist until the next request with such a response. A
    slow response does not count: it does not show at which time the entity was missing. A response that proves its
    existence resets this time. Any other result, such as a lost connection, only interrupts it.
+3. An outage begins with the first of consecutive outage errors, whatever their class; every other answer ends it. From
+   `redirect_after` after its beginning the messages go to the entity of the same path in the secondary.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from sbclient.errors import (
@@ -54,6 +57,11 @@ class Refusal:
         failures: number of consecutive failures.
         retry_at: time of the next attempt.
         error: the last error; set by the first call of `add`.
+        outage_at: when the outage began; None = the last error was none of an outage.
+        elsewhere: the failures of the entity of the same path in the secondary during the outage; None = none.
+        is_elsewhere_named: whether the log says that the entity in the secondary refuses messages.
+        redirected_at: when the secondary first accepted a message instead; None = not in this outage.
+        redirected: number of messages that the secondary accepted instead.
     """
 
     error: OngoingError
@@ -61,16 +69,28 @@ class Refusal:
     def __init__(self) -> None:
         self.failures = 0
         self.retry_at = float("-inf")
+        self.outage_at: float | None = None
+        self.elsewhere: Refusal | None = None
+        self.is_elsewhere_named = False
+        self.redirected_at: float | None = None
+        self.redirected = 0
         self._missing_at: float | None = None
         self._missing_s = 0.0
 
-    def add(self, error: ServiceBusError, now: float, *, asked_at: float, jitter: float = 1.0) -> None:
+    def add(
+        self, error: ServiceBusError, now: float, *, asked_at: float, jitter: float = 1.0, is_outage: bool = False
+    ) -> None:
         """Record another failure.
 
         Args:
             asked_at: time of the request that failed.
             jitter: factor of the pause before the next attempt.
+            is_outage: whether the error counts as an outage for this pair.
         """
+        if not is_outage:
+            self.outage_at = None
+        elif self.outage_at is None:
+            self.outage_at = now
         self.error = OngoingError.of(error, now, self.error if self.failures else None)
         self.failures += 1
         self.retry_at = now + jitter * _pause_s(self.failures)
@@ -86,6 +106,16 @@ class Refusal:
     def interrupt(self) -> None:
         """Record a result that is no failure and does not tell whether the entity exists: the service is busy."""
         self._missing_at = None
+
+    def redirect_at(self, after: timedelta | None) -> float:
+        """Return from when on messages go to the secondary; infinity = never.
+
+        Args:
+            after: the option `redirect_after`.
+        """
+        if after is None or self.outage_at is None:
+            return float("inf")
+        return self.outage_at + after.total_seconds()
 
     def is_missing_for(self, grace_s: float) -> bool:
         """Return whether the entity was missing at the last attempt, and for at least that time in total."""

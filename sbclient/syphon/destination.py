@@ -1,4 +1,8 @@
-"""One entity of the primary that backlog messages are sent to: its line of messages, and what happens if it refuses."""
+"""One entity of the primary that backlog messages are sent to: its line of messages, and what happens if it refuses.
+
+During a long outage its messages go to the entity of the same path in the secondary; see `Refusal.redirect_at`. The
+primary is probed meanwhile. When it can be reached, one message is sent to it; its acceptance ends the redirect.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sbclient import clock
@@ -20,12 +25,22 @@ from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.state import PairState
 from sbclient.rate_limit import RateLimits
 from sbclient.rules.envelope import MalformedEnvelopeError
-from sbclient.rules.refusal import FIRST_PAUSE_S, Refusal
+from sbclient.rules.failover import is_outage
+from sbclient.rules.refusal import FIRST_PAUSE_S, OngoingError, Refusal
 from sbclient.rules.syphon_reason import SyphonReason
 from sbclient.syphon.source import InFlight, Source, complete
-from sbclient.syphon.status import RECOVERED, UNAVAILABLE, Progress
+from sbclient.syphon.status import (
+    IN_DOUBT,
+    NOT_REDIRECTED,
+    RECOVERED,
+    REDIRECT_ENDED,
+    REDIRECTED,
+    UNAVAILABLE,
+    Progress,
+)
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics, tracing
+from sbclient.transport.base import SenderLink
 
 SEND_S: Final = 30.0
 
@@ -48,7 +63,7 @@ class Destination:
 
     Attributes:
         path: of the queue or topic.
-        refusal: its consecutive failures; None = it accepts messages.
+        outage: the consecutive failures of the primary; None = it accepts messages.
         has_succeeded: whether it accepted the last messages that were sent.
         accepted_at: when it last accepted a message, in monotonic seconds; -inf = never.
         is_ending: nothing new is started.
@@ -59,7 +74,7 @@ class Destination:
         progress: counts the messages that it has accepted.
         sources: are notified of its answers.
         tasks: of the completions of messages that it has accepted.
-        refusal: its state, if it was known before.
+        outage: its state, if it was known before.
     """
 
     worker: asyncio.Task[None]
@@ -72,13 +87,15 @@ class Destination:
         progress: Progress,
         sources: Sequence[Source],
         tasks: OwnedTasks,
-        refusal: Refusal | None = None,
+        outage: Refusal | None = None,
     ) -> None:
         self._pair = pair
-        self._link = pair.primary.open_sender(path)
+        self._links = pair.primary.open_sender(path), pair.secondary.open_sender(path)
         self._rates = rates
         self._progress = progress
-        self._where = {metrics.DESTINATION: path, **metrics.server(pair.primary.namespace)}
+        self._is_elsewhere = False
+        self._is_reachable = False  # the primary opened a link during a redirect, so that a message is to be tried
+        self._probing: asyncio.Task[None] | None = None
         self._sources = sources
         self._tasks = tasks
         self._completing: dict[asyncio.Task[None], None] = {}
@@ -97,15 +114,57 @@ class Destination:
         self._waits_since_at: float | None = None
         self._needed_at = clock.monotonic()
         self.path = path
-        self.refusal = refusal
+        self.outage = outage
         self.has_succeeded = False
         self.accepted_at = float("-inf")
         self.is_ending = False
 
     @property
+    def refusal(self) -> Refusal | None:
+        """The consecutive failures where its messages go now: in the primary or in the secondary; None = none."""
+        return self.outage.elsewhere if self._is_elsewhere and self.outage is not None else self.outage
+
+    @refusal.setter
+    def refusal(self, refusal: Refusal | None) -> None:
+        if self._is_elsewhere and self.outage is not None:
+            self.outage.elsewhere = refusal
+        else:
+            self.outage = refusal
+
+    @property
+    def error(self) -> OngoingError | None:
+        """Why its messages wait; None = they are accepted."""
+        outage, refusal = self.outage, self.refusal
+        if outage is None or refusal is None or self._is_reachable:
+            return None
+        if refusal is outage:
+            return outage.error
+        return replace(outage.error, text=f"{outage.error.text}; in the secondary {refusal.error.text}")
+
+    @property
+    def redirected_at(self) -> float | None:
+        """Since when the secondary accepts its messages instead; None = it does not now."""
+        outage = self.outage if self._is_elsewhere else None
+        return outage.redirected_at if outage is not None and outage.elsewhere is None else None
+
+    @property
+    def _link(self) -> SenderLink:
+        return self._links[self._is_elsewhere]
+
+    @property
     def failures(self) -> int:
         """Number of consecutive failures."""
         return self.refusal.failures if self.refusal is not None else 0
+
+    def failures_for(self, source: Source) -> int:
+        """Return the number of consecutive failures where messages of that queue may go."""
+        if self._takes(source):
+            return self.failures
+        return self.outage.failures if self.outage is not None else 0
+
+    def _takes(self, source: Source) -> bool:
+        """Whether messages of a queue may be sent where messages go now: ordered sessions wait for the primary."""
+        return not (self._is_elsewhere and source.is_ordered) or self._pair.options.redirect_sessions
 
     @property
     def is_idle(self) -> bool:
@@ -114,10 +173,10 @@ class Destination:
 
     @property
     def replaceable(self) -> Refusal | None:
-        """Its refusal, if it only waits for its next attempt, with parked messages that a scan finds again."""
+        """Its outage, if it only waits for its next attempt, with parked messages that a scan finds again."""
         is_busy = self._is_asking or self._line or self._sending or self._completing or self._parking
         is_ordered = any(known for source, known in self._parked.items() if source.is_ordered)
-        return None if is_busy or is_ordered else self.refusal
+        return None if is_busy or is_ordered or self.refusal is None else self.outage
 
     def parked_in(self, source: Source) -> dict[int | str, None]:
         """Return what is known to be parked in that queue: sequence numbers, or sessions of an ordered queue."""
@@ -138,7 +197,9 @@ class Destination:
 
     def _has_place_for(self, message: InFlight) -> bool:
         is_ordered = message.source.is_ordered
-        if self.refusal is None:
+        if not self._takes(message.source):
+            return False
+        if self.refusal is None or self._is_reachable:
             return len(self._line) < LINE_MESSAGES or not self._is_slow or is_ordered
         if is_ordered and self._is_given_up and self.refusal.retry_at <= clock.monotonic():
             return True  # the next message of a session whose messages are being dead-lettered
@@ -162,13 +223,13 @@ class Destination:
     def can_forward(self) -> bool:
         """A scan has found a waiting message for it; return whether the message can be sent or dead-lettered now."""
         self._needed_at = clock.monotonic()
-        return self.refusal is None or self._is_given_up
+        return self.refusal is None or self._is_given_up or self._is_reachable
 
     @property
     def _is_given_up(self) -> bool:
         """Whether the entity is missing for so long that its messages are dead-lettered."""
         grace_s = self._pair.options.missing_entity_grace.total_seconds()
-        return self.refusal is not None and self.refusal.is_missing_for(grace_s)
+        return self.outage is not None and self.outage.is_missing_for(grace_s)
 
     async def _park(self, message: InFlight) -> None:
         self._parking += 1
@@ -184,9 +245,15 @@ class Destination:
     async def work(self) -> None:
         """Send the messages in line, then the parked ones; runs until cancelled, ended, or not needed any more."""
         while not self.is_ending:
-            retry_at = max(self._busy_until_at, self.refusal.retry_at if self.refusal is not None else float("-inf"))
-            if (pause_s := retry_at - clock.monotonic()) > 0:
+            if self._has_to_switch:
+                await self._switch()
+                continue
+            retry_at = self.refusal.retry_at if self.refusal is not None else float("-inf")
+            if self.outage is not None and not self._is_elsewhere:
+                retry_at = min(retry_at, self.outage.redirect_at(self._pair.options.redirect_after))
+            if (pause_s := max(retry_at, self._busy_until_at) - clock.monotonic()) > 0:
                 await clock.sleep(pause_s)
+                continue
             if not self._line and not self._sending:
                 await self._fetch_parked()
             while self._line and self._line[0].is_lost:
@@ -198,12 +265,71 @@ class Destination:
             if self._line or self._sending:
                 self._arrived.clear()
                 await self._arrived.wait()
-            elif self.is_idle and clock.monotonic() - self._needed_at >= FORGET_AFTER_S:
+            elif self._has_to_switch:
+                continue
+            elif self.is_idle and not self._is_elsewhere and clock.monotonic() - self._needed_at >= FORGET_AFTER_S:
+                if self._is_reachable:
+                    self._answered(self._generation)
                 return
-            elif self.refusal is not None:
+            elif self.refusal is not None and not self._is_reachable:
                 await self._probe()
-            elif not any(self._parked.values()):
+            elif not any(known for source, known in self._parked.items() if self._takes(source)):
                 await self._until_needed()
+
+    @property
+    def _has_to_switch(self) -> bool:
+        """Whether messages go to the primary and have to go to the secondary, or the other way round."""
+        outage = self.outage
+        is_redirected = (
+            outage is not None
+            and not self._is_reachable
+            and outage.redirect_at(self._pair.options.redirect_after) <= clock.monotonic()
+        )
+        return is_redirected != self._is_elsewhere
+
+    async def _switch(self) -> None:
+        """Let messages go to the other namespace, when no transfer runs."""
+        if self._sending:
+            self._arrived.clear()
+            await self._arrived.wait()
+            return
+        self._is_elsewhere = not self._is_elsewhere
+        self.has_succeeded = False
+        self._waits_since_at = None
+        if not self._is_elsewhere or self.outage is None:
+            return
+        self._probing = self._tasks.start(self._probe_primary(self.outage), name=f"probe {self.path}")
+        waiting = [message for message in self._line if not self._takes(message.source)]
+        self._line = deque([message for message in self._line if self._takes(message.source)])
+        await asyncio.gather(*map(self._park, waiting))
+        for source, known in self._parked.items():
+            if source.is_ordered and self._takes(source):
+                known.clear()  # the source finds its sessions by itself
+        for source in self._sources:
+            source.destination_answered(has_recovered=self.refusal is None)
+
+    async def _probe_primary(self, outage: Refusal) -> None:
+        """Open links to the primary until one is opened, or another error shows that the outage is over."""
+        while outage.outage_at is not None and not self._is_reachable:
+            await clock.sleep(max(outage.retry_at - clock.monotonic(), 0.0))
+            asked_at = clock.monotonic()
+            link = self._pair.primary.open_sender(self.path)
+            try:
+                await link.open(timeout_s=SEND_S)
+                self._is_reachable = True
+            except ServiceBusServerBusyError:
+                outage.interrupt()
+                outage.retry_at = clock.monotonic() + SERVER_BUSY_PAUSE.total_seconds()
+            except ServiceBusError as error:
+                self._add(outage, error, asked_at)
+            finally:
+                await link.close()
+        self._arrived.set()
+
+    def _add(self, refusal: Refusal, error: ServiceBusError, asked_at: float) -> None:
+        counts = is_outage(error, has_sent_before=False, override=self._pair.options.is_outage)
+        jitter = self._pair.random.uniform(0.9, 1.1)
+        refusal.add(error, clock.monotonic(), asked_at=asked_at, jitter=jitter, is_outage=counts)
 
     async def _until_needed(self) -> None:
         """Wait for a message, at most until the destination is forgotten."""
@@ -253,6 +379,8 @@ class Destination:
         """Move parked messages into the line: one if the entity refuses, else a group."""
         limit = 1 if self.refusal is not None and not self._is_given_up else self._rates.group_messages
         for source, known in list(self._parked.items()):
+            if not self._takes(source):
+                continue
             numbers = list(known)[: 1 if source.is_ordered else min(limit, source.room)]
             if not numbers:
                 continue
@@ -274,7 +402,7 @@ class Destination:
             if source.is_ordered and self._line:
                 known[numbers[0]] = None  # the session rests until the entity accepts messages, behind the others
             return
-        if any(self._parked.values()):
+        if any(known for source, known in self._parked.items() if self._takes(source)):
             await clock.sleep(FIRST_PAUSE_S)  # there is no room, or the queue does not answer
 
     def _next_groups(self) -> dict[str | None, list[InFlight]]:
@@ -348,7 +476,7 @@ class Destination:
         for group, error in answers:
             if isinstance(error, ServiceBusServerBusyError):
                 busy += group
-            elif error is not None and (reason := _rejection_reason(error)) is not None:
+            elif error is not None and (reason := _rejection_reason(error)) is not None and self._may_reject(group):
                 self._answered(generation)
                 await self._reject(group, reason, str(error))
             elif error is not None:
@@ -362,6 +490,10 @@ class Destination:
         if failure is not None:
             await self._failed(failed, failure, asked_at, generation)
 
+    def _may_reject(self, group: Sequence[InFlight]) -> bool:
+        """Whether messages may be sent one by one or dead-lettered. Only the primary decides about one of them."""
+        return not self._is_elsewhere or len(group) > 1
+
     async def _transfer(self, group: list[InFlight]) -> ServiceBusError | None:
         """Send a group and begin to complete it; return the error, or None. Messages that are not sent leave it."""
         contents = await self._contents(group)
@@ -369,21 +501,44 @@ class Destination:
         if not group:
             return None
         messages = list(contents.values())
+        namespace = (self._pair.secondary if self._is_elsewhere else self._pair.primary).namespace
+        where = {metrics.DESTINATION: self.path, **metrics.server(namespace)}
         try:
             batch = EncodedBatch(messages)
-            await tracing.carrying(tracing.DRAIN, messages, self._where, self._link.send(batch, timeout_s=SEND_S))
+            await tracing.carrying(tracing.DRAIN, messages, where, self._link.send(batch, timeout_s=SEND_S))
         except ServiceBusError as error:
+            if error.is_in_doubt:
+                for message in group:
+                    number = message.message.sequence_number
+                    self._progress.doubt(message.source.queue, number, is_redirected=self._is_elsewhere)
             return error.with_traceback(None)  # it would refer to this frame, and this to the messages
         self.accepted_at = clock.monotonic()
         for message in group:
             message.accept()
-        self._progress.add(self.path, self.accepted_at, len(group))
-        metrics.add(metrics.DRAINED, len(group), self._where)
+        self._progress.add(self.path, self.accepted_at, len(group), is_redirected=self._is_elsewhere)
+        self._note_accepted(group)
+        metrics.add(metrics.DRAINED, len(group), where)
         if to_complete := [message for message in group if not message.source.is_ordered]:
             completing = self._tasks.start(complete(to_complete), name=f"complete {self.path}")
             self._completing[completing] = None
             completing.add_done_callback(self._completing.pop)
         return None
+
+    def _note_accepted(self, group: Sequence[InFlight]) -> None:
+        """Say where messages go, and which of them the other namespace may have, too."""
+        outage = self.outage
+        if self._is_elsewhere and outage is not None:
+            if outage.redirected_at is None:
+                outage.redirected_at = self.accepted_at
+                self._pair.record(
+                    "syphon.redirected", REDIRECTED, self.path, level=logging.WARNING, error=outage.error.kind.__name__
+                )
+            outage.redirected += len(group)
+        was = {one: self._progress.doubts.pop((one.source.queue, one.message.sequence_number), None) for one in group}
+        if twice := [one.message.message_id for one, side in was.items() if side not in (None, self._is_elsewhere)]:
+            side = "secondary" if self._is_elsewhere else "primary"
+            facts = {"side": side, "count": len(twice), "message_ids": twice}
+            self._pair.record("syphon.redirected_in_doubt", IN_DOUBT, self.path, level=logging.WARNING, **facts)
 
     async def _contents(self, group: Sequence[InFlight]) -> dict[InFlight, EncodedMessage]:
         """Return what to send; settle what has expired, and what the primary has by now.
@@ -440,12 +595,18 @@ class Destination:
         """
         if generation != self._generation:
             return
+        outage, is_elsewhere = self.outage, self._is_elsewhere
         failures, self.refusal = self.failures, None
         self._waits_since_at = None
         is_news = failures > 0 or (has_succeeded and not self.has_succeeded)
         self.has_succeeded = self.has_succeeded or has_succeeded
+        if not is_elsewhere:
+            self._is_reachable = False
+            if outage is not None and outage.redirected_at is not None:
+                self._pair.record("syphon.redirect_ended", REDIRECT_ENDED, self.path, redirected=outage.redirected)
         if failures:
-            self._pair.record("syphon.destination_recovered", RECOVERED, self.path, failures=failures)
+            if not is_elsewhere:
+                self._pair.record("syphon.destination_recovered", RECOVERED, self.path, failures=failures)
             for source, known in self._parked.items():
                 if source.is_ordered:
                     known.clear()  # the source finds its sessions by itself
@@ -461,15 +622,21 @@ class Destination:
             generation: at that time. Requests that were sent before the last failure count as one with it.
         """
         refusal = self.refusal or Refusal()
-        if self.refusal is None:
+        if self._is_elsewhere and self.outage is not None:
+            if not self.outage.is_elsewhere_named:
+                self.outage.is_elsewhere_named = True
+                self._pair.record(
+                    "syphon.not_redirected", NOT_REDIRECTED, self.path, level=logging.WARNING, error=error
+                )
+        elif self.refusal is None:
             self._pair.record(
                 "syphon.destination_unavailable", UNAVAILABLE, self.path, level=logging.WARNING, error=error
             )
         if self.refusal is None or generation == self._generation:
             self._generation += 1
-            jitter = self._pair.random.uniform(0.9, 1.1)
-            refusal.add(error, clock.monotonic(), asked_at=asked_at, jitter=jitter)
+            self._add(refusal, error, asked_at)
         self.refusal = refusal
+        self._is_reachable = self._is_reachable and self._is_elsewhere
         self.has_succeeded = False
         self._waits_since_at = None
         refused = [message for message in (*group, *self._line) if not message.is_lost]
@@ -490,7 +657,9 @@ class Destination:
         return [*self._transfers, *self._completing]
 
     async def close(self) -> None:
-        await self._link.close()
+        if self._probing is not None:
+            self._tasks.end(self._probing)
+        await asyncio.gather(*(link.close() for link in self._links))
 
 
 def _rejection_reason(error: ServiceBusError) -> SyphonReason | None:

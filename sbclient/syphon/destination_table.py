@@ -165,8 +165,9 @@ class Destinations:
             if gone is None or gone.refusal is None or (is_refusing and retry_at <= now):
                 self._full_at[is_refusing] = now
                 return False
-            self._left[canonical(gone.path)] = _Left(gone.path, gone.refusal, now)
             self.untried_replaced += gone.failures < TRIES_UNTIL_EMPTY
+        if gone.outage is not None:
+            self._left[canonical(gone.path)] = _Left(gone.path, gone.outage, now)
             while (first := next(iter(self._left.values()))).needed_at <= now - FORGET_AFTER_S:
                 del self._left[canonical(first.path)]
         self._forget(gone)
@@ -192,7 +193,12 @@ class Destinations:
         needed_since_at = clock.monotonic() - FORGET_AFTER_S
         left = {one.path: one.refusal.error for one in list(self._left.values()) if one.needed_at > needed_since_at}
         known = list(self._known.values())
-        return left | {one.path: refusal.error for one in known if (refusal := one.refusal) is not None}
+        return left | {one.path: error for one in known if (error := one.error) is not None}
+
+    def redirected(self) -> dict[str, float]:
+        """Return since when the secondary accepts messages instead of the primary, by path; callable in any thread."""
+        since = {one.path: one.redirected_at for one in list(self._known.values())}
+        return {path: since_at for path, since_at in since.items() if since_at is not None}
 
     @property
     def is_stalled(self) -> bool:
@@ -216,7 +222,7 @@ class Destinations:
 
     def failures_of_waiting(self, source: Source) -> list[int]:
         """Return the failures of each destination that is known to have parked messages in that queue."""
-        return [one.failures for one in self._known.values() if one.parked_in(source)]
+        return [one.failures_for(source) for one in self._known.values() if one.parked_in(source)]
 
     # -- the end -------------------------------------------------------------------------------------------------
 

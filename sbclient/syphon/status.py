@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sbclient import clock
@@ -14,9 +14,18 @@ from sbclient.rules.refusal import OngoingError
 
 UNAVAILABLE: Final = "destination {path!r} is unavailable: {error}; its messages wait"
 RECOVERED: Final = "destination {path!r} accepts messages again"
+REDIRECTED: Final = "messages for {path!r} are delivered to the secondary: the primary refuses them ({error})"
+NOT_REDIRECTED: Final = "messages for {path!r} cannot be delivered to the secondary either: {error}; they wait"
+REDIRECT_ENDED: Final = "messages for {path!r} are delivered to the primary again; the secondary has {redirected}"
+IN_DOUBT: Final = (
+    "the {side} accepted {count} messages for {path!r} that may exist in the other namespace too: a send there was not "
+    "answered"
+)
 DONE: Final = "drained {drained}, dead-lettered {dead_lettered}, parked {parked}"
 RESTARTED: Final = "the syphon failed unexpectedly ({error}); it restarts in {seconds:g} s"
 """Messages of log events that more than one module logs."""
+
+DOUBTS_KEPT: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +54,7 @@ class SyphonStatus:
     Attributes:
         queues: its backlog queues.
         refusing: the error of each entity of the primary that refuses messages, by path.
+        redirected: since when the secondary accepts the messages of an entity instead, in monotonic seconds, by path.
         is_stalled: whether every entity that was tried refuses, so that messages stay in the backlog queues.
         accepted: path of the entity that last accepted a message, and the time; None = none yet.
         longest_pause_s: longest time between two polls of a queue in normal operation.
@@ -55,6 +65,7 @@ class SyphonStatus:
     is_stalled: bool
     accepted: tuple[str, float] | None
     longest_pause_s: float
+    redirected: dict[str, float] = field(default_factory=dict)
 
 
 class PollRecord:
@@ -97,13 +108,18 @@ class Progress:
     """What one syphon has done.
 
     Attributes:
-        drained: number of messages that the primary accepted.
+        drained: number of messages that the primary or, redirected, the secondary accepted.
+        redirected: number of those that the secondary accepted.
         dead_lettered: number of dead-lettered messages, by reason.
-        accepted: path of the entity that last accepted a message, and the monotonic time; None = none yet.
+        accepted: path of the entity of the primary that last accepted a message, and the monotonic time; None = none
+            yet.
+        doubts: the messages of backlog queues whose last send was in doubt, by queue and sequence number, and whether
+            it was to the secondary; the latest `DOUBTS_KEPT`.
     """
 
     def __init__(self) -> None:
-        self.drained = 0
+        self.drained = self.redirected = 0
+        self.doubts: dict[tuple[str, int], bool] = {}
         self.dead_lettered: Counter[str] = Counter()
         self.accepted: tuple[str, float] | None = None
 
@@ -112,7 +128,16 @@ class Progress:
         """Number of messages that left the backlog."""
         return self.drained + self.dead_lettered.total()
 
-    def add(self, path: str, now: float, count: int) -> None:
+    def add(self, path: str, now: float, count: int, *, is_redirected: bool) -> None:
         """Add messages that an entity accepted."""
-        self.accepted = path, now
+        if is_redirected:
+            self.redirected += count
+        else:
+            self.accepted = path, now
         self.drained += count
+
+    def doubt(self, queue: str, number: int, *, is_redirected: bool) -> None:
+        """Note a message whose send was in doubt."""
+        self.doubts[queue, number] = is_redirected
+        if len(self.doubts) > DOUBTS_KEPT:
+            del self.doubts[next(iter(self.doubts))]

@@ -2,7 +2,8 @@
 
 Peek-lock, completion after acceptance and concurrent syphons are documented; the other rules are our choice:
 
-1. A message is completed only after the primary has accepted it. A crash can therefore cause a duplicate, never a loss.
+1. A message is completed only after the primary, or the secondary instead, has accepted it. A crash can therefore cause
+   a duplicate, never a loss.
 2. A destination that refuses messages delays no other: its messages are deferred in their queue and tried again later.
 3. A message that can never be forwarded is dead-lettered in its backlog queue, with a stable reason.
 4. Messages in flight are limited, in number and in bytes, and their locks are renewed.
@@ -38,14 +39,16 @@ class SyphonReport:
     """Result of a syphon.
 
     Attributes:
-        drained: number of messages that the primary accepted.
+        drained: number of messages that the primary or, with `redirect_after`, the secondary accepted.
         dead_lettered: number of messages that were dead-lettered in their backlog queue, by reason.
         parked: number of messages known to be deferred in their backlog queue, because their destination refuses them.
+        redirected: number of the drained messages that the secondary accepted.
     """
 
     drained: int = 0
     dead_lettered: dict[str, int] = field(default_factory=dict)
     parked: int = 0
+    redirected: int = 0
 
 
 class Syphon:
@@ -124,7 +127,7 @@ class Syphon:
         """Return the result so far."""
         dead_lettered = dict(sorted(self._progress.dead_lettered.items()))
         parked = sum(source.parked_count for source in self._sources)
-        return SyphonReport(self._progress.drained, dead_lettered, parked)
+        return SyphonReport(self._progress.drained, dead_lettered, parked, self._progress.redirected)
 
     def status(self) -> SyphonStatus:
         """Return the current status."""
@@ -134,6 +137,7 @@ class Syphon:
             is_stalled=self._destinations.is_stalled,
             accepted=self._progress.accepted,
             longest_pause_s=self._longest_pause_s,
+            redirected=self._destinations.redirected(),
         )
 
     def measured(self) -> Iterator[tuple[metrics.Instrument, float, metrics.Attributes]]:
@@ -142,6 +146,11 @@ class Syphon:
             metrics.UNAVAILABLE_DESTINATIONS,
             len(self._destinations.refusing()),
             metrics.server(self._pair.primary.namespace),
+        )
+        yield (
+            metrics.REDIRECTED_DESTINATIONS,
+            len(self._destinations.redirected()),
+            metrics.server(self._pair.secondary.namespace),
         )
         for source in self._sources:
             yield from source.measured()

@@ -152,6 +152,13 @@ UNAVAILABLE_DESTINATIONS: Final = Instrument(
     "Entities of the primary that reject the messages of a syphon of this process.",
     (SERVER, PORT),
 )
+REDIRECTED_DESTINATIONS: Final = Instrument(
+    "sbclient.syphon.redirected.destinations",
+    InstrumentKind.UP_DOWN_COUNTER,
+    "{entity}",
+    "Entities whose messages a syphon of this process delivers to the secondary.",
+    (SERVER, PORT),
+)
 BACKLOG_DEPTH: Final = Instrument(
     "sbclient.backlog.depth",
     InstrumentKind.GAUGE,

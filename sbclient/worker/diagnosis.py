@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -436,6 +437,10 @@ class Doctor:
             findings += full if answer == ACCEPTS and not reason else []
             if full or (answer == ACCEPTS and not reason):
                 findings.append(Finding(BACKLOG, amount))
+        for path, for_s in worker.redirected.items() if worker is not None else ():
+            since = datetime.fromtimestamp(clock.now() - for_s, UTC)
+            text = f"{path!r}: delivered to the secondary since {since:%Y-%m-%d %H:%M} UTC"
+            findings.append(Finding(BACKLOG, text))
         for path, part in destinations.items():
             for reason, number in part.rejected.items():
                 text = f"{number:,} messages for {path!r} will be dead-lettered by the syphon: {reason}"
@@ -463,8 +468,10 @@ class Doctor:
         with suppress(ValueError, TypeError, AttributeError, RecursionError):
             content = json.loads(body) if body else {}
             refusing = {path: str(one["error"]) for path, one in content.get("refusing", {}).items()}
-            return _Worker(status in (200, 503), [str(one) for one in content.get("reasons", [])], refusing)
-        return _Worker(False, [], {})
+            redirected = {path: float(for_s) for path, for_s in content.get("redirected_for_s", {}).items()}
+            reasons = [str(one) for one in content.get("reasons", [])]
+            return _Worker(status in (200, 503), reasons, refusing, redirected)
+        return _Worker(False, [], {}, {})
 
     def _syphon(
         self, total: DestinationView, worker: _Worker | None, *, has_moved: bool | None, is_primary_well: bool
@@ -536,11 +543,19 @@ class Doctor:
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    """The answer of a worker: whether it is one, why it is not ready, and the destinations that reject messages."""
+    """The answer of a worker.
+
+    Attributes:
+        is_running: whether it is a worker.
+        reasons: why it is not ready.
+        refusing: the errors of the destinations that reject messages.
+        redirected: for how many seconds the secondary has accepted the messages of a destination.
+    """
 
     is_running: bool
     reasons: list[str]
     refusing: dict[str, str]
+    redirected: dict[str, float]
 
 
 def _is_paused(worker: _Worker) -> bool:

@@ -145,9 +145,16 @@ class WorkerApi:
                     for path, error in list(refusing.items())[:ENTITIES_LISTED]
                 },
                 "refusing_count": len(refusing),
+                "redirected_for_s": {
+                    path: _ago(since_at, now)
+                    for path, since_at in list(syphon.redirected.items() if syphon is not None else ())[
+                        :ENTITIES_LISTED
+                    ]
+                },
                 "drained": report.drained,
                 "dead_lettered": report.dead_lettered,
                 "parked": report.parked,
+                "redirected": report.redirected,
             },
         )
 

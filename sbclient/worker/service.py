@@ -120,7 +120,7 @@ class SyphonWorker:
         )
         self._opening = self._secondary
         self._missing: list[str] = []
-        self._drained = 0
+        self._drained = self._redirected = 0
         self._dead_lettered: Counter[str] = Counter()
         self._parked = 0
         self.is_late = False
@@ -214,6 +214,7 @@ class SyphonWorker:
             drained=self._drained + running.drained,
             dead_lettered=dict(sorted((self._dead_lettered + Counter(running.dead_lettered)).items())),
             parked=running.parked,
+            redirected=self._redirected + running.redirected,
         )
 
     # -- run -----------------------------------------------------------------------------------------------------
@@ -412,6 +413,7 @@ class SyphonWorker:
         """Add the result of a syphon that has ended."""
         self._syphon = None
         self._drained += report.drained
+        self._redirected += report.redirected
         self._dead_lettered += Counter(report.dead_lettered)
         self._parked = report.parked
 

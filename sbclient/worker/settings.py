@@ -60,6 +60,8 @@ class WorkerSettings:
     backlog_time_to_live: Literal["remaining", "restart"] = same_as(PAIR_OPTIONS["backlog_time_to_live"], _MESSAGES)
     destination: tuple[str, ...] | None = same_as(PAIR_OPTIONS["syphon_destinations"], _MESSAGES)
     missing_entity_grace: timedelta = same_as(PAIR_OPTIONS["missing_entity_grace"], _MESSAGES)
+    redirect_after: timedelta | None = same_as(PAIR_OPTIONS["redirect_after"], _MESSAGES)
+    redirect_sessions: bool = same_as(PAIR_OPTIONS["redirect_sessions"], _MESSAGES)
     long_poll: timedelta = same_as(PAIR_OPTIONS["syphon_long_poll"], _MESSAGES)
     max_messages_per_second: float | None = same_as(SYPHON_LIMITS["max_messages_per_second"], _LIMITS)
     max_messages_per_second_per_destination: float | None = same_as(

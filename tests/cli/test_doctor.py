@@ -49,9 +49,9 @@ class Pair:
         return call(*words, status=None, env=self.variables)
 
     @contextmanager
-    def worker(self) -> Iterator[tuple[str, Callable[[str], object]]]:
+    def worker(self, *more: str) -> Iterator[tuple[str, Callable[[str], object]]]:
         """Run a syphon; the value is the address of its HTTP port and a function that waits for an event of its log."""
-        words = ["syphon", "--http-port", "0", "--primary-name", "contoso", "--provision"]
+        words = ["syphon", "--http-port", "0", "--primary-name", "contoso", "--provision", *more]
         with start(*words, is_strict=False, stdout=None, env=self.variables) as process:
             assert process.stderr is not None
             lines = process.stderr
@@ -265,6 +265,16 @@ def test_full_queue_and_paused_worker(pair: Pair) -> None:
         result = pair.doctor("--worker", address)
         assert "is not ready: the worker is paused" in first_line(result, 1)
         assert f"curl -X POST {address}/resume" in result.stdout
+
+
+def test_messages_that_go_to_the_secondary(pair: Pair) -> None:
+    pair.emulator.inject(Fault(FaultKind.DOWN, "orders", operations=[Operation.SEND]))
+    secondary = pair.variables["SERVICEBUS_SECONDARY_CONNECTION_STRING"]
+    call("admin", "create", "queue", "orders", env={"SERVICEBUS_CONNECTION_STRING": secondary})
+    with pair.worker("--redirect-after", "0s") as (address, events):
+        pair.run(diverts=True)
+        events("syphon.redirected")
+        assert "'orders': delivered to the secondary since 20" in pair.doctor("--worker", address).stdout
 
 
 def test_full_backlog_queue_and_other_properties(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

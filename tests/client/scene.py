@@ -29,7 +29,7 @@ def options(**chosen: Any) -> PairedNamespaceOptions:
 
 
 def is_duration(name: str, value: object) -> bool:
-    return isinstance(value, int | float) and name.endswith(("interval", "grace", "poll"))
+    return isinstance(value, int | float) and name.endswith(("interval", "grace", "poll", "after"))
 
 
 AT_ONCE = options(failover_interval=0)

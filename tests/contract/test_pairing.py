@@ -162,6 +162,27 @@ async def test_a_message_for_a_missing_entity_waits_until_it_exists(kind: Namesp
 
 
 @pytest.mark.needs("faults")
+async def test_a_syphon_delivers_to_the_secondary_while_the_primary_refuses(kind: NamespaceKind) -> None:
+    queue = await kind.queue()
+    secondary = kind.secondary_client()
+    await secondary.administration.create_queue(queue)
+    client = kind.paired_client(**FEW, redirect_after=timedelta(0))
+    async with client.get_queue_sender(queue) as sender:
+        client.pair.force_failover(queue)
+        await sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
+        kind.inject(Fault(FaultKind.DOWN, queue))
+        report = await client.run_syphon(until="empty")
+        assert (report.drained, report.redirected, report.parked) == (2, 2, 0)
+        kind.heal()
+        await sender.send_messages(ServiceBusMessage("c"))
+        report = await client.run_syphon(until="empty")
+        assert (report.drained, report.redirected) == (1, 0)
+    assert sorted(str(message) for message in await kind.received(queue, 2, secondary)) == ["a", "b"]
+    assert [str(message) for message in await kind.received(queue, 1, client)] == ["c"]
+    await secondary.administration.delete_queue(queue)
+
+
+@pytest.mark.needs("faults")
 async def test_an_outage_diverts_sends_and_a_ping_ends_the_failover(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     client = kind.paired_client(**AT_ONCE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from math import inf
+
 import pytest
 
 from sbclient.errors import (
@@ -103,3 +106,25 @@ def test_an_answer_that_proves_that_the_entity_exists_resets_the_time_missing(ki
     refusal.add(kind("it exists"), 70.0, asked_at=70.0)
     refusal.add(MISSING, 80.0, asked_at=80.0)
     assert not refusal.is_missing_for(1.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "since"),
+    [
+        ([True], 10.0),
+        ([True, True, True], 10.0),
+        ([False], None),
+        ([False, True], 20.0),
+        ([True, False], None),
+        ([True, False, True], 30.0),
+    ],
+)
+def test_messages_are_redirected_a_time_after_the_first_of_consecutive_outage_errors(
+    failures: list[bool], since: float | None
+) -> None:
+    refusal = Refusal()
+    for number, is_outage in enumerate(failures, 1):
+        refusal.add(LOST, 10.0 * number, asked_at=0.0, is_outage=is_outage)
+    assert refusal.redirect_at(timedelta(minutes=1)) == (inf if since is None else since + 60.0)
+    assert refusal.redirect_at(timedelta(0)) == (inf if since is None else since)
+    assert refusal.redirect_at(None) == inf

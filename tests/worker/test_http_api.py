@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from sbclient.worker.http_api import Answer, WorkerApi, served
 from sbclient.worker.service import SyphonWorker
 from sbclient.worker.settings import WorkerSettings
 from sbclient.worker.systemd import ServiceManager
-from tests.client.scene import BACKLOG, QUEUE
+from tests.client.scene import BACKLOG, QUEUE, make_queue
 from tests.worker.scene import Run, make_backlog
 
 
@@ -77,6 +78,17 @@ async def test_blocked_worker_is_live_but_not_ready_with_a_reason(pair: MemoryPa
     assert body["secondary"]["is_reachable"] is True
     assert body["refusing_count"] == 1
     assert body["refusing"][QUEUE]["error"].startswith("ServiceBusConnectionError: ")
+
+
+async def test_it_lists_what_is_delivered_to_the_secondary(pair: MemoryPair) -> None:
+    await make_backlog(pair, *range(5))
+    await make_queue(pair, secondary=True)
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    async with Run(pair, redirect_after=timedelta(minutes=1)) as run:
+        await clock.sleep(90.0)
+        body = content(asked(run, "/readyz"))
+    assert (body["refusing"], body["redirected"], body["drained"], body["parked"]) == ({}, 5, 5, 0)
+    assert 0.0 < body["redirected_for_s"][QUEUE] <= 30.0
 
 
 async def test_before_the_secondary_was_reached_it_is_not_ready(pair: MemoryPair) -> None:

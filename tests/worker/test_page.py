@@ -41,7 +41,7 @@ def test_the_paths_are_those_that_are_served() -> None:
 
 def test_options_and_variables_that_are_named_exist() -> None:
     known = {setting.option for setting in SETTINGS.values()} | {
-        f"--no-{setting.name}" for setting in SETTINGS.values() if setting.kind is FLAG
+        f"--no-{setting.option[2:]}" for setting in SETTINGS.values() if setting.kind is FLAG
     }
     other = {"--config", "--check-config", "--dry-run", "--json", "--init", "--reason", "--sample"}
     other |= {"--backlog", "--worker"}

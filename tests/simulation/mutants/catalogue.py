@@ -968,6 +968,36 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _TIME,
+        "messages are redirected before the primary has refused them for long enough",
+        Change("rules.refusal:Refusal.redirect_at", "self.outage_at + after.total_seconds()", "self.outage_at"),
+    ),
+    _mutant(
+        _TIME,
+        "an answer does not end an outage that messages are redirected for",
+        Change("rules.refusal:Refusal.add", "self.outage_at = None", "pass"),
+    ),
+    _mutant(
+        _ORDER,
+        "an ordered session is redirected",
+        Change("syphon.destination:Destination._takes", "self._is_elsewhere and source.is_ordered", "False"),
+    ),
+    _mutant(
+        _LOSS,
+        "what the secondary rejects is dead-lettered",
+        Change("syphon.destination:Destination._may_reject", "not self._is_elsewhere or len(group) > 1", "True"),
+    ),
+    _mutant(
+        _PROGRESS,
+        "a redirect never ends",
+        Change("syphon.destination:Destination._probe_primary", "self._is_reachable = True", "break"),
+    ),
+    _mutant(
+        _COUNT,
+        "the copy that a redirect may leave in the primary is not named",
+        Change("syphon.destination:Destination._transfer", "error.is_in_doubt", "False"),
+    ),
+    _mutant(
+        _TIME,
         "a duplicate renews its window",
         Change(
             "broker.storage:Storage.is_known",
