@@ -304,7 +304,7 @@ class TestMistakes:
             (properties_of(LockDuration="PT6M"), f"{QUEUE}.Properties.LockDuration", "maximum of '5' minutes"),
             (properties_of(LockDuration="soon"), f"{QUEUE}.Properties.LockDuration", "ISO 8601"),
             (properties_of(LockDuration=60), f"{QUEUE}.Properties.LockDuration", "a string"),
-            (properties_of(MaxDeliveryCount=0), f"{QUEUE}.Properties.MaxDeliveryCount", "from 1 to"),
+            (properties_of(MaxDeliveryCount=0), f"{QUEUE}.Properties.MaxDeliveryCount", "between 1 and"),
             (properties_of(MaxDeliveryCount="3"), f"{QUEUE}.Properties.MaxDeliveryCount", "a whole number"),
             (properties_of(RequiresSession="true"), f"{QUEUE}.Properties.RequiresSession", "true or false"),
             (properties_of(MaxSizeInMegabytes=1500), f"{QUEUE}.Properties.MaxSizeInMegabytes", "1024, 2048"),
