@@ -130,11 +130,9 @@ class History(RuleBasedStateMachine):
             time_to_live=None if ttl_s is None else seconds(ttl_s),
             scheduled_enqueue_time_utc=None if later_s is None else at(self.driver.now + later_s),
         )
-        if self.transaction is not None and path == "plain":
-            self.driver.send(path, sent, transaction=self.transaction)
-        else:
-            self.driver.send(path, sent)
-        self.note()
+        # A transaction may have ended by its age.
+        transaction = self.transaction if path == "plain" else None
+        self.attempt(lambda: self.driver.send(path, sent, transaction=transaction))
 
     @rule(path=st.sampled_from(["plain", "partitioned", "t"]))
     def schedule(self, path: str) -> None:
