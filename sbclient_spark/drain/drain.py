@@ -11,7 +11,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sbclient.errors import (
     ServiceBusConnectionError,
 )
-from sbclient_spark.drain.tasks import DRAIN_SCHEMA, NO_QUEUE, SURVEY_SCHEMA, DrainSource, drain_options
+from sbclient_spark.drain.options import drain_options
+from sbclient_spark.drain.tasks import DRAIN_SCHEMA, NO_QUEUE, SURVEY_SCHEMA, DrainSource
 from sbclient_spark.jobs import described
 from sbclient_spark.log import log_event
 

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -16,21 +16,13 @@ from pyspark.sql.types import StructType
 from sbclient import clock
 from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, together
 from sbclient.entities import EntityAddress, EntityKind
-from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusServerBusyError
+from sbclient.errors import ServiceBusError, ServiceBusServerBusyError
 from sbclient.options import SyphonLimits
 from sbclient.pairing.pair import Pair
-from sbclient.settings.kinds import RATE, duration, whole
-from sbclient.settings.table import setting
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient_spark.clients import open_client, worker_clients
+from sbclient_spark.drain.options import DrainOptions, drain_options
 from sbclient_spark.log import log_event
-from sbclient_spark.options import (
-    ConnectionOptions,
-    checked_values,
-    connection_options,
-    given_fields,
-    table_of,
-)
 
 SURVEY_MESSAGES: Final = 1000
 """Messages of each backlog queue that a survey reads to learn their destinations."""
@@ -49,42 +41,6 @@ SURVEY_SCHEMA: Final = (
 )
 
 DRAIN_COLUMNS: Final = tuple(part.strip().split(" ")[0] for part in DRAIN_SCHEMA.split(","))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainOptions:
-    """The options of a drain."""
-
-    connection: ConnectionOptions = field(repr=False)
-    work: Literal["survey", "drain"] = setting("`survey` counts messages, `drain` moves them.", default="drain")
-    queues: tuple[str, ...] = setting("The queues to drain.", default=())
-    tasks: int | None = setting(
-        "The tasks that share the queues; None = one per queue.", kind=whole(1), name="parallelism"
-    )
-    deadline_s: float | None = setting("How long a task runs; None = until its queues are empty.", kind=duration())
-    messages_per_second: float | None = setting(
-        "Rate limit of all tasks together.", kind=RATE, name="maxMessagesPerSecond"
-    )
-
-
-DRAIN_TABLE: Final = table_of(DrainOptions)
-
-
-def drain_options(options: Mapping[str, str]) -> DrainOptions:
-    """Read the options of a drain.
-
-    Raises:
-        InvalidOperationError: an option is unknown or invalid, or no secondary is given.
-    """
-    given = checked_values(options, DRAIN_TABLE)
-    connection = connection_options(given, ordering="session")  # includes the queues for sessions
-    if not connection.is_paired:
-        raise InvalidOperationError("a drain requires both namespaces: give secondary=, or its options")
-    # A drain creates no queues, and opens them one by one, because listing them would need another right.
-    pairing = dict(connection.pairing) | {"provision": "none"}
-    return DrainOptions(
-        connection=replace(connection, pairing=tuple(sorted(pairing.items()))), **given_fields(DrainOptions, given)
-    )
 
 
 class DrainSource(DataSource):

@@ -23,7 +23,7 @@ from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.credentials import credential_of, resolve
-from sbclient_spark.drain.tasks import drain_options
+from sbclient_spark.drain.options import drain_options
 from sbclient_spark.options import Destination
 from sbclient_spark.read.options import read_options
 from sbclient_spark.write.message_ids import MessageIdPlan

@@ -7,17 +7,13 @@ from typing import Any
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError, ServiceBusConnectionError
+from sbclient.errors import ServiceBusAuthorizationError, ServiceBusConnectionError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.drain.drain import _check_reachable, _check_secondary
-from sbclient_spark.drain.tasks import (
-    DrainOptions,
-    DrainReader,
-    SurveyReader,
-    drain_options,
-)
+from sbclient_spark.drain.options import DrainOptions, drain_options
+from sbclient_spark.drain.tasks import DrainReader, SurveyReader
 
 GIVEN = {
     "connectionString": "memory://drained",
@@ -179,19 +175,3 @@ def test_a_drain_begins_if_one_destination_can_be_reached() -> None:
     _check_reachable([Row("a", "a"), Row("a", "a")], force=True)
     with pytest.raises(ServiceBusConnectionError):
         _check_reachable([Row("a,b", "a,b"), Row("a", "a")], force=False)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"secondaryConnectionString": None},
-        {"failover": "primary"},
-        {"parallelism": "0"},
-        {"deadline": "soon"},
-        {"maxMessagesPerSecond": "-1"},
-        {"queue": "orders"},
-    ],
-)
-def test_contradicting_options_of_a_drain_are_rejected(changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOperationError):
-        drain_options({name: value for name, value in {**GIVEN, **changes}.items() if value is not None})

@@ -333,39 +333,3 @@ def test_the_backlog_is_read_from_the_secondary(clients: WorkerClients) -> None:
     fill(clients, "read/x-servicebus-transfer/1", backup=True)
     (row,) = read(backlog="true", backlogQueueCount=2)
     assert (row["body"], row["backlog_queue"]) == (b"diverted", "read/x-servicebus-transfer/0")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"queue": "a", "queues": "b"},
-        {"queue": "a", "backlog": "true"},
-        {"topic": "prices"},
-        {"subscription": "eu"},
-        {"queue": "a", "mode": "receive"},
-        {"queue": "a", "endingTime": "tomorrow"},
-        {"queue": "a", "maxMessages": "0"},
-        {"queue": "a", "subQueue": "dead"},
-        {"queu": "a"},
-        {"queue": "a", "maxMessagesPerTrigger": "5"},
-        {"queue": "a", "maxMessages": "5", "minPartitions": "2"},
-    ],
-)
-def test_a_read_that_cannot_be_meant_is_refused(options: dict[str, str]) -> None:
-    with pytest.raises(InvalidOperationError):
-        read_options({**CONNECTION, **options})
-
-
-def test_a_format_of_bodies_is_refused_with_what_works() -> None:
-    with pytest.raises(InvalidOperationError, match="from_json"):
-        read_options({**CONNECTION, "queue": "a", "bodyFormat": "json"})
-
-
-def test_a_backlog_needs_a_secondary() -> None:
-    with pytest.raises(InvalidOperationError):
-        read_options({"connectionString": "memory://read", "backlog": "true"})
-
-
-def test_a_subscription_is_read_by_its_path() -> None:
-    assert read_options({**CONNECTION, "topic": "prices", "subscription": "eu"}).paths == ("prices/Subscriptions/eu",)

@@ -614,21 +614,6 @@ def test_deferred_messages_that_are_gone_are_an_error(clients: WorkerClients) ->
 # -- options -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"subQueue": "deadletter"}, "batch read"),
-        ({"endingTime": "2024-01-01"}, "batch read"),
-        ({"startingSequenceNumber": "soon"}, "earliest"),
-        ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger"),
-        ({"mode": "steal"}, "receive"),
-    ],
-)
-def test_options_that_do_not_fit_a_stream_are_refused(options: dict[str, str], word: str) -> None:
-    with pytest.raises(InvalidOperationError, match=word):
-        read_options({"connectionString": HERE, "queue": "orders", **options}, is_streaming=True)
-
-
 def test_receiving_has_no_starting_number(clients: WorkerClients) -> None:
     with pytest.raises(InvalidOperationError, match="startingSequenceNumber"):
         Stream(clients, mode="receive", startingSequenceNumber="latest")

@@ -1,17 +1,25 @@
+"""What writes, reads and drains on Spark accept. Nothing here needs PySpark."""
+
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from sbclient.errors import InvalidOperationError
 from sbclient.options import PAIR_OPTIONS
+from sbclient_spark.drain.options import DRAIN_TABLE, drain_options
 from sbclient_spark.options import OPTIONS_OF_CLIENT
+from sbclient_spark.read.options import READ_TABLE, read_options
 from sbclient_spark.write.options import WRITE_TABLE, write_options
+from tests.fresh_process import output_of
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret="
 SECONDARY = "Endpoint=sb://backup.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret2="
+PAIR = {"connectionString": PRIMARY, "secondaryConnectionString": SECONDARY}
 LEAST = {"connectionString": PRIMARY, "queue": "orders"}
 
 
@@ -152,5 +160,98 @@ def test_only_what_differs_in_its_connection_has_another_client() -> None:
     assert one.connection != write_options({**LEAST, "sendTimeout": "5"}).connection
 
 
-def test_option_names_differ_in_more_than_case() -> None:
-    assert len(WRITE_TABLE) == len({name.lower() for name in WRITE_TABLE})
+@pytest.mark.parametrize("table", [WRITE_TABLE, READ_TABLE, DRAIN_TABLE])
+def test_option_names_differ_in_more_than_case(table: Mapping[str, object]) -> None:
+    assert len(table) == len({name.lower() for name in table})
+
+
+# -- reads
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"queue": "a", "queues": "b"},
+        {"queue": "a", "backlog": "true"},
+        {"topic": "prices"},
+        {"subscription": "eu"},
+        {"queue": "a", "mode": "receive"},
+        {"queue": "a", "endingTime": "tomorrow"},
+        {"queue": "a", "maxMessages": "0"},
+        {"queue": "a", "subQueue": "dead"},
+        {"queu": "a"},
+        {"queue": "a", "maxMessagesPerTrigger": "5"},
+        {"queue": "a", "maxMessages": "5", "minPartitions": "2"},
+    ],
+)
+def test_a_read_that_cannot_be_meant_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidOperationError):
+        read_options({**PAIR, **options})
+
+
+def test_a_format_of_bodies_is_refused_with_what_works() -> None:
+    with pytest.raises(InvalidOperationError, match="from_json"):
+        read_options({**PAIR, "queue": "a", "bodyFormat": "json"})
+
+
+def test_a_backlog_needs_a_secondary() -> None:
+    with pytest.raises(InvalidOperationError):
+        read_options({"connectionString": PRIMARY, "backlog": "true"})
+
+
+def test_a_subscription_is_read_by_its_path() -> None:
+    assert read_options({**PAIR, "topic": "prices", "subscription": "eu"}).paths == ("prices/Subscriptions/eu",)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"subQueue": "deadletter"}, "batch read"),
+        ({"endingTime": "2024-01-01"}, "batch read"),
+        ({"startingSequenceNumber": "soon"}, "earliest"),
+        ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger"),
+        ({"mode": "steal"}, "receive"),
+    ],
+)
+def test_options_that_do_not_fit_a_stream_are_refused(options: dict[str, str], word: str) -> None:
+    with pytest.raises(InvalidOperationError, match=word):
+        read_options({"connectionString": PRIMARY, "queue": "orders", **options}, is_streaming=True)
+
+
+# -- drains
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"secondaryConnectionString": None},
+        {"failover": "primary"},
+        {"parallelism": "0"},
+        {"deadline": "soon"},
+        {"maxMessagesPerSecond": "-1"},
+        {"queue": "orders"},
+    ],
+)
+def test_contradicting_options_of_a_drain_are_rejected(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOperationError):
+        drain_options({name: value for name, value in {**PAIR, **changes}.items() if value is not None})
+
+
+# -- without PySpark
+
+
+@pytest.mark.slow
+def test_options_are_read_without_pyspark_and_pyarrow() -> None:
+    program = f"""
+import sys
+sys.modules["pyspark"] = sys.modules["pyarrow"] = None
+from tests.spark_options.without_spark import load_package
+load_package()
+from sbclient_spark.drain.options import drain_options
+from sbclient_spark.read.options import read_options
+from sbclient_spark.write.options import write_options
+write_options({LEAST}), read_options({LEAST})
+print(drain_options({PAIR}).work)
+"""
+    assert output_of(program) == "drain"
