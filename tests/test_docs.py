@@ -228,3 +228,19 @@ def test_every_picture_is_there_is_shown_and_is_small() -> None:
     }
     assert shown == set(folder.iterdir())
     assert [path.name for path in sorted(shown) if path.stat().st_size > 150_000] == []
+
+
+def test_each_folder_has_its_line_in_the_readme_of_the_tests() -> None:
+    """What each folder of tests proves, and which tests to run after a change of a folder of the package."""
+    proves, _, runs = (ROOT / "tests" / "README.md").read_text(encoding="utf-8").partition("## What to run after")
+    assert folders(proves) >= {f"{path.parent.name}/" for path in (ROOT / "tests").glob("*/__init__.py")}
+    rows = [row.split(" | ") for row in re.findall(r"^\| (`.+) \|$", runs, re.M)]
+    packages = {f"{path.parent.name}/" for path in (ROOT / "sbclient").glob("*/__init__.py")} | {"sbclient_spark/"}
+    assert {name.removeprefix("sbclient/") for changed, _ in rows for name in folders(changed)} == packages
+    assert [
+        name for _, run in rows for name in re.findall(r"`([^`]+)`", run) if not (ROOT / "tests" / name).exists()
+    ] == []
+
+
+def folders(text: str) -> set[str]:
+    return set(re.findall(r"`(\w+/(?:\w+/)?)`", text))
