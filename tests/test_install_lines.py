@@ -5,19 +5,25 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Final
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = (".ci", "docs", "examples", "sbclient", "sbclient_spark", "tests")
-PACKAGE: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGE: Final = PROJECT["project"]
 LINE: Final = re.compile(r"""pip install((?: +(?:-[\w-]+|'[^'\n]*'|[\w./\[\],-]+))+)""")
 OPTIONS: Final = ("-e", "--quiet", "--no-cache-dir")
 OFFLINE: Final = "after connection broken by"
@@ -72,14 +78,77 @@ def test_pip_accepts_every_install_line() -> None:
 
 def test_the_versions_of_python_agree() -> None:
     """Those that are promised, those that `.ci/run` checks, and the oldest one for mypy and ruff."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     prefix = "Programming Language :: Python :: "
-    promised = [each.removeprefix(prefix) for each in project["project"]["classifiers"] if each.startswith(prefix)]
+    promised = [each.removeprefix(prefix) for each in PACKAGE["classifiers"] if each.startswith(prefix)]
     reads = next(line for line in (ROOT / ".ci/run").read_text().splitlines() if line.strip().startswith("sed -n"))
     checked = subprocess.run(["bash", "-c", reads], cwd=ROOT, capture_output=True, text=True, check=True)
     assert checked.stdout.split() == promised == sorted(promised, key=lambda version: int(version.partition(".")[2]))
     oldest = promised[0]
-    assert project["project"]["requires-python"] == f">={oldest}"
-    assert project["tool"]["mypy"]["python_version"] == oldest
-    assert project["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
+    assert PACKAGE["requires-python"] == f">={oldest}"
+    assert PROJECT["tool"]["mypy"]["python_version"] == oldest
+    assert PROJECT["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
     assert f"You need Python {oldest} or newer" in (ROOT / "README.md").read_text()
+
+
+def required(lines: Iterable[str], extras: Iterable[str] = ()) -> Iterator[Requirement]:
+    """Requirements that hold here, with the given extras."""
+    for each in map(Requirement, lines):
+        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield each
+
+
+def installed_by(extra: str) -> set[str]:
+    """The packages that this one brings with an extra."""
+    optional = PACKAGE["optional-dependencies"]
+    waiting = [*required(PACKAGE["dependencies"]), *required(optional[extra])]
+    found: dict[str, set[str]] = {}
+    while waiting:
+        each = waiting.pop()
+        name, new = canonicalize_name(each.name), each.extras
+        if name in found and new <= found[name]:
+            continue
+        found[name] = found.get(name, set()) | new
+        if name == PACKAGE["name"]:
+            lines = [line for other in new for line in optional[other]]
+        else:
+            try:
+                lines = requires(name) or []
+            except PackageNotFoundError:
+                continue
+        waiting += required(lines, new)
+    return set(found)
+
+
+def imported() -> Iterator[tuple[str, Path]]:
+    """The first names of the packages that mypy sees imported, and where."""
+    settings = PROJECT["tool"]["mypy"]
+    for path in (path for folder in settings["files"] for path in (ROOT / folder).rglob("*.py")):
+        if any(re.search(pattern, path.relative_to(ROOT).as_posix()) for pattern in settings["exclude"]):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name.partition(".")[0], path) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield node.module.partition(".")[0], path
+
+
+@pytest.mark.slow
+def test_mypy_knows_which_imports_may_be_missing_after_the_install_for_development() -> None:
+    """Where every extra is installed, mypy does not report them."""
+    present = installed_by("dev")
+    assert {"mypy", "trustme", "opentelemetry-sdk", "aiohttp"} <= present
+    assert not {"pyspark", "pyarrow"} & present
+    excused = {
+        module.partition(".")[0]
+        for override in PROJECT["tool"]["mypy"]["overrides"]
+        if override.get("ignore_missing_imports")
+        for module in override["module"]
+    }
+    known = {*sys.stdlib_module_names, *PROJECT["tool"]["mypy"]["files"], "_typeshed"} | excused
+    sources = packages_distributions()
+    missing = {
+        name: str(path.relative_to(ROOT))
+        for name, path in imported()
+        if name not in known and present.isdisjoint(map(canonicalize_name, sources.get(name, [])))
+    }
+    assert missing == {}, "add them to the extra `dev`, or to the modules that mypy may miss in pyproject.toml"
