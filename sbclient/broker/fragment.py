@@ -4,6 +4,8 @@ Rules (source: documented, unless said otherwise):
 
 1. A message that is abandoned, or whose lock ends, returns to its old place with one more failed delivery. After
    `max_delivery_count` failed deliveries it is dead-lettered. A released message returns without a failed delivery.
+   A lock ends at its time; of many that end together, each request returns some messages (our choice), those whose
+   locks ended first before the others, and before new messages.
 2. Expiry takes effect at the next request. A locked message does not expire until it returns, a deferred one not until
    it is requested.
 3. A dead-letter queue has no dead-letter queue: its messages do not expire, are not dead-lettered, and have no
@@ -46,6 +48,9 @@ _DEFERRED = ServiceBusMessageState.DEFERRED
 TTL_EXPIRED: Final = "TTLExpiredException"
 MAX_DELIVERIES_EXCEEDED: Final = "MaxDeliveryCountExceeded"
 
+ENDED_LOCKS_AT_ONCE: Final = 100
+"""So many messages whose locks have ended return in one request: it takes less than a millisecond."""
+
 
 class Fragment(Storage):
     """One partition of one queue, subscription, topic or dead-letter queue.
@@ -83,6 +88,7 @@ class Fragment(Storage):
         self._returned: list[int] = []
         self._sessions = Sessions(self._entries)
         self._locks = Locks(index, random)
+        self._locks_ended_at = -math.inf
         self._expiries: DeadlineHeap[int] = DeadlineHeap()
 
     # ------------------------------------------------------------------ contents
@@ -165,12 +171,30 @@ class Fragment(Storage):
         self._activate_due(now)
         while (ended := self._sessions.lock_ends.pop_due(now)) is not None:
             self._end_session(ended[0], ended[1], is_failed=True)
-        while (due := self._locks.ends.pop_due(now)) is not None:
-            self._return(self._locks.held(due[0]), due[1], is_failed=not self._locks.is_cached(due[0]))
+        if now != self._locks_ended_at:  # one request calls this more than once
+            self._locks_ended_at = now
+            self._end_locks(now)
         while (due := self._expiries.pop_due(now)) is not None:
             entry = self._entries[due[0]]
-            if entry.is_ready:
+            if entry.locked_until <= now:
+                self._end_lock(entry)
+            if entry.is_ready and due[0] in self._entries:
                 self._expire_ready(entry)
+
+    def _end_locks(self, now: float) -> None:
+        """End locks that are due, in their order, at most `ENDED_LOCKS_AT_ONCE`."""
+        for _ in range(ENDED_LOCKS_AT_ONCE):
+            if (due := self._locks.ends.pop_due(now)) is None:
+                return
+            self._end_lock(self._entries[due[0]])
+
+    def _end_lock(self, entry: Entry) -> None:
+        self._return(entry, entry.locked_until, is_failed=not self._locks.is_cached(entry.token))
+
+    def _held(self, token: int, now: float) -> Entry | None:
+        """The message of a token, None if its lock has ended."""
+        entry = self._locks.get(token)
+        return None if entry is None or entry.locked_until <= now else entry
 
     # ------------------------------------------------------------------ messages arrive
 
@@ -242,9 +266,9 @@ class Fragment(Storage):
         self.advance(now)
         if delete:
             self.mark()
-        if not self._locks.uncache(token):
+        entry = self._held(token, now)
+        if entry is None or not self._locks.uncache(token):
             return None
-        entry = self._locks.held(token)
         if entry.expires_at <= now:
             self._return(entry, now, is_failed=False)
             return None
@@ -263,6 +287,9 @@ class Fragment(Storage):
         missing: list[int] = []
         for number in numbers:
             entry: Entry | None = self._entries.get(number)
+            if entry is not None and entry.locked_until <= now:
+                self._end_lock(entry)
+                entry = self._entries.get(number)
             if entry is not None and entry.state is _DEFERRED and not entry.token:
                 if entry.expires_at <= now:
                     self._expire(entry)
@@ -312,13 +339,16 @@ class Fragment(Storage):
     def head(self, now: float) -> Entry | None:
         """The next ready message of an entity without sessions; it stays in place."""
         self.advance(now)
-        while self._returned or self._fresh:
+        while True:
+            if not self._returned and self._locks.ends.earliest <= now:
+                self._end_locks(now)
+            if not self._returned and not self._fresh:
+                return None
             number = self._returned[0] if self._returned else self._fresh[0]
             entry: Entry | None = self._entries.get(number)
             if entry is not None:
                 return entry
             self._pop_number()
-        return None
 
     def _pop_number(self) -> None:
         if self._returned:
@@ -347,7 +377,7 @@ class Fragment(Storage):
         self.advance(now)
         if lock is not None:
             self.check_session(lock)
-        entry = self._locks.get(token)
+        entry = self._held(token, now)
         if entry is None:
             raise MessageLockLostError(
                 "The lock supplied is invalid. Either the lock expired, or the message has already been removed from "
@@ -385,7 +415,7 @@ class Fragment(Storage):
     def release(self, token: int, now: float) -> None:
         """Return a message without counting a delivery; a token whose lock has ended is ignored."""
         self.advance(now)
-        entry = self._locks.get(token)
+        entry = self._held(token, now)
         if entry is not None:
             self._return(entry, now, is_failed=False)
 

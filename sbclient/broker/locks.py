@@ -19,7 +19,7 @@ class Locks:
     """The locked messages of a fragment, by token.
 
     Attributes:
-        ends: the end of each lock; messages that a session lock covers are not included.
+        ends: the end of each lock by sequence number; messages that a session lock covers are not included.
     """
 
     def __init__(self, fragment_index: int, random: Random) -> None:
@@ -53,14 +53,14 @@ class Locks:
         """Set and return the end of a lock."""
         entry.locked_until = until
         if until < math.inf:
-            self.ends.set(entry.token, until)
+            self.ends.set(entry.number, until)
         return until
 
     def let_go(self, entry: Entry) -> None:
         """Unlock a message."""
         del self._entries[entry.token]
         self._cached.pop(entry.token, None)
-        self.ends.drop(entry.token)
+        self.ends.drop(entry.number)
         entry.token, entry.locked_until = 0, math.inf
 
     def cache(self, token: int) -> None:

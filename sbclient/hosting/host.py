@@ -409,9 +409,10 @@ class BrokerHost:
         if entity is None:
             self._waiting.wake_all()
         elif self._waiting.has_waiters:
-            entity.advance(clock.true_now())
-            self.namespace.advance(clock.true_now())
-            self._arm(entity, entity.next_change_at())
+            now = clock.true_now()
+            entity.advance(now)
+            self.namespace.advance(now)
+            self._arm(entity, max(entity.next_change_at(), now + LEAST_WAIT_S))  # what is left takes a later moment
 
 
 def _wake(waiter: Waiter) -> None:

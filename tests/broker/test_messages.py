@@ -162,6 +162,51 @@ def test_ended_locks_count_as_failed(broker: Driver) -> None:
     assert broker.one(DEAD).dead_letter_reason == "MaxDeliveryCountExceeded"
 
 
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch, broker: Driver) -> Driver:
+    """A queue with 10 locked messages; 2 locks end in one request."""
+    monkeypatch.setattr("sbclient.broker.fragment.ENDED_LOCKS_AT_ONCE", 2)
+    broker.queue(max_delivery_count=3, dead_lettering_on_message_expiration=True)
+    broker.send("q", *(message(str(number)) for number in range(10)))
+    return broker
+
+
+def test_each_request_returns_some_of_the_messages_whose_locks_end_together(many: Driver) -> None:
+    held = many.receive("q", 10)
+    many.wait(60)
+    many.send("q", message("new"))
+    assert many.body().fragments[0].locked_count == 8
+    many.peek()
+    assert many.body().fragments[0].locked_count == 8, "the same moment"
+    many.wait(1e-6)
+    many.peek()
+    assert many.body().fragments[0].locked_count == 6
+    for settle in (many.settle, many.renew):
+        with pytest.raises(MessageLockLostError):
+            settle("q", held[9])
+    received = many.receive("q", 20)
+    assert bodies(received) == [*map(str, range(10)), "new"]
+    assert [each.delivery_count for each in received] == [1] * 10 + [0]
+
+
+def test_messages_whose_locks_end_together_are_deferred_expire_and_die_as_others(many: Driver) -> None:
+    many.send("q", *(message("mortal", time_to_live=seconds(90)) for _ in range(4)))
+    deferred = many.receive("q", 5)
+    many.settle("q", *deferred, how=DEFER)
+    many.receive("q", 20)
+    many.deferred("q", *(each.sequence_number for each in deferred))
+    many.wait(60)
+    found = many.deferred("q", *(each.sequence_number for each in reversed(deferred)))
+    assert [each.delivery_count for each in found] == [2] * 5
+    many.wait(30)
+    received = many.receive("q", 20)
+    assert bodies(received) == ["5", "6", "7", "8", "9"]
+    assert bodies(many.receive(DEAD, 20)) == ["mortal"] * 4
+    many.wait(60)
+    with pytest.raises(MessageNotFoundError):
+        many.deferred("q", deferred[4].sequence_number)
+
+
 def test_a_release_after_the_end_of_the_lock_is_a_failed_delivery(queue: Driver) -> None:
     queue.send("q", message())
     for span_s, failed in ((59, 0), (60, 1), (59, 1)):

@@ -538,6 +538,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOCK,
         "a stale lock is accepted",
         Change("broker.fragment:Fragment.check_lock", "self.advance(now)", ""),
+        Change("broker.fragment:Fragment._held", "entry.locked_until <= now", "False"),
         Change("broker.request_gate:RequestGate.check", "touch(entity, call.now)", ""),
     ),
     _mutant(
@@ -586,7 +587,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _LOCK,
         "a lock ends too early",
         Change(
-            "broker.locks:Locks.move", "self.ends.set(entry.token, until)", "self.ends.set(entry.token, until - 1.5)"
+            "broker.locks:Locks.move", "self.ends.set(entry.number, until)", "self.ends.set(entry.token, until - 1.5)"
         ),
     ),
     # -- identity and duplicates ----------------------------------------------------------------------------------
