@@ -279,9 +279,20 @@ class EncodedMessage(Sections):
             parts.append(self.raw(FOOTER))
         rewritten = EncodedMessage(b"".join(parts))
         for name, value in changes.items():  # the others are rarely read
-            if _is_kept(value):
-                setattr(rewritten, name, value)
+            setattr(rewritten, name, value)
         return rewritten
+
+    def as_transferred(self) -> EncodedMessage:
+        """Return the message with the values that its bytes hold.
+
+        They have whole milliseconds, and the longest time to live ends with the year 9999.
+        """
+        ttl, schedule = self.time_to_live, self.scheduled_enqueue_time_utc
+        if (ttl is None or (ttl <= LONGEST_HEADER_TTL and not ttl.microseconds % 1000)) and (
+            schedule is None or not schedule.microsecond % 1000
+        ):
+            return self
+        return EncodedMessage(self.payload)
 
     def _header_with(self, changes: Mapping[str, Any]) -> bytes:
         """Return the header section with a changed time to live, without what a broker counts."""
@@ -398,12 +409,10 @@ def encode_message(message: ServiceBusMessage, *, now: Callable[[], float] = lam
     encoded.partition_key = partition_key
     encoded.reply_to = message._reply_to
     encoded.reply_to_session_id = message._reply_to_session_id
-    if schedule is None or _is_kept(schedule):
-        encoded.scheduled_enqueue_time_utc = schedule
+    encoded.scheduled_enqueue_time_utc = schedule
     encoded.session_id = message._session_id
     encoded.subject = message._subject
-    if time_to_live is None or _is_kept(time_to_live):
-        encoded.time_to_live = time_to_live
+    encoded.time_to_live = time_to_live
     encoded.to = message._to
     return encoded
 
@@ -501,13 +510,6 @@ def _annotations(partition_key: str | None, schedule: datetime | None, via_parti
     if via_partition_key is not None:
         entries.append(_VIA_PARTITION_KEY + encode_string(via_partition_key))
     return entries
-
-
-def _is_kept(value: Any) -> bool:
-    """Return whether the encoded form keeps a value as it is; a time or duration has whole milliseconds and an end."""
-    if isinstance(value, datetime):
-        return value.microsecond % 1000 == 0
-    return not isinstance(value, timedelta) or (value.microseconds % 1000 == 0 and value <= LONGEST_HEADER_TTL)
 
 
 def _lasting(time_to_live: timedelta | None, created_at_ms: int) -> list[bytes] | None:

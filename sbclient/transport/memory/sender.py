@@ -58,7 +58,13 @@ class MemorySender(SenderLink):
         via_key = None if transaction is None else own(transaction).partition_key
 
         def work(call: Call) -> None:
-            self._namespace.send(call, self._path, batch.messages, transaction=core, via_partition_key=via_key)
+            self._namespace.send(
+                call,
+                self._path,
+                [message.as_transferred() for message in batch.messages],
+                transaction=core,
+                via_partition_key=via_key,
+            )
 
         return self._checked(batch, Operation.SEND, work, timeout_s)
 
@@ -69,7 +75,9 @@ class MemorySender(SenderLink):
         return await self._checked(
             batch,
             Operation.SCHEDULE,
-            lambda call: self._namespace.schedule(call, self._path, batch.messages, transaction=core),
+            lambda call: self._namespace.schedule(
+                call, self._path, [message.as_transferred() for message in batch.messages], transaction=core
+            ),
             timeout_s,
         )
 
