@@ -17,6 +17,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from secrets import token_bytes
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -246,7 +247,7 @@ class ManagementApi:
 
     def _listed(self, call: Call, properties: EntityProperties, target: Target) -> Listed:
         address = EntityAddress(kind_of(properties), target.below(properties.name).names)
-        return Listed(properties, lambda: self._management.runtime(call, address))
+        return Listed(properties, cache(lambda: self._management.runtime(call, address)))
 
     # ------------------------------------------------------------------ change
 

@@ -4,7 +4,7 @@ Laws (source: `NamespaceManager` of .NET and Service Bus Explorer, which send th
 
 1. A condition is `startswith(property, 'text')`, perhaps with `eq true` or `eq false`, or compares a property with a
    text in quotes, a number, true or false by `eq`, `ne`, `gt`, `ge`, `lt`, `le` or `like`, in which % stands for any
-   text. Conditions are combined by `and`, `or`, `not` and parentheses.
+   text, and no other character for another one. Conditions are combined by `and`, `or`, `not` and parentheses.
 2. Names of properties and texts are compared without regard to case, as paths are (our choice).
 3. An unknown property, and a filter that cannot be read, are errors. They do not select everything: programs delete
    what a filter selects.
@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from sbclient.broker.sql.like import Matcher, matcher
+from sbclient.broker.sql.values import Steps
 from sbclient.entities import EntityKind, EntityProperties, RuntimeProperties
 from sbclient.errors import InvalidOperationError
 
@@ -150,9 +152,8 @@ class _Reader:
         word = self._peeked()
         self._next += 1
         if word == "like" and is_name:
-            pattern = ".*".join(map(re.escape, self._literal("text").split("%")))
-            matches = re.compile(pattern, re.IGNORECASE | re.DOTALL).fullmatch
-            return lambda listed: matches(value(listed)) is not None
+            matches = self._pattern()
+            return lambda listed: matches(value(listed).casefold(), Steps())
         if word not in _COMPARISONS:
             self._next -= 1
             raise self._unreadable(self._place)
@@ -162,6 +163,13 @@ class _Reader:
             return lambda listed: compare(value(listed).casefold(), text)
         wanted = self._time_or_number()
         return lambda listed: compare(value(listed), wanted)
+
+    def _pattern(self) -> Matcher:
+        text = self._literal("text").casefold()
+        try:
+            return matcher(text.replace("\\", "\\\\").replace("_", "\\_"), "\\")
+        except ValueError as error:
+            raise ListFilterError(f"Invalid Filter. {error}") from error
 
     def _property(self) -> tuple[Callable[[Listed], Any], bool]:
         """What reads a property, and whether it is the name of the entity."""
