@@ -96,5 +96,5 @@ class Scene:
         for path in (*QUEUES, "prices/Subscriptions/eu", *(f"{name}/$DeadLetterQueue" for name in QUEUES)):
             call = Call(Operation.PEEK, self.host.now().timestamp())
             entries = self.host.namespace.peek(call, path, PeekCursor(), max_message_count=10_000, from_number=1)
-            found.append([path, *((each.peeked().sequence_number, each.peeked().state) for each in entries)])
+            found.append([path, *((each.number, each.shown_state) for each in entries)])
         return found

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from sbclient import ServiceBusMessage
@@ -70,6 +70,10 @@ def failing() -> Iterator[Any]:
     raise Boom
 
 
+HUGE: Final = 10**5000
+LONG: Final = "x" * 10**6
+
+
 def hostile_values() -> dict[str, Any]:
     """Return new values of every kind."""
     early, late = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
@@ -83,8 +87,8 @@ def hostile_values() -> dict[str, Any]:
         "2**63": 2**63,
         "2**64": 2**64,
         "maxsize": sys.maxsize,
-        "10**5000": 10**5000,
-        "-10**5000": -(10**5000),
+        "10**5000": HUGE,
+        "-10**5000": -HUGE,
         "1.5": 1.5,
         "-0.0": -0.0,
         "1e-300": 1e-300,
@@ -106,7 +110,7 @@ def hostile_values() -> dict[str, Any]:
         "newline": "a\r\nb",
         "slashes": "a/../b//c",
         "129 letters": "x" * 129,
-        "10**6 letters": "x" * 10**6,
+        "10**6 letters": LONG,
         "bytes": b"invoices",
         "not UTF-8": b"\xff",
         "bytearray": bytearray(b"a"),

@@ -1,6 +1,6 @@
 """Public operations and their failures leave nothing behind: no object, task, timer, link, lock or session.
 
-Each row is repeated a few hundred times, and what is there is counted by type before and after, on the side of the
+Each row is repeated, and what is there is counted by type before and after, on the side of the
 client and of the broker. `python -m tests.lifetimes` repeats each row 2,000 times, over AMQP too.
 """
 
@@ -20,7 +20,7 @@ from sbclient.testing import MemoryNamespace, served
 from tests.lifetimes.counting import grown_by
 from tests.lifetimes.rows import ROWS, Scene, amqp_scene, memory_scene
 
-REPEATS = int(os.environ.get("LIFETIMES_REPEATS", "100"))
+REPEATS = int(os.environ.get("LIFETIMES_REPEATS", "40"))
 
 
 @pytest.fixture
