@@ -113,6 +113,7 @@ def test_version_imports_neither_commands_nor_libraries() -> None:
     assert not {"typer", "rich", "h11", "azure.core", "sbclient.client.client"} & set(loaded.split())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="there is no /dev/zero")
 @pytest.mark.parametrize(
     "arguments",
