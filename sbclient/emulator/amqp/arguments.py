@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
 from sbclient.amqp import servicebus
+from sbclient.amqp.types import Timestamp
 from sbclient.emulator.amqp.conditions import ArgumentError
 from sbclient.emulator.amqp.request_response import Request
+
+EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+LATEST: Final = datetime.max.replace(tzinfo=UTC)
+"""What .NET reads from an earlier or a later timestamp. Source of the second: the Go client."""
 
 _INT64: Final = range(-(2**63), 2**63)
 
@@ -96,12 +101,12 @@ class Arguments:
         return value
 
     def timestamp(self, name: str) -> datetime | None:
-        """A timestamp; None if it is missing, or later than Python can represent."""
+        """A timestamp; None if it is missing, `EARLIEST` or `LATEST` if it is outside of the years 1 to 9999."""
         value = self._body.get(name)
+        if isinstance(value, Timestamp):
+            return LATEST if value > 0 else EARLIEST
         if value is None or isinstance(value, datetime):
             return value
-        if isinstance(value, int) and not isinstance(value, bool):
-            return None
         raise self._wrong(name, "a timestamp", value)
 
     def any(self, name: str) -> Any:

@@ -25,7 +25,7 @@ from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
-from sbclient.emulator.amqp.arguments import Arguments
+from sbclient.emulator.amqp.arguments import LATEST, Arguments
 from sbclient.emulator.amqp.conditions import NO_CONTENT, OK, ArgumentError, status_of
 from sbclient.emulator.amqp.delivery import encode_entry
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, ListedSessions, Peer
@@ -316,10 +316,9 @@ class ManagementNode:
         return {}
 
     def _list_sessions(self, request: _Call) -> Body:
-        given = request.arguments.any(servicebus.LAST_UPDATED_TIME)
         after = request.arguments.timestamp(servicebus.LAST_UPDATED_TIME)
-        if after is None and given is not None and given != servicebus.ALL_SESSIONS:
-            return None  # no state was set after the year 9999
+        if after == LATEST:  # also ALL_SESSIONS
+            after = None
         skip = request.arguments.count(servicebus.SKIP, 0)
         top = min(request.arguments.count(servicebus.TOP, 100), MAX_LISTED)
         page = self._session_page(request.call, after, skip, top)

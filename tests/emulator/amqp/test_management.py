@@ -263,13 +263,14 @@ async def test_cost_of_a_list_of_sessions_grows_with_the_sessions(
     assert gathered <= 2 * count
 
 
-async def test_with_the_latest_time_a_session_with_only_a_state_is_listed(
-    context: NamespaceContext, sessions: str
+@pytest.mark.parametrize("milliseconds", [WHOLE_TIME, 2**62, -(2**62)])
+async def test_outside_of_all_years_a_session_with_only_a_state_is_listed(
+    context: NamespaceContext, sessions: str, milliseconds: int
 ) -> None:
     async with connected(context, "") as client:
         await session(client, sessions, "a")
         await client.ask(sessions, "set-session-state", {"session-id": "a", "session-state": b"1"})
-        _, body = await client.ask(sessions, "get-message-sessions", {"last-updated-time": Timestamp(WHOLE_TIME)})
+        _, body = await client.ask(sessions, "get-message-sessions", {"last-updated-time": Timestamp(milliseconds)})
         assert body["sessions-ids"] == ["a"]
 
 
@@ -343,6 +344,25 @@ async def test_batch_delete_removes_only_earlier_messages(context: NamespaceCont
         assert await client.ask(path, "batch-delete-messages", request) == EMPTY
         assert len(context.host.namespace.queue(path)) == 5
         assert Sections((await one(client, path)).payload).header.delivery_count == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "answer", "left"),
+    [
+        (Timestamp(WHOLE_TIME), (200, {"message-count": 2}), 0),
+        (Timestamp(2**62), (200, {"message-count": 2}), 0),
+        (Timestamp(-(2**62)), EMPTY, 2),
+        (Long(0), (400, "com.microsoft:argument-error"), 2),
+    ],
+)
+async def test_batch_delete_before_a_time_outside_of_all_years(
+    context: NamespaceContext, path: str, before: object, answer: object, left: int
+) -> None:
+    async with connected(context, "") as client:
+        await put(client, path, ServiceBusMessage("a"), ServiceBusMessage("b"))
+        request = {"message-count": Int(9), "enqueued-time-utc": before}
+        assert await client.ask(path, "batch-delete-messages", request) == answer
+        assert len(context.host.namespace.queue(path)) == left
 
 
 async def test_batch_delete_removes_at_most_the_requested_count(context: NamespaceContext, path: str) -> None:
@@ -485,6 +505,7 @@ async def test_only_subscriptions_have_rules(context: NamespaceContext, host: Br
         ("update-disposition", {"disposition-status": "eaten"}, (400, "com.microsoft:argument-error")),
         ("receive-by-sequence-number", {"receiver-settle-mode": 7}, (400, "com.microsoft:argument-error")),
         ("get-message-sessions", {"last-updated-time": "now"}, (400, "com.microsoft:argument-error")),
+        ("get-message-sessions", {"last-updated-time": Long(0)}, (400, "com.microsoft:argument-error")),
         ("get-message-sessions", {}, (400, "amqp:not-allowed")),
         ("renew-session-lock", {}, (400, "com.microsoft:argument-error")),
     ],
@@ -550,8 +571,8 @@ async def test_a_dropped_acknowledgement_leaves_a_request_unanswered(
         assert (await client.ask("q", "peek-message", {}))[0] == 204
 
 
-@pytest.mark.parametrize(("milliseconds", "is_all"), [(-1, False), (0, True), (1, False)])
-async def test_the_first_moment_of_the_year_10000_means_all_sessions(
+@pytest.mark.parametrize(("milliseconds", "is_all"), [(-1, False), (0, True), (1, True)])
+async def test_times_from_the_year_10000_mean_all_sessions(
     context: NamespaceContext, host: BrokerHost, milliseconds: int, is_all: bool
 ) -> None:
     make(host, "q", requires_session=True)
