@@ -90,13 +90,15 @@ class RuleTransaction(Protocol):
 
 
 def _part_of_rule(kind: Any, wanted: str) -> Kind:
+    takes = f"an {wanted}"
+
     def check(name: str, value: Any) -> Any:
         if not isinstance(value, kind):
             given = repr(value) if isinstance(value, str) else "..."
-            raise wrong_type(name, value, wanted, f": give {wanted}({given:.80}) of sbclient.management")
+            raise wrong_type(name, value, takes, f": give {wanted}({given:.80}) of sbclient.management")
         return value
 
-    return Kind(wanted, check)
+    return Kind(takes, check)
 
 
 def _check_transaction(name: str, value: Any) -> RuleTransaction:

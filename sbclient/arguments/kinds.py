@@ -1,7 +1,8 @@
 """The kinds of arguments: which values a parameter takes, in one declaration for its type, its check and its docs.
 
     Size: TypeAlias = Annotated[int, whole(1, INT64[-1])]
-Count: TypeAlias = Annotated[int, whole(1, most=MAX_COUNT)]
+
+`Size` is the type of the parameter, `whole` checks its values, and `Kind.takes` describes them in docs/reference.md.
 
 A value out of range raises an `InvalidOperationError`, one of a wrong type an `ArgumentTypeError`, which is also a
 `TypeError`. Both name the parameter, what it takes, and the value if it can be no secret.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin
 
+from sbclient.arguments.kinds import Kind
 from sbclient.broker.profile import Profile
 from sbclient.entities import SETTINGS, EntityKind, settings_of
 from sbclient.formats.entity_settings import value_text
@@ -31,7 +34,7 @@ MODULES: Final = {
 HEAD: Final = """# Reference
 
 The classes and functions of each module, in alphabetical order. `python -m tests.pages` writes this page from their
-docstrings.
+docstrings. What types such as `Count` take is in [types of arguments](#types-of-arguments).
 """
 NET_HEAD: Final = """## Types of application properties
 
@@ -40,6 +43,13 @@ one are in `sbclient.amqp`; a value of such a class is sent as the same type aga
 value, a list or a map. JSON lines and the rows of Spark keep these types. A plain `int` is sent as int or long, a
 `float` as double, a `timedelta` as TimeSpan, and `bytes` as a string.
 """
+ARGUMENTS_HEAD: Final = """## Types of arguments
+
+The types in the signatures that are no classes, and the values that they take. They are checked before a call does
+anything. Larger counts and longer waits than a request can carry are taken as the most that it can.
+
+| type | takes |
+|---|---|"""
 SETTINGS_HEAD: Final = """## Settings of entities
 
 The settings of queues, topics and subscriptions, for `create_queue` and its siblings, `sbclient admin --set`,
@@ -49,6 +59,8 @@ it, also in Microsoft's emulator (yes) or only here (added), and the default of 
 """
 SECTION: Final = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
 ENTRY: Final = re.compile(r"    (\S[^:]*): (.*)")
+CONSTANT: Final = re.compile(r"\b[A-Z]+_[A-Z_]+\b")
+CODE: Final = r"`\g<0>`"
 WIDE: Final = 110
 
 
@@ -75,7 +87,25 @@ def page() -> str:
                 parts.append(_class(name, value) if inspect.isclass(value) else _callable("###", name, value))
             elif name != seen[value]:
                 parts.append(f"### {name}\n\nAnother name of `{seen[value]}`.\n")
-    return "\n".join([*parts, SETTINGS_HEAD, *_settings(), "", NET_HEAD, *table(), ""])
+    return "\n".join(
+        [*parts, ARGUMENTS_HEAD, *_arguments(seen), "", SETTINGS_HEAD, *_settings(), "", NET_HEAD, *table(), ""]
+    )
+
+
+def _arguments(owners: Iterable[Any]) -> Iterator[str]:
+    """Yield a line for each type in the signatures of classes and functions that declares which values it takes."""
+    found: dict[str, Kind | None] = {}
+    for owner in owners:
+        members = [getattr(owner, name) for name, _ in _members(owner)] if inspect.isclass(owner) else []
+        for each in (owner, *filter(callable, members)):
+            with suppress(ValueError):  # a class without a signature
+                annotations = [parameter.annotation for parameter in inspect.signature(each).parameters.values()]
+                module = vars(sys.modules[inspect.unwrap(each).__module__])
+                names = re.findall(r"\w+", " ".join(map(str, annotations)))
+                found |= {name: _kind(module[name]) for name in names if name in module}
+    for name, kind in sorted(found.items()):
+        if kind is not None:
+            yield f"| `{name}` | {CONSTANT.sub(CODE, kind.takes)} |"
 
 
 def _settings() -> Iterator[str]:
@@ -169,6 +199,13 @@ def _signature(name: str, value: Any) -> str:
         lines = [f"    {each}," for each in _parameters(shown)]
         text = "\n".join([f"{name}(", *lines, ")" + (f" -> {arrow}" if arrow else "")])
     return f"```py\n{text}\n```\n"
+
+
+def _kind(hint: Any) -> Kind | None:
+    """Return what declares the values of a type."""
+    if get_origin(hint) is Annotated:
+        return next((each for each in hint.__metadata__ if isinstance(each, Kind)), None)
+    return next(filter(None, map(_kind, get_args(hint))), None)
 
 
 def _parameters(signature: inspect.Signature) -> Iterator[str]:
