@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import EnumType
+from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -52,15 +54,35 @@ _COMMAND: Final = re.compile(r"No such command '(?P<name>\w+)'\.")
 
 
 class _Program(typer.core.TyperGroup):
-    """The root of all commands, which makes the usage errors of Typer say what to do."""
+    """The root of all commands, which makes the usage errors of Typer say what to do, in one line as every error."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _explained_usage():
+            return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _explained_usage():
             return super().invoke(ctx)
-        except Exception as error:
-            if hasattr(error, "format_message"):  # Typer does not export the class of its usage errors
-                _explain(error)
-            raise
+
+
+@contextmanager
+def _explained_usage() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        # Typer does not export the classes of its usage errors; one of them is the help of a command without arguments.
+        if hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError":
+            _explain(error)
+            vars(error)["show"] = partial(_show, error)
+        raise
+
+
+def _show(error: Any, file: Any = None) -> None:
+    from sbclient.cli.common import print_note
+
+    command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "sbclient"
+    text = " ".join(error.format_message().split()).removesuffix(".")
+    print_note(f"{command}: {text}. See {command} --help")
 
 
 class _Command(typer.core.TyperCommand):

@@ -67,7 +67,8 @@ PROXY_VARIABLE: Final = "SERVICEBUS_HTTP_PROXY"
 READER_PAUSE_S: Final = 0.005
 """The longest pause between two looks at a pipe whose reader is slow."""
 
-NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+OF_FILES: Final = (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors about a file that the caller named."""
 
 # The SDK logs warnings about errors that a command reports anyway.
 logging.getLogger("azure").addHandler(logging.NullHandler())
@@ -457,7 +458,7 @@ def status_of(error: BaseException) -> Exit | None:
         return Exit.BAD_INPUT
     if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError):
         return Exit.BAD_INPUT
-    if isinstance(error, OSError) and error.errno in NO_SPACE:
+    if isinstance(error, OSError) and error.errno in OF_FILES:
         return Exit.BAD_INPUT
     return Exit.UNREACHABLE if isinstance(error, ServiceBusError | OSError) else None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from sbclient.arguments.kinds import encodable
 from sbclient.cli.common import print_bodies, print_json_lines, taken_by_reader, unread_bytes
 from sbclient.cli.message_json import message_line
 from sbclient.cli.progress import Amount, Progress
@@ -80,6 +81,8 @@ class Reception:
         """
         if self.reason is not None and self.settle is not Settle.DEAD_LETTER:
             raise InvalidOperationError(f"--reason has no effect with --settle {self.settle}: use --settle dead-letter")
+        if self.reason is not None:
+            self.reason = encodable("--reason", self.reason)  # before anything is received
         self.progress.follow(lambda: Amount(f"received {self.received:,}", self.received, self.count))
         if deferred:
             async with self.source.receiver(client) as receiver:
