@@ -8,7 +8,7 @@ from random import Random
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError
+from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError, keep_doubt
 from sbclient.options import RetryOptions
 from sbclient.pairing.state import PairState
 from sbclient.retry import RetryPolicy
@@ -163,7 +163,7 @@ class ClientCore:
 async def each_part(work: Callable[[list[int]], Awaitable[None]], parts: Sequence[list[int]]) -> None:
     """Do some work for each part of some sequence numbers; raise the first error when all parts have ended.
 
-    A note on the error names its part, which alone it concerns.
+    A note on the error names the parts that failed. It is in doubt if another one is, or if a part was done.
     """
     if len(parts) == 1:
         await work(parts[0])
@@ -172,5 +172,12 @@ async def each_part(work: Callable[[list[int]], Awaitable[None]], parts: Sequenc
     failed = [(part, outcome) for part, outcome in zip(parts, outcomes, strict=True) if outcome is not None]
     if failed:
         numbers = ", ".join(str(number) for part, _ in failed for number in part)
-        failed[0][1].add_note(f"{len(failed)} of {len(parts)} partitions failed, with the sequence numbers {numbers}")
-        raise failed[0][1]
+        error = failed[0][1]
+        error.add_note(f"{len(failed)} of {len(parts)} partitions failed, with the sequence numbers {numbers}")
+        if isinstance(error, ServiceBusError):
+            is_partly_done = len(failed) < len(parts)
+            keep_doubt(error, is_partly_done or any(getattr(each, "is_in_doubt", True) for _, each in failed))
+        try:
+            raise error
+        finally:
+            del error, failed, outcomes  # the tracebacks refer to this frame

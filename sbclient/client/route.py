@@ -119,7 +119,7 @@ class DirectRoute:
         """
         if self._tasks.is_closed:
             work.close()
-            sending.set_exception(error or self._closed())
+            self._fail(sending, error or self._closed())
             return
         sending.attempt = task = self._tasks.start(work, name=f"send to {self._path}")
         task.add_done_callback(partial(self._ended, sending))
@@ -130,7 +130,10 @@ class DirectRoute:
         error = self._closed() if task.cancelled() else task.exception()
         if error is None:
             sending.set_result(task.result() or PRIMARY)
-            return
+        else:
+            self._fail(sending, error)
+
+    def _fail(self, sending: Sending, error: BaseException) -> None:
         if isinstance(error, ServiceBusError):
             keep_doubt(error, sending.is_in_doubt)
         sending.set_exception(error)

@@ -202,7 +202,7 @@ class ServiceBusSender:
             MessageNotFoundError: one of the messages is not scheduled, or no longer.
             ScheduleUnavailableError: the entity is failed over.
             TypeError: the sequence numbers are not integers.
-            ServiceBusError: any other answer of the service.
+            ServiceBusError: any other answer. If a part of the messages was removed, `is_in_doubt` is set.
         """
         deadline = await self._begin(timeout)
         numbers = cast("list[int]", sequence_numbers)

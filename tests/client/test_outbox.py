@@ -154,21 +154,6 @@ async def test_a_rejected_shared_transfer_is_sent_again_message_by_message() -> 
     assert wire.transfers == [["0"], ["a"], ["c"]]
 
 
-async def test_a_message_of_a_transfer_in_doubt_stays_in_doubt_when_rejected_alone() -> None:
-    wire = Wire()
-    wire.refuse["b"] = MessageSizeExceededError("b is too large for the backlog")
-    wire.refuse["c"] = ServiceBusQuotaExceededError("full")
-    shared = MessageSizeExceededError("too large for the backlog, after the primary had not answered")
-    shared.is_in_doubt = True
-    wire.refuse_shared = shared
-    outbox = Outbox(wire, "orders")
-    answers = await behind(outbox, *((text, 60.0) for text in "abc"))
-    assert answers[0] == ROUTE
-    for answer in answers[1:]:
-        assert isinstance(answer, MessageSizeExceededError | ServiceBusQuotaExceededError)
-        assert answer.is_in_doubt
-
-
 async def test_one_rejected_message_does_not_end_sharing() -> None:
     wire = Wire()
     wire.refuse["b"] = MessageSizeExceededError("b is too large")

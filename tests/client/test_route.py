@@ -67,18 +67,6 @@ async def test_a_link_that_was_open_is_attached_again_once_by_each_send(pair: Me
     assert texts(await diverted(pair)) == ["None3"]
 
 
-async def test_a_doubt_about_the_primary_remains_when_the_backlog_refuses(pair: MemoryPair) -> None:
-    pair.secondary.inject(REFUSED)
-    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
-        for kind, is_in_doubt in ((FaultKind.LOSE_ACKNOWLEDGEMENT, True), (FaultKind.BUSY, False)):
-            pair.primary.inject(Fault(kind, operations=[Operation.SEND]))
-            with pytest.raises(ServiceBusError) as caught:
-                await sender.send_messages(of(None, 1), timeout=50)
-            assert caught.value.is_in_doubt == is_in_doubt
-            pair.primary.heal()
-            client.pair.mark_healthy(QUEUE)
-
-
 async def test_what_a_failed_over_entity_offers(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
     async with client.get_queue_sender(QUEUE) as sender:
