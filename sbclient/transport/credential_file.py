@@ -87,7 +87,7 @@ class CredentialFile:
         path = Path(self._connection.credential_file or "")
         try:
             with path.open("rb") as file:
-                found = self._connection.with_credential(file.read(MAX_BYTES).decode())
+                found = self._connection.with_credential(file.read(MAX_BYTES).decode("utf-8-sig"))
         except (OSError, UnicodeDecodeError, InvalidOperationError) as error:
             if self._latest is None:
                 raise error if isinstance(error, InvalidOperationError) else _unreadable(path, error) from None

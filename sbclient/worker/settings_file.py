@@ -88,7 +88,7 @@ def _content(path: Path, what: str) -> str:
             raise InvalidOperationError(
                 f"{what} is {str(path)!r}, which has more than {MAX_FILE_BYTES} bytes: name another file"
             )
-        return content.decode()
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise InvalidOperationError(f"{what} is {str(path)!r}, which cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -36,6 +36,19 @@ def test_csv_columns_set_body_session_and_key(tmp_path: Path) -> None:
     assert [record.session_id for record in read_records(path, Columns(session="order"))] == ["1", "2"]
 
 
+@pytest.mark.parametrize("before", ["", "\ufeff"])
+@pytest.mark.parametrize("after", ["\n", "\r\n", ""])
+def test_ends_of_lines_belong_to_no_record_and_blanks_do(tmp_path: Path, before: str, after: str) -> None:
+    def read(name: str, *lines: str) -> list[bytes]:
+        path = tmp_path / name
+        path.write_bytes((before + (after or "\n").join(lines) + after).encode())
+        return [record.body for record in read_records(path, Columns(body=None if name == "a.txt" else "x"))]
+
+    assert read("a.txt", " one ", "", "two\t") == [b" one ", b"", b"two\t"]
+    assert read("a.csv", "y,x", "1, one ", '2,"two\t"', '3,"a\r\nb"', "4,") == [b" one ", b"two\t", b"a\r\nb", b""]
+    assert read("a.jsonl", '{"x": " one "} ', ' {"x": "two\\t"}\t') == [b" one ", b"two\t"]
+
+
 def test_csv_row_becomes_a_json_body(tmp_path: Path) -> None:
     path = write(tmp_path, "orders.csv", 'order,text\n1,"a, b"\n')
     assert list(read_records(path, Columns())) == [Record(b'{"order": "1", "text": "a, b"}')]

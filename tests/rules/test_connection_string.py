@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import ConnectionString, namespace_name, parse_connection_string
+from tests.blanks import AROUND_A_LINE
 
 ENDPOINT = "Endpoint=sb://contoso.servicebus.windows.net/"
 KEY = "SharedAccessKeyName=root;SharedAccessKey=c2VjcmV0LWtleS1vZi1tYW55LWNoYXJhY3RlcnM="
@@ -138,7 +139,7 @@ FILE_LINE = "Endpoint=sb://h/;CredentialFile=/run/key"
 @pytest.mark.parametrize(
     ("line", "content", "found"),
     [
-        (FILE_LINE, KEY_LINE + "\n", ("n", "SECRET", None)),
+        (FILE_LINE, KEY_LINE, ("n", "SECRET", None)),
         (FILE_LINE, "SharedAccessSignature sig=SECRET", (None, None, "SharedAccessSignature sig=SECRET")),
         (FILE_LINE + ";SharedAccessKeyName=m", "SECRET=", ("m", "SECRET=", None)),
         (FILE_LINE + ";SharedAccessKeyName=m", KEY_LINE, ("n", "SECRET", None)),
@@ -156,8 +157,9 @@ def test_a_credential_comes_from_its_file(line: str, content: str, found: tuple[
             connection.with_credential(content)
         assert "SECRET" not in str(caught.value)
     else:
-        complete = connection.with_credential(content)
-        assert (complete.key_name, complete.key, complete.signature) == found
+        for before, after in AROUND_A_LINE:
+            complete = connection.with_credential(before.strip("\ufeff") + content + after)
+            assert (complete.key_name, complete.key, complete.signature) == found
 
 
 @pytest.mark.parametrize(

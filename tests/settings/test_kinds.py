@@ -48,8 +48,9 @@ def test_a_text_is_a_value_or_an_error_that_names_the_option(
     kind: ValueKind, accepted: dict[str, Any], refused: list[str]
 ) -> None:
     for given, value in accepted.items():
-        found = kind.parse("the_option", given)
-        assert (found, type(found)) == (value, type(value))
+        for around in ("{}", " {}", "{}\r\n", "\t{} "):  # as a variable of a shell or of a file has it
+            found = kind.parse("the_option", around.format(given))
+            assert (found, type(found)) == (value, type(value))
     for given in refused:
         with pytest.raises(InvalidOperationError, match="the_option"):
             kind.parse("the_option", given)

@@ -19,6 +19,8 @@ from sbclient.emulator import Emulator
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.testing import served
+from sbclient.transport.credential_file import CredentialFile
+from tests.blanks import AROUND_A_LINE
 from tests.commands import SBCLIENT
 
 pytestmark = pytest.mark.real_time  # sockets
@@ -67,6 +69,17 @@ def pair(tmp_path: Path) -> Pair:
     made = Pair(tmp_path)
     made.write("first")
     return made
+
+
+@pytest.mark.parametrize(("before", "after"), AROUND_A_LINE)
+def test_what_editors_leave_around_a_key_is_no_part_of_it(tmp_path: Path, before: str, after: str) -> None:
+    file = tmp_path / "key"
+    connection = CredentialFile(
+        parse_connection_string(f"Endpoint=sb://h/;CredentialFile={file};SharedAccessKeyName=n")
+    )
+    for key in ("first=", "second="):
+        file.write_bytes(f"{before}{key}{after}".encode())
+        assert connection.read().key == key
 
 
 @pytest.mark.parametrize("transport", ["amqp", "sdk"])

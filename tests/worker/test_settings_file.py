@@ -6,6 +6,7 @@ import pytest
 
 from sbclient.errors import InvalidOperationError
 from sbclient.worker.settings_file import read_secret, read_settings_file
+from tests.blanks import AROUND_A_LINE
 
 
 def written(folder: Path, content: str) -> Path:
@@ -110,10 +111,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_settings_file(tmp_path / "latin.toml")
 
 
-def test_a_secret_is_the_one_line_of_its_file(tmp_path: Path) -> None:
-    (tmp_path / "primary").write_text("memory://contoso\n")
+@pytest.mark.parametrize(("before", "after"), AROUND_A_LINE)
+def test_what_editors_leave_around_a_line_changes_nothing(tmp_path: Path, before: str, after: str) -> None:
+    (tmp_path / "primary").write_bytes(f"{before}memory://contoso{after}".encode())
     assert read_secret("primary_file", "primary", tmp_path) == "memory://contoso"
     assert read_secret("primary_file", str(tmp_path / "primary"), Path("elsewhere")) == "memory://contoso"
+    path = tmp_path / "syphon.toml"
+    path.write_bytes(f"{before}primary_name = 'a '{after}\nqueue = [1, 2]{after}".encode())
+    assert read_settings_file(path).values == {"primary_name": "a ", "queue": "1,2"}
 
 
 @pytest.mark.parametrize("content", ["", "\n", "SECRET\nSECRET", "SECRET" * 10_000])

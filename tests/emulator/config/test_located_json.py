@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.emulator.config.located_json import ConfigError, read_located
+from tests.blanks import AROUND_A_LINE
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -30,8 +31,11 @@ def test_comments_and_a_last_comma_are_allowed() -> None:
     assert read_located(text, "c").plain() == {"a": "not // a comment", "b": [1, 2]}
 
 
-def test_mark_of_the_byte_order_is_skipped() -> None:
-    assert read_located("\ufeff[]", "c").plain() == []
+@pytest.mark.parametrize(("before", "after"), AROUND_A_LINE)
+def test_what_editors_leave_around_lines_is_skipped(before: str, after: str) -> None:
+    lines = ["{", '"a": " x ",', "// all\t", '"b": 1', "}"]
+    text = before + "".join(line + after.strip("\n") + "\n" for line in lines) + after
+    assert read_located(text, "c").plain() == {"a": " x ", "b": 1}
 
 
 @given(JSON_VALUES)
