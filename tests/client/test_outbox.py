@@ -16,7 +16,6 @@ from sbclient.errors import (
     MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusConnectionError,
-    ServiceBusQuotaExceededError,
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.partition_key import fragment_of
