@@ -187,15 +187,14 @@ def completed(description: D, profile: Profile) -> D:
     Raises:
         InvalidOperationError: a value is out of its range.
     """
+    check_values(description)
     if profile.sku is MessagingSku.BASIC:
         description = _fit_for_basic(description)
     stated: dict[str, Any] = {"availability_status": EntityAvailabilityStatus.AVAILABLE}
-    for name, (default, check) in _FIELDS.items():
-        if not hasattr(description, name):
-            continue
-        value = getattr(description, name)
-        stated[name] = default if value is None else value
-        check(f"{name} of {description.name}", stated[name])
+    for name, (default, _) in _FIELDS.items():
+        if hasattr(description, name):
+            value = getattr(description, name)
+            stated[name] = default if value is None else value
     stated["status"] = EntityStatus(stated["status"])  # may be given as text
     if not isinstance(description, TopicProperties) and description.forward_to:
         if description.requires_session:
@@ -329,7 +328,7 @@ def _fit_for_basic(description: D) -> D:
     ttl = description.default_message_time_to_live
     if ttl is not None and _BASIC_TTL < ttl < LEAST_UNLIMITED:
         raise _refuse(f"default_message_time_to_live of {description.name} is {ttl}: Basic allows at most {_BASIC_TTL}")
-    return replace(description, default_message_time_to_live=min(ttl or _BASIC_TTL, _BASIC_TTL))
+    return replace(description, default_message_time_to_live=_BASIC_TTL if ttl is None else min(ttl, _BASIC_TTL))
 
 
 def _is_partitioned(description: QueueProperties | TopicProperties, profile: Profile) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
 
 import pytest
 
@@ -254,16 +253,6 @@ def test_rules_are_described_changed_and_removed(topic: Driver) -> None:
 def test_rule_names_are_unique(topic: Driver) -> None:
     with pytest.raises(MessagingEntityAlreadyExistsError):
         topic.rule(SUB, "$default")
-
-
-@pytest.mark.parametrize(
-    "described", [{"filter": SqlRuleFilter("x = ")}, {"action": SqlRuleAction("SET = 1")}], ids=["filter", "action"]
-)
-def test_a_bad_expression_is_refused_and_changes_nothing(topic: Driver, described: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOperationError):
-        topic.rule(SUB, "r", **described)
-    with pytest.raises(MessagingEntityNotFoundError):
-        topic.get(address(f"{SUB}/$Rules/r"))
 
 
 @pytest.mark.parametrize(("length", "is_fit"), [(50, True), (51, False)])
