@@ -53,8 +53,7 @@ class Renewals:
         renewal = _Renewal(token, clock.monotonic() + timeout_s, f"renew a lock of {self._path!r}")
         waiting = self._waiting.setdefault((end, partition), [])
         if not waiting:
-            renewing = self._renew_waiting((end, partition), timeout_s)
-            self._tasks.start(renewing, name=f"renew locks of {self._path}")
+            self._tasks.start(self._renew_waiting((end, partition)), name=f"renew locks of {self._path}")
         waiting.append(renewal)
         self._deadlines.add(renewal)
         try:
@@ -63,10 +62,10 @@ class Renewals:
         finally:
             self._deadlines.remove(renewal)
 
-    async def _renew_waiting(self, group: _Group, timeout_s: float) -> None:
+    async def _renew_waiting(self, group: _Group) -> None:
         end, waiting = group[0], self._waiting.pop(group)
         try:
-            await self._renew(end, waiting, timeout_s)
+            await self._renew(end, waiting)
         except ServiceBusError as error:
             if len(waiting) == 1:
                 waiting[0].fail(error)
@@ -74,7 +73,7 @@ class Renewals:
             # One lost lock fails the request for all of them, so each lock gets a request of its own.
             for renewal in waiting:
                 try:
-                    await self._renew(end, [renewal], timeout_s)
+                    await self._renew(end, [renewal])
                 except ServiceBusError as own:
                     renewal.fail(own)
         except asyncio.CancelledError:
@@ -82,7 +81,8 @@ class Renewals:
                 renewal.fail(ServiceBusConnectionError(f"{renewal.doing}: the client was closed"))
             raise
 
-    async def _renew(self, end: IncomingEnd | None, waiting: Sequence[_Renewal], timeout_s: float) -> None:
+    async def _renew(self, end: IncomingEnd | None, waiting: Sequence[_Renewal]) -> None:
+        timeout_s = max(max(renewal.deadline for renewal in waiting) - clock.monotonic(), 0.001)
         times = await self._renew_tokens(end, [renewal.token for renewal in waiting], timeout_s)
         for renewal, until in zip(waiting, times, strict=True):
             renewal.finish(until)

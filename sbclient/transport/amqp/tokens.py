@@ -84,8 +84,8 @@ class Tokens:
         try:
             await put.get()
         finally:
-            if not put.is_running:
-                self._puts.pop(path, None)
+            if not put.is_running and self._puts.get(path) is put:  # else a later caller has begun another one
+                del self._puts[path]
 
     def has(self, path: str) -> bool:
         """Whether the connection has a valid token for an entity."""

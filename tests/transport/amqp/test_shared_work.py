@@ -1,0 +1,130 @@
+"""Work that several callers share, while callers come, are cancelled and come again: attaches, tokens, renewals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from random import Random
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from uuid import UUID
+
+import pytest
+
+from sbclient import clock
+from sbclient.deadlines import Deadlines
+from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError
+from sbclient.tasks import OwnedTasks
+from sbclient.transport.amqp.renewals import Renewals
+from sbclient.transport.amqp.single_flight import SingleFlight
+from sbclient.transport.amqp.transfers import Transfers
+
+TAKES_S: Final = 1.0
+UNWIND_STEPS: Final = 2
+
+
+class Work:
+    """Runs of the shared work: each takes 1 s, and every third one fails.
+
+    Attributes:
+        running: the numbers of the runs that have not ended.
+        most_running: so many at once.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.running: set[int] = set()
+        self.most_running = 0
+
+    async def __call__(self) -> Any:
+        self.count += 1
+        number = self.count
+        self.running.add(number)
+        self.most_running = max(self.most_running, len(self.running))
+        try:
+            await clock.sleep(TAKES_S)
+            if number % 3 == 0:
+                raise ServiceBusConnectionError(f"run {number}")
+            # As a link that is lost at once: the next caller needs another run.
+            return SimpleNamespace(number=number, is_open=False, release=lambda: None)
+        finally:
+            self.running.discard(number)
+
+
+def by_single_flight(work: Work, tasks: OwnedTasks) -> Callable[[], Awaitable[Any]]:
+    return SingleFlight(work, tasks=tasks, name="the work").get
+
+
+def by_transfers(work: Work, tasks: OwnedTasks) -> Callable[[], Awaitable[Any]]:
+    transfers = Transfers(cast("Any", work), "'orders'", tasks=tasks, deadlines=Deadlines())
+    return lambda: transfers.open(clock.monotonic() + 60)
+
+
+@pytest.mark.parametrize("shared", [by_single_flight, by_transfers])
+async def test_each_caller_gets_a_run_that_went_on_while_it_waited(
+    shared: Callable[[Work, OwnedTasks], Callable[[], Awaitable[Any]]],
+) -> None:
+    for seed in range(200):
+        await callers_come_and_go(shared, Random(seed))
+
+
+async def callers_come_and_go(
+    shared: Callable[[Work, OwnedTasks], Callable[[], Awaitable[Any]]], random: Random
+) -> None:
+    work, tasks = Work(), OwnedTasks(on_failure=lambda _: None)
+    enter = shared(work, tasks)
+    errors: list[BaseException] = []
+
+    async def caller(after_s: float, steps: int, patience_s: float | None) -> None:
+        await clock.sleep(after_s)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        came_at = clock.monotonic()
+        task = asyncio.ensure_future(enter())
+        if patience_s is not None:
+            await clock.wait({task}, patience_s)
+            task.cancel()
+        await asyncio.wait([task])
+        if task.cancelled():
+            assert patience_s is not None, "a caller that nobody has cancelled"
+            return
+        assert clock.monotonic() - came_at <= TAKES_S, "it waited for longer than a run"
+        if (error := task.exception()) is not None:
+            assert isinstance(error, ServiceBusConnectionError)
+            assert not error.is_in_doubt
+            errors.append(error)
+
+    grid = [0.0, 0.5, 1.0, 1.5, 2.0]
+    callers = [
+        caller(random.choice(grid), random.randrange(6), random.choice([None, None, 0.0, 0.5, 1.0])) for _ in range(6)
+    ]
+    await asyncio.gather(*callers)
+    assert len(set(map(id, errors))) == len(errors), "callers share an error"
+    for _ in range(UNWIND_STEPS):
+        await asyncio.sleep(0)
+    assert not work.running, "a run goes on for nobody"
+    assert work.most_running <= 2, "more runs at once than one that ends and one that begins"
+    await tasks.close()
+
+
+async def test_each_renewal_has_its_own_timeout() -> None:
+    async def renew(_: Any, tokens: Any, timeout_s: float) -> list[datetime]:
+        await clock.sleep(min(5, timeout_s))
+        if timeout_s < 5:
+            raise OperationTimeoutError("no answer")
+        return [datetime.fromtimestamp(0, UTC) for _ in tokens]
+
+    tasks = OwnedTasks()
+    renewals = Renewals(renew, "orders", tasks=tasks, deadlines=Deadlines())
+    for patience in ([1, 30], [30, 1], [None, 30]):
+        callers = [
+            asyncio.ensure_future(renewals.renew(UUID(int=number), None, 0, timeout_s or 30))
+            for number, timeout_s in enumerate(patience)
+        ]
+        await asyncio.sleep(0)
+        if patience[0] is None:
+            callers[0].cancel()
+        results = await asyncio.gather(*callers, return_exceptions=True)
+        assert [isinstance(result, datetime) for result in results] == [each == 30 for each in patience]
+    await tasks.close()
