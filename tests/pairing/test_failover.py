@@ -80,18 +80,6 @@ async def test_sends_are_diverted_during_an_outage_and_forwarded_after_it(
     assert recovered.facts["seconds"] == pytest.approx((recovered.at_utc - suspected.at_utc).total_seconds(), abs=0.1)
 
 
-async def test_each_outage_is_told_with_its_own_duration_and_count(pair: MemoryPair, client: ServiceBusClient) -> None:
-    for count in (2, 3):
-        client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            for _ in range(count):
-                await sender.send_messages(ServiceBusMessage("x"))
-            await clock.sleep(10.0 * count)
-        client.pair.mark_healthy(QUEUE)
-    ended = [event.facts for event in client.pair.events() if event.name == "failover.recovered"]
-    assert [(facts["seconds"], facts["diverted"]) for facts in ended] == [(20.0, 2), (30.0, 3)]
-
-
 async def test_send_to_a_failed_over_entity_does_not_wait(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.HANG))
     client.pair.mark_unhealthy(QUEUE)

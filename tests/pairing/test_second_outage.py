@@ -1,0 +1,99 @@
+"""A second outage takes its course as the first: nothing of the first is counted, told or kept again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+
+from sbclient import clock
+from sbclient.client.client import ServiceBusClient
+from sbclient.errors import ServiceBusError, ServiceBusQuotaExceededError
+from sbclient.message import ServiceBusMessage
+from sbclient.testing import Fault, FaultKind, MemoryPair
+from tests.client.scene import BACKLOG, QUEUE, options
+
+CHOSEN: Final = options(failover_interval=20, ping_primary_interval=5, pings_to_recover=2, backlog_queue_count=1)
+
+
+async def send_for(client: ServiceBusClient, seconds: float) -> None:
+    """Send a message each second, whatever becomes of it."""
+    async with client.get_queue_sender(QUEUE) as sender:
+        sends = []
+        for _ in range(int(seconds)):
+            sends.append(asyncio.ensure_future(sender.send_messages(ServiceBusMessage("x"), timeout=2)))
+            await clock.sleep(1)
+        for outcome in await asyncio.gather(*sends, return_exceptions=True):
+            assert outcome is None or isinstance(outcome, ServiceBusError)
+
+
+async def failover(pair: MemoryPair, client: ServiceBusClient) -> None:
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    await send_for(client, 40)
+    pair.primary.heal()
+    await clock.sleep(60)
+    await send_for(client, 2)
+
+
+async def suspicion(pair: MemoryPair, client: ServiceBusClient) -> None:
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    await send_for(client, 10)
+    pair.primary.heal()
+    await send_for(client, 2)
+
+
+async def forced(_: MemoryPair, client: ServiceBusClient) -> None:
+    client.pair.force_failover(QUEUE)
+    await send_for(client, 5)
+    client.pair.mark_healthy(QUEUE)
+    await send_for(client, 2)
+
+
+async def full_backlog(pair: MemoryPair, client: ServiceBusClient) -> None:
+    client.pair.mark_unhealthy(QUEUE)
+    pair.primary.inject(Fault(FaultKind.DOWN))
+    pair.secondary.inject(Fault(FaultKind.ERROR, BACKLOG[0], error=ServiceBusQuotaExceededError))
+    await send_for(client, 5)
+    pair.secondary.heal()
+    await clock.sleep(40)
+    await send_for(client, 5)
+    pair.primary.heal()
+    await clock.sleep(60)
+
+
+COURSES: Final[list[Callable[[MemoryPair, ServiceBusClient], Awaitable[None]]]] = [
+    failover,
+    suspicion,
+    forced,
+    full_backlog,
+]
+
+
+@pytest.mark.parametrize("course", COURSES)
+async def test_a_second_outage_is_told_as_the_first(
+    pair: MemoryPair, course: Callable[[MemoryPair, ServiceBusClient], Awaitable[None]]
+) -> None:
+    async with pair.client(CHOSEN, retry_total=0) as client:
+        await send_for(client, 2)
+        told: list[list[tuple[str, str, dict[str, Any]]]] = []
+        spans: list[list[float]] = []
+        diverted = [0]
+        for _ in range(3):
+            before = len(client.pair.events())
+            await course(pair, client)
+            events = client.pair.events()[before:]
+            facts = [{name: fact for name, fact in event.facts.items() if name != "seconds"} for event in events]
+            told.append([(event.name, event.path, fact) for event, fact in zip(events, facts, strict=True)])
+            spans.append([event.facts.get("seconds", 0.0) for event in events])
+            status = client.pair.status()
+            diverted.append(status.entities[QUEUE].diverted)
+            assert (status.entities[QUEUE].state, status.quarantined) == ("healthy", ())
+            recovered = [fact["diverted"] for name, _, fact in told[-1] if name == "failover.recovered"]
+            assert recovered in ([], [diverted[-1] - diverted[-2]])
+            for each in told[-1]:
+                each[2].pop("diverted", None)
+        assert told[0]
+        assert told == [told[0]] * 3
+        assert spans == [pytest.approx(spans[0], abs=4)] * 3
