@@ -313,6 +313,24 @@ async def test_closing_reports_whether_each_message_was_sent() -> None:
     assert clock.monotonic() == 0.6
 
 
+@pytest.mark.parametrize("ends", ["closed", "late"])
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+async def test_a_message_that_waits_to_be_sent_alone_keeps_the_doubt_of_its_transfer(
+    ends: str, is_in_doubt: bool
+) -> None:
+    wire = Wire()
+    wire.refuse_shared = InvalidOperationError("not all of them", is_in_doubt=is_in_doubt)
+    outbox = Outbox(wire, "orders")
+    sends = [
+        sending(outbox, text, key="k", deadline=deadline) for text, deadline in zip("0abc", (9, 9, 9, 2.5), strict=True)
+    ]
+    await clock.sleep(2.2)  # "a" is under way
+    if ends == "closed":
+        outbox.close()
+    *_, answer = await all_of(*sends)
+    assert getattr(answer, "is_in_doubt", None) is is_in_doubt
+
+
 async def test_a_lane_ends_when_it_is_empty() -> None:
     wire = Wire()
     outbox = Outbox(wire, "orders")

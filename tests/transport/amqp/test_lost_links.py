@@ -88,8 +88,8 @@ class History:
                 self.stored.append(name)
                 self.service.stored.append(ServiceBusMessage(name))
                 if self.service.ends and not self.service.end.is_deaf:
-                    for link in self.service.end.links.get("orders", []):
-                        self.service.end.serve(link)
+                    if "orders" in self.service.end.links:
+                        self.service.end.serve(self.service.end.link("orders"))
                     self.service.end.flush()
             case 2:
                 await self.receive(self.random.randrange(1, 4))
@@ -128,7 +128,7 @@ class History:
         await self.judge(self.sender.send(batch, timeout_s=10), lambda: bytes(batch.payload) in self.done)
 
     async def judge(self, operation: Any, has_happened: Any) -> None:
-        (result,) = await asyncio.gather(operation, return_exceptions=True)
+        result: Any = (await asyncio.gather(operation, return_exceptions=True))[0]
         if result is None:
             assert has_happened()
         else:
