@@ -20,7 +20,7 @@ from sbclient.testing import MemoryNamespace, served
 from tests.lifetimes.counting import grown_by
 from tests.lifetimes.rows import ROWS, Scene, amqp_scene, memory_scene
 
-REPEATS = int(os.environ.get("LIFETIMES_REPEATS", "40"))
+REPEATS = int(os.environ.get("LIFETIMES_REPEATS", "100"))
 
 
 @pytest.fixture
