@@ -128,7 +128,7 @@ class Directory:
         """Add an entity, also to the topic of a subscription."""
         self._entities[canonical(entity.path)] = entity
         if entity.topic is not None and entity.subscription is not None:
-            entity.topic.topic_body.subscriptions[canonical(entity.description.name)] = entity.subscription
+            entity.topic.topic_body.add(canonical(entity.description.name), entity.subscription)
         self._in_order.clear()
 
     def remove(self, entity: Entity) -> None:
@@ -137,7 +137,7 @@ class Directory:
             self.remove(subscription)
         self._removing(entity)
         if entity.topic is not None:
-            del entity.topic.topic_body.subscriptions[canonical(entity.description.name)]
+            entity.topic.topic_body.remove(canonical(entity.description.name))
         del self._entities[canonical(entity.path)]
         self._found.clear()
         self._in_order.clear()

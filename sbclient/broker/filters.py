@@ -10,13 +10,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from operator import attrgetter
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from sbclient.amqp import EncodedMessage
 from sbclient.amqp.encoded import changes_of
 from sbclient.amqp.types import milliseconds_of
+from sbclient.broker.rule_index import Equality, correlation_equality, sql_equality
 from sbclient.broker.sql.binding import Binding
 from sbclient.broker.sql.predicates import Test, predicate
 from sbclient.broker.sql.properties import Scope, SystemProperties, user_property
@@ -41,12 +43,17 @@ class Filter:
 
     Args:
         test: returns the truth of the filter in a scope, or the answer for every message.
+        equality: what decides that it does not match, if one property does.
+
+    Attributes:
+        key: for a `RuleIndex`.
     """
 
-    __slots__ = ("_test",)
+    __slots__ = ("_test", "key")
 
-    def __init__(self, test: Test | bool) -> None:
+    def __init__(self, test: Test | bool, equality: Equality | None = None) -> None:
         self._test = test
+        self.key: Equality | bool = equality or test is not False
 
     def matches(
         self, message: EncodedMessage | ServiceBusMessage, system: SystemProperties, random: Random | None = None
@@ -73,11 +80,12 @@ def compile_filter(rule_filter: RuleFilter) -> Filter:
     if isinstance(rule_filter, TrueRuleFilter | FalseRuleFilter):
         return Filter(isinstance(rule_filter, TrueRuleFilter))
     if isinstance(rule_filter, CorrelationRuleFilter):
-        return Filter(_correlation(rule_filter))
+        return _correlation(rule_filter)
     from sbclient.broker.sql.parser import parse_filter  # imported late, because it loads the parser library
 
     tree = parse_filter(rule_filter.sql_expression)
-    return Filter(predicate(tree, Binding("filter", rule_filter.parameters)))
+    binding = Binding("filter", rule_filter.parameters)
+    return Filter(predicate(tree, binding), sql_equality(tree, binding))
 
 
 def compile_action(action: SqlRuleAction) -> Action:
@@ -120,12 +128,23 @@ class Action:
         )
 
 
-_Condition: TypeAlias = tuple[Callable[[Scope], Any], Value]
+class _Condition(NamedTuple):
+    """A property that must be equal; `name` is empty for one of the message itself."""
+
+    name: str
+    read: Callable[[Scope], Any]
+    wanted: Value
 
 
-def _correlation(rule_filter: CorrelationRuleFilter) -> Test:
+def _correlation(rule_filter: CorrelationRuleFilter) -> Filter:
     conditions = [*_of_system(rule_filter), *_of_user(rule_filter)]
-    return lambda scope: all(_is_equal(read(scope), wanted) for read, wanted in conditions)
+    if not conditions:
+        return Filter(True)
+    keys = (correlation_equality(each.name, None if each.name else each.read, each.wanted) for each in conditions)
+    return Filter(
+        lambda scope: all(_is_equal(each.read(scope), each.wanted) for each in conditions),
+        next(filter(None, keys), None),
+    )
 
 
 def _of_system(rule_filter: CorrelationRuleFilter) -> list[_Condition]:
@@ -136,8 +155,14 @@ def _of_system(rule_filter: CorrelationRuleFilter) -> list[_Condition]:
             continue
         if not isinstance(wanted, str):
             raise InvalidOperationError(f"{name} of the correlation filter is a {type(wanted).__name__}: give text")
-        conditions.append((attrgetter(f"message.{'subject' if name == 'label' else name}"), wanted))
+        conditions.append(_Condition("", _reader("subject" if name == "label" else name), wanted))
     return conditions
+
+
+@cache
+def _reader(attribute: str) -> Callable[[Scope], Any]:
+    """One function for each attribute: rules that read the same property share a place in the index."""
+    return attrgetter(f"message.{attribute}")
 
 
 def _of_user(rule_filter: CorrelationRuleFilter) -> list[_Condition]:
@@ -151,7 +176,7 @@ def _of_user(rule_filter: CorrelationRuleFilter) -> list[_Condition]:
             raise InvalidOperationError(
                 f"property {name!r} of the correlation filter is None: give a value, or use SQL with IS NULL"
             )
-        conditions.append((user_property(name), value))
+        conditions.append(_Condition(name, user_property(name), value))
     return conditions
 
 

@@ -7,6 +7,7 @@ from random import Random
 from sbclient.amqp import EncodedMessage
 from sbclient.broker.entry import Entry, utc_datetime
 from sbclient.broker.filters import SystemProperties, compile_action, compile_filter
+from sbclient.broker.rule_index import Equality
 from sbclient.entities import CorrelationRuleFilter, RuleProperties
 
 RULE_NAME_PROPERTY = "RuleName"
@@ -32,6 +33,11 @@ class Rule:
     def is_correlation(self) -> bool:
         """Whether it counts as a correlation filter; all others count as SQL filters."""
         return isinstance(self.properties.filter, CorrelationRuleFilter)
+
+    @property
+    def key(self) -> Equality | bool:
+        """As `Filter.key`."""
+        return self._filter.key
 
     @property
     def has_action(self) -> bool:

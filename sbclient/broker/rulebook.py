@@ -113,10 +113,10 @@ class Rulebook:
     def _set(self, address: EntityAddress, key: str, rule: Rule | None) -> Callable[[], None]:
         """Add, replace or, with None, remove a rule; return a function that undoes it."""
         subscription = self.subscription_at(address)
-        before = dict(subscription.rules), subscription.correlation_count
+        before = dict(subscription.rules)
 
         def undo() -> None:
-            subscription.rules, subscription.correlation_count = before
+            subscription.restore(before)
 
         if self._gate.changes is not None:
             self._gate.changes.change_rule(subscription.queue.key, key)

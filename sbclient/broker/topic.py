@@ -14,7 +14,9 @@ Rules (source: topic filters and partitioned entities, documented):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from random import Random
 from typing import Final, TypeAlias
 
@@ -28,6 +30,9 @@ from sbclient.broker.headers import MAX_HEADERS_BYTES
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.rule import Rule, system_properties_of
+from sbclient.broker.rule_index import RuleIndex
+from sbclient.broker.sql.properties import Scope, SystemProperties
+from sbclient.broker.sql.values import Steps
 from sbclient.broker.storage import Copies
 
 Publish: TypeAlias = Callable[[Entry, float], Copies]
@@ -65,26 +70,36 @@ class Subscription:
         self.dead_letters_filter_errors = dead_letters_filter_errors
         self.rules: dict[str, Rule] = {}
         self.correlation_count = 0
+        self.on_rules_changed: Callable[[], None] = lambda: None
 
     def put(self, key: str, rule: Rule) -> None:
         """Add a rule, or replace the one of that key."""
         self.drop(key)
         self.rules[key] = rule
         self.correlation_count += rule.is_correlation
+        self.on_rules_changed()
 
     def drop(self, key: str) -> None:
         """Remove the rule of that key, if there is one."""
         rule = self.rules.pop(key, None)
         if rule is not None:
             self.correlation_count -= rule.is_correlation
+            self.on_rules_changed()
 
-    def publish(self, entry: Entry, index: int, at: float, random: Random) -> Iterator[tuple[Fragment, Entry]]:
-        """Yield the copies of a message, as the rules make them, for the fragments that store them."""
-        system = system_properties_of(entry)
+    def restore(self, rules: dict[str, Rule]) -> None:
+        """Replace all rules by those of an earlier moment."""
+        self.rules = rules
+        self.correlation_count = sum(rule.is_correlation for rule in rules.values())
+        self.on_rules_changed()
+
+    def publish(
+        self, rules: Iterable[Rule], entry: Entry, system: SystemProperties, index: int, at: float, random: Random
+    ) -> Iterator[tuple[Fragment, Entry]]:
+        """Yield the copies of a message, as its rules make them, for the fragments that store them."""
         contents: list[EncodedMessage] = []
         error: FilterError | None = None
         is_plain_due = True
-        for rule in self.rules.values():
+        for rule in rules:
             if is_plain_due or rule.has_action:
                 try:
                     if rule.matches(entry, system, random):
@@ -139,12 +154,24 @@ class Topic:
         self.policy = policy
         self.subscriptions: dict[str, Subscription] = {}
         self._random = random
+        self._index: RuleIndex[tuple[Subscription, Rule]] | None = None
         self.fragments: list[Fragment] = []
         for index, usage in enumerate(usages):
             fragment = TopicFragment(index, path, policy, usage, random, lambda _: None, None)
             fragment.publish = self._publisher(index)
             self.fragments.append(fragment)
         self.placement = Placement(path, self.fragments, faults, random)
+
+    def add(self, key: str, subscription: Subscription) -> None:
+        """Add a subscription."""
+        self.subscriptions[key] = subscription
+        subscription.on_rules_changed = self._forget_index
+        self._forget_index()
+
+    def remove(self, key: str) -> None:
+        """Remove a subscription."""
+        del self.subscriptions[key]
+        self._forget_index()
 
     @property
     def requires_session(self) -> bool:
@@ -159,12 +186,23 @@ class Topic:
         for fragment in self.fragments:
             fragment.advance(now)
 
+    def _forget_index(self) -> None:
+        self._index = None
+
     def _publisher(self, index: int) -> Publish:
         def publish(entry: Entry, at: float) -> Copies:
-            return [
-                placed
-                for subscription in self.subscriptions.values()
-                for placed in subscription.publish(entry, index, at, self._random)
-            ]
+            if self._index is None:
+                self._index = RuleIndex(
+                    ((subscription, rule), rule.key)
+                    for subscription in self.subscriptions.values()
+                    for rule in subscription.rules.values()
+                )
+            system = system_properties_of(entry)
+            scope = Scope(entry.content.application_properties, entry.content, system, self._random, Steps())
+            copies: list[tuple[Fragment, Entry]] = []
+            for subscription, found in groupby(self._index.candidates(scope), itemgetter(0)):
+                rules = [rule for _, rule in found]
+                copies += subscription.publish(rules, entry, system, index, at, self._random)
+            return copies
 
         return publish

@@ -1024,6 +1024,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         _TIME,
+        "a topic forgets rules that came after its last message",
+        Change("broker.topic:Topic._forget_index", "self._index = None", "self._index = self._index"),
+    ),
+    _mutant(
+        _TIME,
         "a rule without an action hides the matching rules behind it",
         Change("broker.topic:Subscription.publish", "is_plain_due or rule.has_action", "is_plain_due"),
     ),
