@@ -351,7 +351,7 @@ class ServiceBusMessage:
         encoding: str = "UTF-8",
     ) -> None:
         self._content: Content | None = None
-        self._body: Body = _body(body, encoding)
+        self._body: Body = body if type(body) is bytes else _body(body, encoding)
         self._body_type = AmqpMessageBodyType.DATA
         self._application_properties: dict[str, PropertyValue] | None = None
         if application_properties is not None:
@@ -359,8 +359,10 @@ class ServiceBusMessage:
         # Most values are None; calling the checks for them would double the cost of creating a message.
         self._session_id = None if session_id is None else _short_id("session_id", session_id)
         self._message_id = None if message_id is None else _short_id("message_id", message_id)
-        self._scheduled_enqueue_time_utc = _utc(scheduled_enqueue_time_utc)
-        self._time_to_live = _time_to_live(time_to_live)
+        self._scheduled_enqueue_time_utc = (
+            None if scheduled_enqueue_time_utc is None else _utc(scheduled_enqueue_time_utc)
+        )
+        self._time_to_live = None if time_to_live is None else _time_to_live(time_to_live)
         self._content_type = None if content_type is None else _text("content_type", content_type)
         self._correlation_id = None if correlation_id is None else _text("correlation_id", correlation_id)
         self._subject = None if subject is None else _text("subject", subject)

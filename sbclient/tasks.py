@@ -146,25 +146,27 @@ class Move(Enum):
     FORKED = "this process was forked: sockets are shared with the parent, which goes on using them"
 
 
+NOWHERE: Final = object()
+"""Differs from every loop, and from None."""
+
+
 class LoopHome:
     """The event loop and the process of one object.
 
     Attributes:
         loop: the loop; None before the first use, and in a forked process.
+        ready: the loop in which the object is ready, as its owner says; `NOWHERE` if in none. Whether it is the running
+            loop takes one comparison, so that each call can ask.
     """
 
-    __slots__ = ("__weakref__", "_inherited", "_thread", "loop")
+    __slots__ = ("__weakref__", "_inherited", "_thread", "loop", "ready")
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.ready: object = NOWHERE
         self._thread = 0
         self._inherited: asyncio.AbstractEventLoop | None = None
         _homes.add(self)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the object belongs to the running loop."""
-        return self.loop is not None and self.loop is asyncio._get_running_loop()
 
     def enter(self, what: str) -> Move | None:
         """Let the object belong to the running loop; return why it left another one, None if it did not.
@@ -196,12 +198,12 @@ class LoopHome:
                 "another loop in the forked process, for example by asyncio.run"
             )
         move = Move.FORKED if self._inherited is not None else None if old is None else Move.LOOP_ENDED
-        self.loop, self._thread, self._inherited = loop, thread, None
+        self.loop, self.ready, self._thread, self._inherited = loop, NOWHERE, thread, None
         return move
 
     def _forked(self) -> None:
         self._inherited = self._inherited or self.loop
-        self.loop = None
+        self.loop, self.ready = None, NOWHERE
 
 
 _homes: Final[WeakSet[LoopHome]] = WeakSet()

@@ -12,7 +12,7 @@ from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBus
 from sbclient.options import RetryOptions
 from sbclient.pairing.state import PairState
 from sbclient.retry import RetryPolicy
-from sbclient.tasks import LoopHome, OwnedTasks
+from sbclient.tasks import NOWHERE, LoopHome, OwnedTasks
 from sbclient.transport.base import Transport
 
 _RANDOM_BITS: Final = ~(0xF << 76 | 0x3 << 62)
@@ -37,6 +37,7 @@ class ClientCore:
         pair: the state of the pair; None without pairing.
         retry: the retry policy.
         tasks: the tasks that run in the background.
+        home: the event loop of the client; it is ready where operations may begin, see `is_open`.
         is_closed: whether `end` was called.
         links: the senders and receivers that are still referenced, in the order in which `close` closes them.
 
@@ -58,8 +59,7 @@ class ClientCore:
         self.random = random
         self.retry = RetryPolicy(retry_options, random)
         self.tasks = OwnedTasks()
-        self._home = LoopHome()
-        self._is_open = False
+        self.home = LoopHome()
         self.is_closed = False
         self.fault_cause: BaseException | None = None
         self.links: WeakKeyDictionary[Closeable, None] = WeakKeyDictionary()
@@ -69,7 +69,7 @@ class ClientCore:
     @property
     def is_open(self) -> bool:
         """Whether operations may begin: the client has been used in this loop, and is neither closed nor unusable."""
-        return self._is_open and self._home.is_here
+        return self.home.ready is asyncio._get_running_loop()
 
     def enter_loop(self) -> None:
         """Belong to the running event loop; drop what belonged to another one that has ended.
@@ -80,14 +80,13 @@ class ClientCore:
         self.primary.enter_loop()
         if self.pair is not None:
             self.pair.secondary.enter_loop()
-        if self._home.enter(f"the client of {self.primary.namespace}") is None:
+        if self.home.enter(f"the client of {self.primary.namespace}") is None:
             return
         is_closed = self.tasks.is_closed
         self.tasks.abandon()
         self.tasks = OwnedTasks()
         self.tasks.is_closed = is_closed
         self._opening = asyncio.Lock()
-        self._is_open = False
         if self.pair is not None:
             self.pair.leave_loop()
         for link in list(self.links):
@@ -133,13 +132,13 @@ class ClientCore:
                     self.check()  # if the client was closed, that error is more precise
                     raise
                 self.check()
-            self._is_open = True
+            self.home.ready = asyncio.get_running_loop()
             self._on_open()
 
     def end(self) -> None:
         """Make later operations raise `InvalidOperationError`."""
         self.is_closed = True
-        self._is_open = False
+        self.home.ready = NOWHERE
 
     def primary_answered(self) -> None:
         """Record that the primary is reachable, so that its name is not misspelled."""
@@ -150,7 +149,7 @@ class ClientCore:
         """Make later operations raise `PairedClientError` from this cause, and cancel the background tasks."""
         if self.fault_cause is None and not self.is_closed:
             self.fault_cause = cause
-            self._is_open = False
+            self.home.ready = NOWHERE
             self.tasks.cancel()
 
     def new_id(self) -> str:

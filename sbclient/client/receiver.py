@@ -212,7 +212,8 @@ class ServiceBusReceiver:
             ServiceBusError: the primary namespace does not deliver messages; receiving is never diverted.
         """
         count = 1 if max_message_count is None else max_message_count
-        self._check_renewer()
+        if self._renewer is not None:
+            self._renewer.check_open()
         await self._open()
         retry = self._core.retry
         began_at = clock.monotonic()
@@ -383,7 +384,7 @@ class ServiceBusReceiver:
         return message.locked_until_utc
 
     async def _open(self) -> None:
-        if not self._core.is_open:
+        if self._core.home.ready is not asyncio._get_running_loop():
             await self._core.open()
         if self._is_closed:
             raise InvalidOperationError(f"the receiver of {self._path!r} is closed: get a new one from the client")
@@ -408,8 +409,11 @@ class ServiceBusReceiver:
         self._check_settleable(message, settlement.mode)
         await self._open()
         if transaction is None:
-            deadline = clock.monotonic() + self._core.retry.options.timeout
-            settling = self._core.retry.run(self._link.settle, message, settlement, deadline=deadline)
+            retry, settle = self._core.retry, self._link.settle
+            timeout_s = retry.options.timeout
+            deadline = clock.monotonic() + timeout_s
+            first = settle(message, settlement, timeout_s=retry.attempt_s(timeout_s))  # to read the clock once
+            settling = retry.run(settle, message, settlement, first=first, deadline=deadline)
         else:
             settling = self._settle_in(transaction, message, settlement)
         await self._telemetry.settling(message, settlement.mode, settling)

@@ -235,7 +235,7 @@ class ServiceBusSender:
     async def _begin(self, timeout: float | None = None) -> float:
         """Open the client if it is not open; return the deadline of the operation in monotonic seconds."""
         deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
-        if not self._core.is_open:
+        if self._core.home.ready is not asyncio._get_running_loop():
             timeout_s = deadline - clock.monotonic()
             try:
                 async with clock.timeout(timeout_s):

@@ -337,7 +337,8 @@ class AmqpReceiver(ReceiverLink):
         Raises:
             InvalidOperationError: the message is not locked, or the receiver is closed.
         """
-        self._check_open()
+        if self._is_closed:
+            self._check_open()
         if isinstance(message, AmqpReceivedMessage):
             token, delivery = message._token, message.delivery  # few tokens need their conversion
         else:

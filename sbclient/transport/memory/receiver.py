@@ -73,7 +73,8 @@ class MemoryReceiver(ReceiverLink):
         self._is_open = True
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
-        await self._attach(max_wait_time_s)
+        if self._is_closed or self._session is not None:
+            await self._attach(max_wait_time_s)
         self._connection.check_via(self._path, receives=True)
         if not self._prefetch_count:
             return await self._taken(max_message_count, max_wait_time_s)
@@ -191,10 +192,12 @@ class MemoryReceiver(ReceiverLink):
             await self.open(timeout_s=timeout_s)
 
     def _check_open(self) -> None:
-        check_link(self._is_closed, self._path)
+        if self._is_closed:
+            check_link(self._is_closed, self._path)
 
     async def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
-        await self._attach(timeout_s)
+        if self._is_closed or self._session is not None:
+            await self._attach(timeout_s)
 
         def checked(call: Call) -> T:
             self._check_open()
