@@ -42,7 +42,8 @@ class Links(MemoryTransport):
         return Sender(self, entity_path, None)
 
 
-async def test_a_failed_link_is_replaced_and_closes_when_its_last_transfer_ends() -> None:
+@pytest.mark.parametrize("is_lost_again", [False, True])
+async def test_a_failed_link_is_replaced_and_closes_when_its_last_transfer_ends(is_lost_again: bool) -> None:
     secondary, answers = Links(), list[tuple[str, ServiceBusError | None]]()
     links = BacklogLinks(secondary, lambda queue, error: answers.append((queue, error)))
     error = ServiceBusConnectionError("reset")
@@ -52,10 +53,16 @@ async def test_a_failed_link_is_replaced_and_closes_when_its_last_transfer_ends(
     await clock.sleep(1)
     assert (secondary.opened, secondary.closed) == (1, 0)
     links.send("backlog", NOTHING, timeout_s=1.0)
-    secondary.answers[1].set_result(None)
+    if is_lost_again:  # which says nothing about the new link
+        secondary.answers[1].set_exception(error)
+    else:
+        secondary.answers[1].set_result(None)
     await clock.sleep(1)
+    links.send("backlog", NOTHING, timeout_s=1.0)
     assert (secondary.opened, secondary.closed) == (2, 1)
-    assert answers == [("backlog", error), ("backlog", None)]
+    assert answers == [("backlog", error), ("backlog", error if is_lost_again else None)]
+    for answer in secondary.answers[2:]:
+        answer.set_result(None)
     await links.close()
     assert secondary.closed == 2
 

@@ -19,7 +19,7 @@ from sbclient.emulator import Emulator
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.testing import served
-from sbclient.transport.credential_file import CredentialFile
+from sbclient.transport.credential_file import CredentialFile, Rejections
 from tests.blanks import AROUND_A_LINE
 from tests.commands import SBCLIENT
 
@@ -80,6 +80,29 @@ def test_what_editors_leave_around_a_key_is_no_part_of_it(tmp_path: Path, before
     for key in ("first=", "second="):
         file.write_bytes(f"{before}{key}{after}".encode())
         assert connection.read().key == key
+
+
+def test_each_trouble_with_a_credential_is_told_as_the_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "sbclient")
+    file = tmp_path / "key"
+    credential = CredentialFile(
+        parse_connection_string(f"Endpoint=sb://h/;CredentialFile={file};SharedAccessKeyName=n")
+    )
+    rejections = Rejections("contoso", "the key 'n'")
+    told = []
+    for _ in range(3):
+        caplog.clear()
+        file.write_text("key")
+        assert credential.read().key == "key"
+        file.unlink()
+        for _ in range(2):
+            assert credential.read().key == "key"
+            rejections.rejected(ServiceBusAuthenticationError("no"))
+        for _ in range(2):
+            rejections.accepted()
+        told.append([record.getMessage() for record in caplog.records])
+    assert len(told[0]) == 3
+    assert told == [told[0]] * 3
 
 
 @pytest.mark.parametrize("transport", ["amqp", "sdk"])

@@ -14,7 +14,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.deadlines import Deadlines
-from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError
+from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.renewals import Renewals
 from sbclient.transport.amqp.single_flight import SingleFlight
@@ -106,6 +106,21 @@ async def callers_come_and_go(
     assert not work.running, "a run goes on for nobody"
     assert work.most_running <= 2, "more runs at once than one that ends and one that begins"
     await tasks.close()
+
+
+@pytest.mark.parametrize("shared", [by_single_flight, by_transfers])
+async def test_callers_that_wait_when_the_client_is_closed_get_an_error(
+    shared: Callable[[Work, OwnedTasks], Callable[[], Awaitable[Any]]],
+) -> None:
+    tasks = OwnedTasks(on_failure=lambda _: None)
+    enter = shared(Work(), tasks)
+    callers = [asyncio.ensure_future(enter()) for _ in range(3)]
+    await clock.sleep(TAKES_S / 2)
+    callers[0].cancel()
+    await tasks.close()
+    results = await asyncio.gather(*callers, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert all(isinstance(result, ServiceBusError) for result in results[1:])
 
 
 async def test_each_renewal_has_its_own_timeout() -> None:
