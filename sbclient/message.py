@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, SupportsIndex, TypeAlias
 from uuid import UUID
 
 from sbclient.arguments.kinds import MAX_ID_LENGTH as MAX_ID_LENGTH
@@ -40,6 +40,8 @@ class ServiceBusMessageState(int, Enum):
 
 _SHOWN = ("message_id", "session_id", "partition_key", "subject", "correlation_id", "content_type")
 _SHOWN_RECEIVED = (*_SHOWN, "sequence_number", "enqueued_time_utc", "delivery_count")
+
+NamespaceSide: TypeAlias = Literal["primary", "secondary"]
 
 Body: TypeAlias = bytes | tuple[bytes, ...] | Any
 
@@ -613,6 +615,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         delivery_count: number of earlier failed deliveries.
         state: active, deferred or scheduled.
         dead_letter_reason, dead_letter_error_description, dead_letter_source: set on dead-lettered messages.
+        namespace: `"primary"` or `"secondary"`, where a receiver with `receive_from="both"` found it (ours).
         is_copy: whether it was copied or unpickled: such a message has no link, and is not settled.
     """
 
@@ -627,6 +630,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         "is_settled",
         "lock_token",
         "locked_until_utc",
+        "namespace",
         "sequence_number",
         "state",
     )
@@ -640,6 +644,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     delivery_count: int
     state: ServiceBusMessageState
     dead_letter_source: str | None
+    namespace: NamespaceSide
     is_copy: bool
     is_settled: bool
     _auto_renew_error: Exception | None
@@ -671,6 +676,7 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         received.delivery_count = delivery_count
         received.state = state
         received.dead_letter_source = dead_letter_source
+        received.namespace = "primary"
         received.is_settled = received.is_copy = False
         return received
 

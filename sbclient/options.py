@@ -139,6 +139,11 @@ class PairedNamespaceOptions:
         "The queues and topics that the syphon may send to, by name or shell pattern such as eu/*. Case is ignored. It "
         "dead-letters messages for other entities. Default: all."
     )
+    receive_from: Literal["primary", "both"] = setting(
+        "Whether receivers take messages from the entity of the same path in the secondary, too. A receiver can choose "
+        "otherwise.",
+        default="primary",
+    )
     redirect_after: timedelta | None = setting(
         "How long the primary must refuse an entity with outage errors before the syphon delivers its messages to the "
         "entity of the same path in the secondary; 0 = from the first refusal. Default: never.",

@@ -47,6 +47,7 @@ _PAIRING: Final = {
 
 _NOT_FOR_WORKERS: Final = {
     "is_outage": OUTAGE_RULE.advice,
+    "receive_from": "a query reads one namespace: read the secondary in a query of its own",
     "enable_syphon": "Spark may end a worker at any time: use sbclient_spark.drain or the command `sbclient syphon`",
 }
 

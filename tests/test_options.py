@@ -65,6 +65,7 @@ WRONG: Final[dict[str, Any]] = {
     "missing_entity_grace": 60,
     "syphon_long_poll": timedelta(hours=25),
     "syphon_destinations": "a",
+    "receive_from": "secondary",
     "redirect_after": 60,
     "redirect_sessions": "true",
     "is_outage": "timeout",

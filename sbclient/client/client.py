@@ -15,12 +15,13 @@ from sbclient.arguments.checked import checked
 from sbclient.arguments.kinds import Seconds, ShortId, Utc
 from sbclient.client.core import ClientCore
 from sbclient.client.lock_renewer import AutoLockRenewer
-from sbclient.client.receiver import PrefetchCount, ServiceBusReceiver
+from sbclient.client.receiver import PrefetchCount, ReceiveFrom, ServiceBusReceiver
 from sbclient.client.sender import ServiceBusSender
 from sbclient.client.transaction import Transaction
 from sbclient.delivery import ReceiveMode, ServiceBusReceiveMode, ServiceBusSubQueue, SessionChoice, SubQueue
 from sbclient.entities import EntityKind
 from sbclient.errors import BacklogUnavailableError, InvalidOperationError, ServiceBusConnectionError
+from sbclient.message import NamespaceSide
 from sbclient.options import (
     OF_LINKS,
     PARTNER_CLOSE_GRACE,
@@ -351,6 +352,7 @@ class ServiceBusClient:
         max_wait_time: Seconds | None = None,
         auto_lock_renewer: AutoLockRenewer | None = None,
         prefetch_count: PrefetchCount = 0,
+        receive_from: ReceiveFrom | None = None,
         **link_options: Any,
     ) -> ServiceBusReceiver:
         """Create a receiver for a queue.
@@ -364,6 +366,8 @@ class ServiceBusClient:
                 `NEXT_AVAILABLE_SESSION` also the longest wait for a session. None = 60 s, and iteration never ends.
             auto_lock_renewer: renews the locks of received messages.
             prefetch_count: the number of messages that may be fetched, and locked, in advance. 0 to 50,000.
+            receive_from: `"both"` also receives from the entity of the same path in the secondary; None = as the
+                `receive_from` of the options of the pair. Order across the two is not kept.
             link_options: see `get_queue_sender`.
         """
         _check_link_options(link_options)
@@ -376,6 +380,7 @@ class ServiceBusClient:
             max_wait_time=max_wait_time,
             auto_lock_renewer=auto_lock_renewer,
             prefetch_count=prefetch_count,
+            receive_from=receive_from,
         )
 
     def get_subscription_receiver(
@@ -389,6 +394,7 @@ class ServiceBusClient:
         max_wait_time: Seconds | None = None,
         auto_lock_renewer: AutoLockRenewer | None = None,
         prefetch_count: PrefetchCount = 0,
+        receive_from: ReceiveFrom | None = None,
         **link_options: Any,
     ) -> ServiceBusReceiver:
         """Create a receiver for a subscription; see `get_queue_receiver`."""
@@ -402,6 +408,7 @@ class ServiceBusClient:
             max_wait_time=max_wait_time,
             auto_lock_renewer=auto_lock_renewer,
             prefetch_count=prefetch_count,
+            receive_from=receive_from,
         )
 
     def _receiver(self, path: str, sub_queue: ServiceBusSubQueue | str | None, **options: Any) -> ServiceBusReceiver:
@@ -426,16 +433,20 @@ class ServiceBusClient:
         topic = self._checked(topic_name, EntityKind.TOPIC)
         return subscription_path(topic, check_entity_path(subscription_name, "subscription"))
 
-    def transaction(self, *, partition_key: ShortId | None = None) -> Transaction:
-        """Create a transaction in the primary namespace: `async with client.transaction() as transaction: …`.
+    def transaction(self, *, partition_key: ShortId | None = None, namespace: NamespaceSide = "primary") -> Transaction:
+        """Create a transaction: `async with client.transaction() as transaction: …`.
 
         Args:
+            namespace: where it takes effect. `message.namespace` for a message that `receive_from="both"` found: its
+                sends then go to the entities of that namespace.
             partition_key: needed if the transaction spans entities and the first of them is partitioned: selects the
                 partition in which messages to the other entities wait for the commit. It is the partition key or
                 session id of the messages that are settled in the transaction.
         """
         self._core.check()
-        return Transaction(self._core, partition_key)
+        if namespace == "secondary":
+            _ = self.pair  # raises without one
+        return Transaction(self._core, partition_key, namespace)
 
     async def run_syphon(
         self, until: Literal["empty"] | None = None, *, limits: SyphonLimits | None = None

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError, keep_doubt
+from sbclient.message import NamespaceSide
 from sbclient.options import RetryOptions
 from sbclient.pairing.state import PairState
 from sbclient.retry import RetryPolicy
@@ -139,6 +140,10 @@ class ClientCore:
         """Make later operations raise `InvalidOperationError`."""
         self.is_closed = True
         self.home.ready = NOWHERE
+
+    def transport(self, side: NamespaceSide) -> Transport:
+        """Return the transport to a namespace; to the primary without a pair."""
+        return self.primary if self.pair is None or side == "primary" else self.pair.secondary
 
     def primary_answered(self) -> None:
         """Record that the primary is reachable, so that its name is not misspelled."""

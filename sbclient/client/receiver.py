@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Final, Self, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar, cast
 
 from sbclient import clock
 from sbclient.arguments.checked import checked
 from sbclient.arguments.kinds import Count, Reason, Seconds, SequenceNumber, SequenceNumbers, State, whole
+from sbclient.client.both_links import BothLinks, marked
 from sbclient.client.core import ClientCore, each_part
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
@@ -20,7 +21,7 @@ from sbclient.errors import (
     MessageAlreadySettled,
     ServiceBusError,
 )
-from sbclient.message import ServiceBusReceivedMessage
+from sbclient.message import NamespaceSide, ServiceBusReceivedMessage
 from sbclient.rules.ping import is_ping
 from sbclient.rules.sequence_number import by_partition
 from sbclient.telemetry import tracing
@@ -36,6 +37,7 @@ DEFAULT_WAIT_S: Final = 60.0
 """The default wait for a first message (source: azure-servicebus)."""
 
 
+ReceiveFrom: TypeAlias = Literal["primary", "both"]
 PrefetchCount: TypeAlias = Annotated[int, whole(0, 50_000)]
 
 _COMPLETE: Final = Settlement(SettleMode.COMPLETE)
@@ -112,8 +114,9 @@ async def settle_together(
 
 @checked
 class ServiceBusReceiver:
-    """Receives from the primary namespace; created by `get_queue_receiver` and `get_subscription_receiver` of a client.
+    """Receives from the primary namespace, or from both of a pair.
 
+    Created by `get_queue_receiver` and `get_subscription_receiver` of a client.
     `async for message in receiver` ends when `max_wait_time` passes without a message.
     """
 
@@ -127,6 +130,7 @@ class ServiceBusReceiver:
         max_wait_time: Seconds | None = None,
         prefetch_count: PrefetchCount = 0,
         auto_lock_renewer: AutoLockRenewer | None = None,
+        receive_from: ReceiveFrom | None = None,
     ) -> None:
         self._mode = ServiceBusReceiveMode(receive_mode)
         if auto_lock_renewer is not None and session is None and self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
@@ -135,13 +139,18 @@ class ServiceBusReceiver:
             )
         self._core = core
         self._path = path
-        self._next_peek = 1
-        self._unreturned: dict[int, ServiceBusReceivedMessage] = {}
+        self._next_peek = {"primary": 1, "secondary": 1}
+        self._unreturned: dict[tuple[str, int], ServiceBusReceivedMessage] = {}
         self._max_wait_time = max_wait_time
         self._renewer = auto_lock_renewer
-        self._link: ReceiverLink = core.primary.open_receiver(
-            path, session=session, receive_mode=self._mode, prefetch_count=prefetch_count
-        )
+        if receive_from == "both" and core.pair is None:
+            raise InvalidOperationError(
+                f"receive_from is 'both' for {path!r} and the client has no secondary: open it with secondary="
+            )
+        pair = core.pair if (receive_from or (core.pair and core.pair.options.receive_from)) == "both" else None
+        chosen: Any = {"session": session, "receive_mode": self._mode, "prefetch_count": prefetch_count}
+        self._both = None if pair is None else BothLinks(pair, path, **chosen)
+        self._link: ReceiverLink = self._both or core.primary.open_receiver(path, **chosen)
         self._session = ServiceBusSession(self) if session is not None else None
         self._is_named_session = isinstance(session, str)
         self._telemetry = Telemetry(core.primary.namespace, path)
@@ -209,7 +218,8 @@ class ServiceBusReceiver:
 
         Raises:
             SessionLockLostError: the lock of the session has expired.
-            ServiceBusError: the primary namespace does not deliver messages; receiving is never diverted.
+            ServiceBusError: the primary namespace does not deliver messages; with `receive_from="both"`, neither does
+                the secondary.
         """
         count = 1 if max_message_count is None else max_message_count
         if self._renewer is not None:
@@ -228,7 +238,8 @@ class ServiceBusReceiver:
         first = self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
         while True:
             messages = await retry.run(receive, first=first, deadline=end_at + retry.options.timeout)
-            self._core.primary_answered()
+            if self._both is None:
+                self._core.primary_answered()
             if any(map(is_ping, messages)):
                 await self._complete_pings(messages)
                 messages = [message for message in messages if not is_ping(message)]
@@ -266,31 +277,46 @@ class ServiceBusReceiver:
                 )
 
     async def peek_messages(
-        self, max_message_count: Count = 1, *, sequence_number: SequenceNumber = 0, timeout: Seconds | None = None
+        self,
+        max_message_count: Count = 1,
+        *,
+        sequence_number: SequenceNumber = 0,
+        namespace: NamespaceSide = "primary",
+        timeout: Seconds | None = None,
     ) -> list[ServiceBusReceivedMessage]:
         """Return messages without locking them; a call may return fewer although there are more.
 
         Args:
             sequence_number: where to begin; 0 = after the last message that this receiver has peeked. Repeated calls
                 return every message once, on a partitioned entity fragment by fragment, and then an empty list.
+            namespace: with `receive_from="both"`, where to look; each has its own numbers.
         """
-        first = sequence_number or self._next_peek
+        await self._open()
+        link, namespace = self._at(namespace)
+        first = sequence_number or self._next_peek[namespace]
         began_at = clock.monotonic()
-        peek = partial(self._link.peek, max_message_count=max_message_count, sequence_number=first)
-        messages = await self._run(peek, timeout)
+        peek = partial(link.peek, max_message_count=max_message_count, sequence_number=first)
+        messages = marked(await self._run(peek, timeout, namespace), namespace)
         if messages:
-            self._next_peek = messages[-1].sequence_number + 1
+            self._next_peek[namespace] = messages[-1].sequence_number + 1
         self._telemetry.received(tracing.PEEK, messages, began_at, is_consuming=False)
         return messages
 
     async def receive_deferred_messages(
-        self, sequence_numbers: SequenceNumbers, *, timeout: Seconds | None = None
+        self,
+        sequence_numbers: SequenceNumbers,
+        *,
+        namespace: NamespaceSide = "primary",
+        timeout: Seconds | None = None,
     ) -> list[ServiceBusReceivedMessage]:
         """Receive deferred messages by their sequence numbers, all of them or none; in the order asked for.
 
         The service answers for one partition at a time, so each partition gets a request of its own. If one fails, the
         messages of the others are abandoned, which counts a delivery. A receiver that deletes keeps them: the next
         call that asks for their numbers returns them.
+
+        Args:
+            namespace: with `receive_from="both"`, where they are: the `namespace` of the message that was deferred.
 
         Raises:
             MessageNotFoundError: a message is not deferred, or another receiver has locked it.
@@ -300,24 +326,28 @@ class ServiceBusReceiver:
             return []
         self._check_renewer()
         began_at = clock.monotonic()
-        messages = await self._receive_deferred(numbers, timeout)
+        messages = await self._receive_deferred(numbers, timeout, namespace)
         if self._renewer is not None:
             self._renew(self._renewer, messages)
         self._telemetry.received(tracing.RECEIVE_DEFERRED, messages, began_at)
         return messages
 
-    async def _receive_deferred(self, numbers: Iterable[int], timeout: float | None) -> list[ServiceBusReceivedMessage]:
-        answers = {number: self._unreturned.pop(number) for number in numbers if number in self._unreturned}
+    async def _receive_deferred(
+        self, numbers: Iterable[int], timeout: float | None, namespace: NamespaceSide
+    ) -> list[ServiceBusReceivedMessage]:
+        await self._open()
+        kept, (link, namespace) = self._unreturned, self._at(namespace)
+        answers = {number: kept.pop((namespace, number)) for number in numbers if (namespace, number) in kept}
 
         async def receive(part: list[int]) -> None:
-            received = await self._run(partial(self._link.receive_deferred, part), timeout)
+            received = marked(await self._run(partial(link.receive_deferred, part), timeout, namespace), namespace)
             answers.update({message.sequence_number: message for message in received})
 
         try:
             await each_part(receive, by_partition(number for number in numbers if number not in answers))
         except BaseException as error:
             if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
-                self._unreturned |= answers
+                kept |= {(namespace, number): message for number, message in answers.items()}
             elif isinstance(error, ServiceBusError):
                 timeout_s = self._core.retry.options.timeout
                 abandoning = (self._link.settle(one, _ABANDON, timeout_s=timeout_s) for one in answers.values())
@@ -429,6 +459,11 @@ class ServiceBusReceiver:
     async def _settle_in(
         self, transaction: Transaction, message: ServiceBusReceivedMessage, settlement: Settlement
     ) -> None:
+        if transaction.namespace != message.namespace:
+            raise InvalidOperationError(
+                f"message {message.message_id!r} is in the {message.namespace} and the transaction in the "
+                f"{transaction.namespace}: begin it with client.transaction(namespace=message.namespace)"
+            )
         link = await transaction.link()
         timeout_s = self._core.retry.options.timeout
         with transaction.counting(1):
@@ -451,10 +486,28 @@ class ServiceBusReceiver:
             )
         raise MessageAlreadySettled(f"message {message.message_id!r} of {self._path!r} is already settled")
 
-    async def _run(self, operation: Callable[..., Awaitable[T]], timeout: float | None) -> T:
+    def _at(self, namespace: NamespaceSide) -> tuple[ReceiverLink, NamespaceSide]:
+        """Return the link to a namespace, and the namespace: that of the session, if there is one.
+
+        Raises:
+            InvalidOperationError: this receiver has none to the secondary.
+        """
+        if self._both is not None:
+            return self._both.at(namespace)
+        if namespace == "primary":
+            return self._link, namespace
+        raise InvalidOperationError(
+            f"namespace is 'secondary' and the receiver of {self._path!r} uses the primary: get it with "
+            "receive_from='both'"
+        )
+
+    async def _run(
+        self, operation: Callable[..., Awaitable[T]], timeout: float | None, namespace: NamespaceSide = "primary"
+    ) -> T:
         """Call an operation of the link, and retry it until the timeout."""
         await self._open()
         deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
         answer = await self._core.retry.run(operation, deadline=deadline)
-        self._core.primary_answered()
+        if namespace == "primary" and self._both is None:
+            self._core.primary_answered()
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar, Union, cast
 
@@ -26,6 +27,7 @@ from sbclient.errors import (
 from sbclient.rules.sequence_number import by_partition
 from sbclient.telemetry.operations import BACKLOG, PRIMARY, Telemetry
 from sbclient.telemetry.tracing import TRACE_BYTES, is_on
+from sbclient.transport.base import SenderLink
 
 T = TypeVar("T")
 
@@ -47,6 +49,7 @@ class ServiceBusSender:
         self._keys = TransactionKeys(core.primary.administration, EntityAddress(kind, (path,)), partitioned=partitioned)
         self._route = DirectRoute(core, path) if core.pair is None else PairedRoute(core, core.pair, path)
         self._link = self._route.link
+        self._secondary_link: SenderLink | None = None
         self._mixes_keys = partitioned is False
         self._outbox = self._new_outbox()
         self._telemetry = Telemetry(
@@ -85,6 +88,8 @@ class ServiceBusSender:
         self._is_closed = True
         self._outbox.close()
         await self._route.close()
+        if self._secondary_link is not None:
+            await self._secondary_link.close()
 
     async def send_messages(
         self, message: Sendable, *, timeout: Seconds | None = None, transaction: Transaction | None = None
@@ -122,7 +127,7 @@ class ServiceBusSender:
         if len(messages) > 1:
             self._route.check_sessions(messages)
         if transaction is not None:
-            send: Any = partial(self._transact, transaction, messages, deadline, self._link.send)
+            send: Any = partial(self._transact, transaction, messages, deadline, lambda link: link.send)
         else:
             send = partial(self._outbox.send, messages, deadline=deadline, may_share=is_single)
         await self._telemetry.sending("send", messages, send)
@@ -184,7 +189,7 @@ class ServiceBusSender:
         if not encoded:
             return []
         if transaction is not None:
-            schedule: Any = partial(self._transact, transaction, encoded, deadline, self._link.schedule)
+            schedule: Any = partial(self._transact, transaction, encoded, deadline, lambda link: link.schedule)
         else:
             schedule = lambda: self._route.schedule(EncodedBatch(encoded), deadline)  # noqa: E731
         numbers: list[int] = await self._telemetry.sending("schedule", encoded, schedule)
@@ -251,11 +256,16 @@ class ServiceBusSender:
         transaction: Transaction,
         messages: list[EncodedMessage],
         deadline: float,
-        operation: Callable[..., Awaitable[T]],
+        operation_of: Callable[[SenderLink], Callable[..., Awaitable[T]]],
     ) -> T:
-        """Send or schedule in a transaction: once, at the primary, with one key on a partitioned entity."""
+        """Send or schedule in a transaction: once, in its namespace, with one key on a partitioned entity."""
         batch = EncodedBatch(messages)
-        await self._check_transactable(batch, deadline)
+        is_elsewhere = transaction.namespace == "secondary"
+        if not is_elsewhere:
+            await self._check_transactable(batch, deadline)
+        elif self._secondary_link is None:
+            self._secondary_link = transaction.transport.open_sender(self._path)
+        operation = operation_of(self._secondary_link if is_elsewhere and self._secondary_link else self._link)
         link = await transaction.link()
         key = None
         if link.via_to(self._path) is None:
@@ -263,7 +273,8 @@ class ServiceBusSender:
         timeout_s = deadline - clock.monotonic()
         if timeout_s <= 0:
             raise not_sent(self._path, "the timeout passed while the link was opened")
-        with transaction.counting(len(messages)), self._route.observed(batch):
+        observed = nullcontext() if is_elsewhere else self._route.observed(batch)
+        with transaction.counting(len(messages)), observed:
             answer = await operation(batch, timeout_s=timeout_s, transaction=link)
         transaction.pin(self._path, key)
         return answer

@@ -1,4 +1,4 @@
-"""Transactions in the primary namespace: sends and settlements that take effect together or not at all."""
+"""Transactions in one namespace: sends and settlements that take effect together or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sbclient.arguments.checked import checked
 from sbclient.arguments.kinds import Seconds
 from sbclient.client.core import ClientCore
 from sbclient.errors import InvalidOperationError, ServiceBusError
-from sbclient.message import ServiceBusReceivedMessage
+from sbclient.message import NamespaceSide, ServiceBusReceivedMessage
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
 from sbclient.transport.base import TransactionLink, Transport
@@ -39,8 +39,11 @@ class Transaction:
     Operations in a transaction are never retried or diverted: repeat the whole transaction.
     """
 
-    def __init__(self, core: ClientCore, partition_key: str | None = None) -> None:
+    def __init__(
+        self, core: ClientCore, partition_key: str | None = None, namespace: NamespaceSide = "primary"
+    ) -> None:
         self._core = core
+        self.namespace = namespace
         self._partition_key = partition_key
         self._count = 0
         self._ends_at = math.inf
@@ -74,7 +77,7 @@ class Transaction:
         await self._core.open()
         async with self._beginning:
             if self.state is TransactionState.NEW:
-                self._link = await self._core.primary.begin_transaction(
+                self._link = await self.transport.begin_transaction(
                     timeout_s=self._core.retry.options.timeout, partition_key=self._partition_key
                 )
                 self.state = TransactionState.ACTIVE
@@ -85,7 +88,7 @@ class Transaction:
     @property
     def transport(self) -> Transport:
         """The transport to the namespace of the transaction."""
-        return self._core.primary
+        return self._core.transport(self.namespace)
 
     def key_of(self, path: str) -> str | None:
         """Return the key of earlier sends to an entity; None before the first."""

@@ -183,6 +183,38 @@ async def test_a_syphon_delivers_to_the_secondary_while_the_primary_refuses(kind
 
 
 @pytest.mark.needs("faults")
+@pytest.mark.parametrize("session_id", [None, "s"])
+async def test_a_receiver_from_both_settles_where_it_received(kind: NamespaceKind, session_id: str | None) -> None:
+    queue = await kind.queue(requires_session=session_id is not None)
+    secondary = kind.secondary_client()
+    await secondary.administration.create_queue(queue, requires_session=session_id is not None)
+    async with secondary.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("there", session_id=session_id))
+    client = kind.paired_client(**FEW, receive_from="both")
+    for expected in ("secondary", "primary"):
+        async with client.get_queue_receiver(queue, session_id=session_id, max_wait_time=kind.patience_s) as receiver:
+            (message,) = await receiver.receive_messages()
+            assert (str(message), message.namespace) == ("there" if expected == "secondary" else "here", expected)
+            if session_id is None:
+                await receiver.renew_message_lock(message)
+            await receiver.defer_message(message)
+            number = message.sequence_number
+            (message,) = await receiver.receive_deferred_messages([number], namespace=message.namespace)
+            await receiver.complete_message(message)
+            assert await receiver.peek_messages(5, namespace=message.namespace) == []
+        async with client.get_queue_sender(queue) as sender:
+            await sender.send_messages(ServiceBusMessage("here", session_id=session_id))
+    if session_id is None:
+        kind.inject(Fault(FaultKind.DOWN, queue))
+        async with secondary.get_queue_sender(queue) as sender, client.get_queue_receiver(queue) as receiver:
+            await sender.send_messages(ServiceBusMessage("during"))
+            (message,) = await receiver.receive_messages()
+            await receiver.complete_message(message)
+        assert str(message) == "during"
+    await secondary.administration.delete_queue(queue)
+
+
+@pytest.mark.needs("faults")
 async def test_an_outage_diverts_sends_and_a_ping_ends_the_failover(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     client = kind.paired_client(**AT_ONCE)

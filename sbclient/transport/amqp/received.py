@@ -85,6 +85,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message.state = _STATES.get(state, active) if isinstance(state, int) else active
         source = annotations.get(servicebus.DEAD_LETTER_SOURCE)
         message.dead_letter_source = source if isinstance(source, str) else None
+        message.namespace = "primary"
         message.is_settled = message.is_copy = False
         return message
 

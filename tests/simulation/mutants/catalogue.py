@@ -978,6 +978,22 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change("rules.refusal:Refusal.add", "self.outage_at = None", "pass"),
     ),
     _mutant(
+        _LOCK,
+        "a message of the secondary is settled in the primary",
+        Change("client.both_links:BothLinks.settle", "message.namespace", "'primary'"),
+    ),
+    _mutant(
+        _PROGRESS,
+        "a namespace that always has messages is the only one that is asked",
+        Change("client.both_links:BothLinks._order", "self._asked_at[other] <= now - ASK_AGAIN_S", "False"),
+        Change("client.both_links", "HEAD_START_S: Final = ...", "HEAD_START_S: Final = 1000.0"),
+    ),
+    _mutant(
+        _LOCK,
+        "what a namespace delivers while the other answers is forgotten until its lock expires",
+        Change("client.both_links:BothLinks._stop", "self._held.extend(outcome)", "pass"),
+    ),
+    _mutant(
         _ORDER,
         "an ordered session is redirected",
         Change("syphon.destination:Destination._takes", "self._is_elsewhere and source.is_ordered", "False"),

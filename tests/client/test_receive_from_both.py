@@ -1,0 +1,358 @@
+"""Receivers that take messages from the primary and from the secondary."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sbclient import ServiceBusClient, ServiceBusMessage, clock
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    SessionCannotBeLockedError,
+)
+from sbclient.message import NamespaceSide, ServiceBusReceivedMessage
+from sbclient.testing import Fault, FaultKind, MemoryPair, Operation
+from sbclient.transport.memory.receiver import MemoryReceiver
+from tests.client.scene import QUEUE, cancel, make_queue, options, taken, texts
+
+BOTH = options(receive_from="both")
+MODES = list(ServiceBusReceiveMode)
+
+
+async def fill(pair: MemoryPair, *texts: str, secondary: bool = False, **attributes: Any) -> None:
+    async with pair.unpaired_client(secondary=secondary) as client, client.get_queue_sender(QUEUE) as sender:
+        for text in texts:
+            await sender.send_messages(ServiceBusMessage(text, **attributes))
+
+
+def events(client: ServiceBusClient) -> list[tuple[str, str]]:
+    return [(one.name, one.facts["side"]) for one in client.pair.events() if one.name.startswith("receiver.side")]
+
+
+@pytest.fixture
+async def both(pair: MemoryPair) -> MemoryPair:
+    """A pair with the queue in both namespaces."""
+    await make_queue(pair, secondary=True)
+    return pair
+
+
+@pytest.mark.parametrize("prefetch", [0, 10])
+@pytest.mark.parametrize("mode", MODES)
+async def test_messages_of_both_are_received_once_with_their_side(
+    both: MemoryPair, mode: ServiceBusReceiveMode, prefetch: int
+) -> None:
+    expected: dict[NamespaceSide, set[str]] = {"primary": set(), "secondary": set()}
+    for number in range(30):
+        side: NamespaceSide = "secondary" if number % 3 else "primary"
+        await fill(both, str(number), secondary=side == "secondary")
+        expected[side].add(str(number))
+    found: list[tuple[NamespaceSide, str]] = []
+    async with both.client(BOTH) as client:
+        receiver = client.get_queue_receiver(QUEUE, receive_mode=mode, max_wait_time=3, prefetch_count=prefetch)
+        async with receiver:
+            async for message in receiver:
+                found.append((message.namespace, str(message)))
+                if mode is ServiceBusReceiveMode.PEEK_LOCK:
+                    await receiver.complete_message(message)
+    assert sorted(found) == sorted((side, text) for side, them in expected.items() for text in them)
+    assert await taken(both) == await taken(both, secondary=True) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("busy", ["primary", "secondary"])
+async def test_no_side_starves_while_the_other_always_has_messages(
+    both: MemoryPair, busy: NamespaceSide, mode: ServiceBusReceiveMode
+) -> None:
+    await fill(both, *["busy"] * 400, secondary=busy == "secondary")
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE, receive_mode=mode) as receiver:
+        await receiver.receive_messages(1)
+        await fill(both, "rare", secondary=busy == "primary")
+        at = clock.monotonic()
+        while "rare" not in texts(await receiver.receive_messages(1)):
+            await clock.sleep(0.02)
+        assert clock.monotonic() - at < 4.0
+
+
+async def test_a_wait_for_both_ends_in_time_and_returns_what_comes_first(both: MemoryPair) -> None:
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        assert await receiver.receive_messages(max_wait_time=5) == []
+        assert 5.0 <= clock.monotonic() < 5.5
+        for secondary in (False, True):
+            waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=60))
+            await clock.sleep(2.0)
+            await fill(both, f"{secondary}", secondary=secondary)
+            at = clock.monotonic()
+            assert texts(await waiting) == [f"{secondary}"]
+            assert clock.monotonic() - at < 0.1
+
+
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+async def test_a_side_that_is_away_is_left_out_and_comes_back(both: MemoryPair, side: NamespaceSide) -> None:
+    namespace = both.primary if side == "primary" else both.secondary
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        namespace.inject(Fault(FaultKind.DOWN))
+        await fill(both, *"abcdefgh", secondary=side == "primary")
+        for expected in "abcdefgh":
+            (message,) = await receiver.receive_messages(max_wait_time=30)
+            assert str(message) == expected
+            await receiver.complete_message(message)
+            await clock.sleep(20.0)
+        namespace.heal()
+        await clock.sleep(60.0)
+        await fill(both, "back", secondary=side == "secondary")
+        assert texts(await receiver.receive_messages(max_wait_time=70)) == ["back"]
+        assert events(client) == [("receiver.side_left_out", side), ("receiver.side_is_back", side)]
+
+
+async def test_a_side_that_comes_back_during_a_wait_is_asked_again(both: MemoryPair) -> None:
+    both.primary.inject(Fault(FaultKind.DOWN))
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=600))
+        await clock.sleep(100.0)
+        both.primary.heal()
+        await fill(both, "a")
+        assert texts(await waiting) == ["a"]
+        assert clock.monotonic() < 170.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_both_away_raise_the_error_of_the_primary(both: MemoryPair, mode: ServiceBusReceiveMode) -> None:
+    client = both.client(BOTH, retry_total=0)
+    async with client, client.get_queue_receiver(QUEUE, receive_mode=mode) as receiver:
+        both.primary.inject(Fault(FaultKind.DOWN))
+        both.secondary.inject(Fault(FaultKind.ERROR, error=ServiceBusError("of the secondary")))
+        for _ in range(3):
+            with pytest.raises(ServiceBusConnectionError, match="namespace contoso refuses"):
+                await receiver.receive_messages(max_wait_time=20)
+            await clock.sleep(1.0)
+
+
+async def test_a_missing_entity_of_the_secondary_is_looked_for_each_minute_without_an_event(pair: MemoryPair) -> None:
+    deleting = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    async with pair.client(BOTH) as client, client.get_queue_receiver(QUEUE, receive_mode=deleting) as receiver:
+        before = pair.secondary.namespace.operation_count
+        for _ in range(100):
+            await fill(pair, "a")
+            assert texts(await receiver.receive_messages()) == ["a"]
+        assert pair.secondary.namespace.operation_count - before <= 2
+        await make_queue(pair, secondary=True)
+        await fill(pair, "late", secondary=True)
+        assert texts(await receiver.receive_messages(max_wait_time=70)) == ["late"]
+        assert events(client) == []
+        pair.primary.inject(Fault(FaultKind.ERROR, error=MessagingEntityNotFoundError("gone")))
+        await fill(pair, "b", secondary=True)
+        assert texts(await receiver.receive_messages(max_wait_time=70)) == ["b"]
+
+
+async def test_each_operation_on_a_message_is_done_at_its_side(both: MemoryPair) -> None:
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE, prefetch_count=0) as receiver:
+        for secondary in (False, True):
+            side: NamespaceSide = "secondary" if secondary else "primary"
+            await fill(both, "complete", "abandon", "defer", "dead", "renew", secondary=secondary)
+            messages: dict[str, ServiceBusReceivedMessage] = {}
+            while len(messages) < 5:
+                messages |= {str(one): one for one in await receiver.receive_messages(5)}
+            await receiver.complete_message(messages["complete"])
+            await receiver.abandon_message(messages["abandon"])
+            await receiver.defer_message(messages["defer"])
+            await receiver.dead_letter_message(messages["dead"], "why")
+            before = messages["renew"].locked_until_utc
+            await clock.sleep(2.0)
+            assert before is not None
+            assert await receiver.renew_message_lock(messages["renew"]) > before
+            peeked = await receiver.peek_messages(10, namespace=side, sequence_number=1)
+            assert (texts(peeked), {each.namespace for each in peeked}) == (["abandon", "defer", "renew"], {side})
+            number = messages["defer"].sequence_number
+            (deferred,) = await receiver.receive_deferred_messages([number], namespace=side)
+            assert deferred.namespace == side
+            await receiver.complete_message(deferred)
+            await receiver.complete_message(messages["renew"])
+            (again,) = await receiver.receive_messages()
+            assert (str(again), again.delivery_count) == ("abandon", 1)
+            await receiver.complete_message(again)
+            assert [one.dead_letter_reason for one in await taken(both, secondary=secondary, dead=True)] == ["why"]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+async def test_a_message_is_used_in_a_transaction_of_its_side(both: MemoryPair, is_committed: bool) -> None:
+    await fill(both, "a", secondary=True)
+    async with both.client(BOTH) as client:
+        receiver, sender = client.get_queue_receiver(QUEUE), client.get_queue_sender(QUEUE)
+        (message,) = await receiver.receive_messages()
+        with pytest.raises(InvalidOperationError, match=r"transaction\(namespace=message.namespace\)"):
+            async with client.transaction() as transaction:
+                await receiver.complete_message(message, transaction=transaction)
+        transaction = client.transaction(namespace=message.namespace)
+        async with transaction:
+            await receiver.complete_message(message, transaction=transaction)
+            await sender.send_messages(ServiceBusMessage("b"), transaction=transaction)
+            if not is_committed:
+                await transaction.rollback()
+        if not is_committed:
+            await receiver.abandon_message(message)
+    assert texts(await taken(both, secondary=True)) == (["b"] if is_committed else ["a"])
+    assert await taken(both) == []
+
+
+async def test_a_subscription_receives_from_both(pair: MemoryPair) -> None:
+    for secondary in (False, True):
+        async with pair.unpaired_client(secondary=secondary) as client:
+            await client.administration.create_topic("topic")
+            await client.administration.create_subscription("topic", "sub")
+            async with client.get_topic_sender("topic") as sender:
+                await sender.send_messages(ServiceBusMessage(f"{secondary}"))
+    async with pair.client() as client:
+        receiver = client.get_subscription_receiver("topic", "sub", receive_from="both", max_wait_time=3)
+        assert sorted([str(message) async for message in receiver]) == ["False", "True"]
+
+
+async def test_what_is_not_possible_is_refused_with_the_remedy(pair: MemoryPair) -> None:
+    async with pair.unpaired_client() as client:
+        with pytest.raises(InvalidOperationError, match="no secondary: open it with secondary="):
+            client.get_queue_receiver(QUEUE, receive_from="both")
+        with pytest.raises(InvalidOperationError, match="is not paired: open it with secondary="):
+            client.transaction(namespace="secondary")
+    async with pair.client(BOTH) as client:
+        one = client.get_queue_receiver(QUEUE, receive_from="primary")
+        with pytest.raises(InvalidOperationError, match="get it with receive_from='both'"):
+            await one.peek_messages(namespace="secondary")
+        with pytest.raises(InvalidOperationError, match="get it with receive_from='both'"):
+            await one.receive_deferred_messages([1], namespace="secondary")
+        with pytest.raises(InvalidOperationError, match="receive_from must be 'primary' or 'both'"):
+            client.get_queue_receiver(QUEUE, receive_from="secondary")  # type: ignore[arg-type]
+
+
+async def test_a_receiver_that_is_closed_or_cancelled_keeps_no_message(both: MemoryPair) -> None:
+    async with both.client(BOTH) as client:
+        for _ in range(5):
+            receiver = client.get_queue_receiver(QUEUE, prefetch_count=4)
+            waiting = asyncio.ensure_future(receiver.receive_messages(10, max_wait_time=60))
+            await clock.sleep(0.3)
+            await asyncio.gather(fill(both, "a"), fill(both, "b", secondary=True))
+            await cancel(waiting) if not waiting.done() else waiting.result()
+            await receiver.close()
+    await clock.sleep(61.0)
+    assert len(await taken(both)) + len(await taken(both, secondary=True)) == 10
+
+
+async def test_what_arrives_while_its_request_is_cancelled_is_returned_by_the_next_call(
+    both: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = MemoryReceiver.receive
+
+    async def late(link: MemoryReceiver, **asked: Any) -> list[ServiceBusReceivedMessage]:
+        try:
+            return await receive(link, **asked)
+        except asyncio.CancelledError:
+            await fill(both, "late", secondary=True)
+            return await receive(link, **asked)
+
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        monkeypatch.setattr(MemoryReceiver, "receive", late)
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=60))
+        await clock.sleep(1.0)
+        await fill(both, "first")
+        assert texts(await waiting) == ["first"]
+        monkeypatch.undo()
+        (message,) = await receiver.receive_messages(max_wait_time=1)
+        assert (str(message), message.namespace) == ("late", "secondary")
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def sessions(pair: MemoryPair) -> MemoryPair:
+    async with pair.unpaired_client() as client:
+        await client.administration.delete_queue(QUEUE)
+    for secondary in (False, True):
+        await make_queue(pair, secondary=secondary, requires_session=True)
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("has_primary", "has_secondary", "is_away", "expected"),
+    [
+        (True, True, False, "primary"),
+        (True, False, False, "primary"),
+        (False, False, False, "primary"),
+        (False, True, False, "secondary"),
+        (True, True, True, "secondary"),
+        (True, False, True, "secondary"),
+    ],
+)
+async def test_a_named_session_is_held_where_the_rule_says(
+    sessions: MemoryPair, has_primary: bool, has_secondary: bool, is_away: bool, expected: NamespaceSide
+) -> None:
+    if has_primary:
+        await fill(sessions, "primary", session_id="s")
+    if has_secondary:
+        await fill(sessions, "secondary", session_id="s", secondary=True)
+    if is_away:
+        sessions.primary.inject(Fault(FaultKind.DOWN))
+    async with sessions.client(BOTH) as client:
+        async with client.get_queue_receiver(QUEUE, session_id="s", max_wait_time=2) as receiver:
+            await fill(sessions, "later", session_id="s", secondary=expected == "secondary")
+            messages = await receiver.receive_messages(5)
+            assert {message.namespace for message in messages} == {expected}
+            await receiver.session.set_state(b"x")
+            await receiver.session.renew_lock()
+            for message in messages:
+                await receiver.complete_message(message)
+        other = sessions.unpaired_client(secondary=expected == "primary")
+        if not (is_away and expected == "secondary"):
+            async with other, other.get_queue_receiver(QUEUE, session_id="s") as receiver:  # it is not held
+                assert await receiver.session.get_state() is None
+
+
+async def test_a_named_session_that_another_receiver_holds_is_refused(sessions: MemoryPair) -> None:
+    await fill(sessions, "a", session_id="s", secondary=True)
+    client = sessions.client(BOTH)
+    async with client, client.get_queue_receiver(QUEUE, session_id="s", receive_from="primary"):
+        with pytest.raises(SessionCannotBeLockedError):
+            async with client.get_queue_receiver(QUEUE, session_id="s"):
+                pass
+
+
+@pytest.mark.parametrize("away", [None, "primary", "secondary"])
+async def test_the_next_session_is_the_one_that_comes_first(sessions: MemoryPair, away: str | None) -> None:
+    async with sessions.client(BOTH) as client:
+        if away:
+            (sessions.primary if away == "primary" else sessions.secondary).inject(Fault(FaultKind.DOWN))
+        for secondary in [False, True] if away is None else [away == "primary"]:
+            waiting = asyncio.ensure_future(
+                client.get_queue_receiver(QUEUE, session_id=NEXT_AVAILABLE_SESSION).receive_messages()
+            )
+            await clock.sleep(1.0)
+            await fill(sessions, "a", session_id=f"s-{secondary}", secondary=secondary)
+            (message,) = await waiting
+            assert (message.session_id, message.namespace) == (
+                f"s-{secondary}",
+                "secondary" if secondary else "primary",
+            )
+
+
+async def test_no_session_in_time_raises_the_error_of_the_primary(sessions: MemoryPair) -> None:
+    async with sessions.client(BOTH) as client:
+        with pytest.raises(ServiceBusError, match="no session of orders became available"):
+            async with client.get_queue_receiver(QUEUE, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=3):
+                pass
+
+
+async def test_a_primary_that_hangs_does_not_hold_up_the_secondary(both: MemoryPair) -> None:
+    both.primary.inject(Fault(FaultKind.HANG, operations=[Operation.RECEIVE]))
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        for number in range(5):
+            await fill(both, f"{number}", secondary=True)
+            began_at = clock.monotonic()
+            assert texts(await receiver.receive_messages(max_wait_time=30)) == [f"{number}"]
+            assert clock.monotonic() - began_at < 1.0
+        began_at = clock.monotonic()
+        assert await receiver.receive_messages(max_wait_time=5) == []
+        assert clock.monotonic() - began_at < 6.0
