@@ -28,7 +28,7 @@ from sbclient.rules.envelope import MalformedEnvelopeError
 from sbclient.rules.failover import is_outage
 from sbclient.rules.refusal import FIRST_PAUSE_S, OngoingError, Refusal
 from sbclient.rules.syphon_reason import SyphonReason
-from sbclient.syphon.source import InFlight, Source, complete
+from sbclient.syphon.source import TRIES_UNTIL_EMPTY, InFlight, Source, complete
 from sbclient.syphon.status import (
     IN_DOUBT,
     NOT_REDIRECTED,
@@ -156,10 +156,17 @@ class Destination:
         """Number of consecutive failures."""
         return self.refusal.failures if self.refusal is not None else 0
 
-    def failures_for(self, source: Source) -> int:
-        """Return the number of consecutive failures where messages of that queue may go."""
-        if self._takes(source):
-            return self.failures
+    @property
+    def tries(self) -> int:
+        """Number of failures that count for the end of a run until empty, which waits for the time of a redirect."""
+        outage = None if self._is_elsewhere else self.outage
+        is_to_come = outage is not None and outage.redirect_at(self._pair.options.redirect_after) < float("inf")
+        return min(self.failures, TRIES_UNTIL_EMPTY - 1) if is_to_come else self.failures
+
+    def tries_for(self, source: Source) -> int:
+        """Return the number of those failures where messages of that queue may go."""
+        if self._pair.options.redirect_sessions or not source.is_ordered:
+            return self.tries
         return self.outage.failures if self.outage is not None else 0
 
     def _takes(self, source: Source) -> bool:

@@ -110,7 +110,7 @@ class Destinations:
     def failures_of(self, path: str) -> int:
         """Return the number of consecutive failures of a destination."""
         known, left = self._known.get(canonical(path)), self._left.get(canonical(path))
-        return known.failures if known is not None else left.refusal.failures if left is not None else 0
+        return known.tries if known is not None else left.refusal.failures if left is not None else 0
 
     def parked_in(self, source: Source) -> list[dict[int | str, None]]:
         """Return what is known to be parked in a queue, for each destination; the caller removes what is gone."""
@@ -165,7 +165,7 @@ class Destinations:
             if gone is None or gone.refusal is None or (is_refusing and retry_at <= now):
                 self._full_at[is_refusing] = now
                 return False
-            self.untried_replaced += gone.failures < TRIES_UNTIL_EMPTY
+            self.untried_replaced += gone.tries < TRIES_UNTIL_EMPTY
         if gone.outage is not None:
             self._left[canonical(gone.path)] = _Left(gone.path, gone.outage, now)
             while (first := next(iter(self._left.values()))).needed_at <= now - FORGET_AFTER_S:
@@ -216,13 +216,13 @@ class Destinations:
     @property
     def are_refused_for_good(self) -> bool:
         """Whether a run until empty has tried every destination often enough, and every one refuses."""
-        failures = [one.failures for one in self._known.values() if one.failures]
+        failures = [one.tries for one in self._known.values() if one.failures]
         failures += [one.refusal.failures for one in self._left.values()]
         return self.is_stalled and min(failures) >= TRIES_UNTIL_EMPTY
 
     def failures_of_waiting(self, source: Source) -> list[int]:
         """Return the failures of each destination that is known to have parked messages in that queue."""
-        return [one.failures_for(source) for one in self._known.values() if one.parked_in(source)]
+        return [one.tries_for(source) for one in self._known.values() if one.parked_in(source)]
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ def drain(
     parallelism: int | None = None,
     deadline: float | str | None = None,
     max_messages_per_second: float | None = None,
+    redirect_after: float | str | None = None,
     dry_run: bool = False,
     force: bool = False,
     options: Mapping[str, str] | None = None,
@@ -40,6 +41,8 @@ def drain(
         deadline: seconds, or text such as `10 minutes`, after which each task releases its messages and ends; None =
             each task ends when its queues are empty, except for messages that their destinations reject.
         max_messages_per_second: of all tasks together; None = no limit.
+        redirect_after: seconds, or text such as `0 s`, for which the primary must refuse an entity before its messages
+            are delivered to the secondary; None = never. They count as moved.
         dry_run: only count the messages, and check which destinations are reachable.
         force: continue although no destination is reachable.
         options: options of the data source that name the namespaces, such as `connectionStringEnv`.
@@ -55,14 +58,14 @@ def drain(
         InvalidOperationError: an option is invalid.
         ServiceBusConnectionError: the secondary is unreachable, or no destination is reachable and `force` is False.
     """
-    texts = _texts(primary, secondary, parallelism, deadline, max_messages_per_second, options)
+    texts = _texts(primary, secondary, parallelism, deadline, max_messages_per_second, redirect_after, options)
     drain_options(texts)
     spark.dataSource.register(DrainSource)
     survey = _now(spark, texts | {"work": "survey"})
     _check_secondary(survey)
     if dry_run:
         return spark.createDataFrame(survey, SURVEY_SCHEMA)
-    _check_reachable(survey, force=force)
+    _check_reachable(survey, force=force or drain_options(texts).redirect_after is not None)
     queues = [row.queue for row in survey if row.waiting or row.parked]
     moved = _now(spark, texts | {"work": "drain", "queues": ",".join(queues)}) if queues else []
     return spark.createDataFrame(moved, DRAIN_SCHEMA)
@@ -112,6 +115,7 @@ def _texts(
     parallelism: int | None = None,
     deadline: float | str | None = None,
     max_messages_per_second: float | None = None,
+    redirect_after: float | str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the arguments of `drain` as options of its data source."""
@@ -121,6 +125,7 @@ def _texts(
         "parallelism": parallelism,
         "deadline": deadline,
         "maxMessagesPerSecond": max_messages_per_second,
+        "redirectAfter": redirect_after,
     }
     return {**(options or {}), **{name: str(value) for name, value in named.items() if value is not None}}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Final, Literal
 
 from sbclient.errors import InvalidOperationError
+from sbclient.options import PAIR_OPTIONS
 from sbclient.settings.kinds import RATE, duration, whole
 from sbclient.settings.table import setting
 from sbclient_spark.options import (
@@ -16,6 +18,8 @@ from sbclient_spark.options import (
     given_fields,
     table_of,
 )
+
+_REDIRECT: Final = PAIR_OPTIONS["redirect_after"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,9 @@ class DrainOptions:
     deadline_s: float | None = setting("How long a task runs; None = until its queues are empty.", kind=duration())
     messages_per_second: float | None = setting(
         "Rate limit of all tasks together.", kind=RATE, name="maxMessagesPerSecond"
+    )
+    redirect_after: timedelta | None = setting(
+        _REDIRECT.about + " A task waits for that time.", kind=_REDIRECT.kind, name="redirectAfter"
     )
 
 
@@ -49,6 +56,7 @@ def drain_options(options: Mapping[str, str]) -> DrainOptions:
         raise InvalidOperationError("a drain requires both namespaces: give secondary=, or its options")
     # A drain creates no queues, and opens them one by one, because listing them would need another right.
     pairing = dict(connection.pairing) | {"provision": "none"}
-    return DrainOptions(
-        connection=replace(connection, pairing=tuple(sorted(pairing.items()))), **given_fields(DrainOptions, given)
-    )
+    own = given_fields(DrainOptions, given)
+    if own.get("redirect_after") is not None:
+        pairing["redirect_after"] = own["redirect_after"]
+    return DrainOptions(connection=replace(connection, pairing=tuple(sorted(pairing.items()))), **own)

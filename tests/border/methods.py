@@ -129,6 +129,7 @@ RECEIVING: Final = {
     "max_wait_time": None,
     "auto_lock_renewer": None,
     "prefetch_count": 0,
+    "receive_from": None,
 }
 RULE: Final = {"topic_name": "prices", "subscription_name": "eu", "rule_name": "$Default"}
 
@@ -205,7 +206,9 @@ ROWS: Final[dict[str, Row]] = {
         timeout=5,
     ),
     "ServiceBusClient.run_syphon": _row(lambda scene: scene.client.run_syphon, until="empty", limits=None),
-    "ServiceBusClient.transaction": _row(lambda scene: scene.client.transaction, partition_key=None),
+    "ServiceBusClient.transaction": _row(
+        lambda scene: scene.client.transaction, partition_key=None, namespace="primary"
+    ),
     "ServiceBusMessage": Row(lambda scene: ServiceBusMessage, MESSAGE, then=_sent),
     "ServiceBusMessageBatch": _pure(ServiceBusMessageBatch, max_size_in_bytes=None, growth_bytes=0, new_id=None),
     "ServiceBusMessageBatch.add_message": _row(
@@ -223,10 +226,17 @@ ROWS: Final[dict[str, Row]] = {
         lambda scene: scene.receiver.renew_message_lock, message=LOCKED, timeout=5
     ),
     "ServiceBusReceiver.peek_messages": _row(
-        lambda scene: scene.receiver.peek_messages, max_message_count=1, sequence_number=0, timeout=5
+        lambda scene: scene.receiver.peek_messages,
+        max_message_count=1,
+        sequence_number=0,
+        namespace="primary",
+        timeout=5,
     ),
     "ServiceBusReceiver.receive_deferred_messages": _row(
-        lambda scene: scene.receiver.receive_deferred_messages, sequence_numbers=Fresh(Scene.deferred), timeout=5
+        lambda scene: scene.receiver.receive_deferred_messages,
+        sequence_numbers=Fresh(Scene.deferred),
+        namespace="primary",
+        timeout=5,
     ),
     "ServiceBusReceiver.receive_messages": _row(
         lambda scene: scene.receiver.receive_messages, max_message_count=1, max_wait_time=0.1

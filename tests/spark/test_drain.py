@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.errors import ServiceBusAuthorizationError, ServiceBusConnectionError
+from sbclient.errors import InvalidOperationError, ServiceBusAuthorizationError, ServiceBusConnectionError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
@@ -99,6 +99,24 @@ def test_a_survey_lists_a_destination_that_cannot_be_reached(namespaces: Namespa
     namespaces.primary.inject(Fault(FaultKind.DOWN))
     found = namespaces.survey()
     assert {row[5] for row in found.values() if row[1]} == {"orders"}
+
+
+def test_a_drain_delivers_to_the_secondary_from_the_first_refusal(namespaces: Namespaces) -> None:
+    namespaces.divert(5)
+    namespaces.primary.inject(Fault(FaultKind.DOWN))
+
+    async def in_the_secondary() -> int:
+        async with ServiceBusClient.from_connection_string("memory://drained-backup") as client:
+            if not moved:
+                await client.administration.create_queue("orders")
+            return (await client.administration.get_queue_runtime_properties("orders")).active_message_count
+
+    moved: list[tuple[Any, ...]] = []
+    assert namespaces.clients.run(in_the_secondary()) == 0
+    moved = namespaces.drain(queues=",".join(QUEUES), redirectAfter="0 s")
+    assert sum(row[1] for row in moved) == namespaces.clients.run(in_the_secondary()) == 5
+    with pytest.raises(InvalidOperationError, match="a query reads one namespace"):
+        drain_options({**GIVEN, "sbclient.receive_from": "both"})
 
 
 def test_each_queue_is_drained_and_counted(namespaces: Namespaces) -> None:

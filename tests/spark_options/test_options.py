@@ -230,6 +230,7 @@ def test_options_that_do_not_fit_a_stream_are_refused(options: dict[str, str], w
         {"parallelism": "0"},
         {"deadline": "soon"},
         {"maxMessagesPerSecond": "-1"},
+        {"redirectAfter": "-1 s"},
         {"queue": "orders"},
     ],
 )

@@ -105,6 +105,16 @@ async def test_a_run_until_empty_redirects_from_the_first_refusal_if_no_time_is_
     assert texts(await taken(pair, secondary=True)) == [str(number) for number in range(50)]
 
 
+async def test_a_run_until_empty_waits_for_the_time_of_the_redirect(pair: MemoryPair) -> None:
+    await make_queue(pair, secondary=True)
+    async with pair.client(after(5 * MINUTES)) as client:
+        await divert(client, *range(50))
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        report = await client.run_syphon(until="empty")
+        assert (report.drained, report.redirected, report.parked) == (50, 50, 0)
+        assert 5 * MINUTES <= clock.monotonic() <= 7 * MINUTES
+
+
 async def test_without_the_option_messages_wait_for_the_primary(pair: MemoryPair) -> None:
     await make_queue(pair, secondary=True)
     async with pair.client(options(backlog_queue_count=1)) as client:
