@@ -24,7 +24,7 @@ WORKER: Final = ("syphon", "--provision")
 OTHER: Final = ("send", "--queue", "orders", "--divert-anyway")
 """Reads stdin for as long as it is open."""
 
-REPORT: Final = {"drained": 0, "dead_lettered": {}, "parked": 0}
+REPORT: Final = {"drained": 0, "dead_lettered": {}, "parked": 0, "redirected": 0}
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to see signal masks"),

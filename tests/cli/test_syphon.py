@@ -54,7 +54,12 @@ def make_backlog(count: int, *, with_destination: bool = True) -> None:
 
 def test_until_empty_drains_and_reports() -> None:
     make_backlog(5)
-    assert json.loads(call("--until", "empty", "--json").stdout) == {"drained": 5, "dead_lettered": {}, "parked": 0}
+    assert json.loads(call("--until", "empty", "--json").stdout) == {
+        "drained": 5,
+        "dead_lettered": {},
+        "parked": 0,
+        "redirected": 0,
+    }
     assert call("--until", "empty").stdout == "drained 0   dead-lettered none   parked 0\n"
 
 
@@ -84,7 +89,7 @@ def test_dry_run_says_what_the_run_does_with_destinations_that_are_not_allowed()
     assert "orders  5 would be dead-lettered: DestinationNotAllowed\n" in planned
     assert "would move 0, would dead-letter 5, would leave 0; nothing was moved\n" in planned
     done = json.loads(call("--until", "empty", "--json", *options).stdout)
-    assert done == {"drained": 0, "dead_lettered": {"DestinationNotAllowed": 5}, "parked": 0}
+    assert done == {"drained": 0, "dead_lettered": {"DestinationNotAllowed": 5}, "parked": 0, "redirected": 0}
 
 
 def test_dry_run_creates_no_queues() -> None:

@@ -14,6 +14,7 @@ import re
 import sys
 import time
 import tracemalloc
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -172,8 +173,9 @@ def read_sql(raw: bytes) -> None:
 
 
 def read_connection_string(raw: bytes) -> None:
-    """A connection string, and what is printed of it."""
-    repr(parse_connection_string(raw.decode(errors="surrogateescape")))
+    """A connection string, and what is printed of it. Parts that have no effect cause a warning."""
+    with warnings.catch_warnings(action="ignore"):
+        repr(parse_connection_string(raw.decode(errors="surrogateescape")))
 
 
 def read_configuration(raw: bytes) -> None:

@@ -211,7 +211,7 @@ async def test_namespaces_of_no_use_print_one_line_and_set_the_exit_status(
         "Endpoint=sb://localhost:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
     )
     cases = (
-        (["--secondary-file", str(wrong)], 4, "needs the Listen right"),
+        (["--secondary-file", str(wrong), "--start-timeout", "0"], 4, "rejects"),
         (["--secondary-file", str(unreachable), "--start-timeout", "0"], 3, "localhost:1"),
     )
     workers = [WorkerProcess(tmp_path, primary, secondary, f"w{number}") for number in range(len(cases))]
