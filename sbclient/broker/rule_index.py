@@ -41,6 +41,9 @@ class Equality(NamedTuple):
     is_sql: bool
     needs_value: bool
 
+    def __repr__(self) -> str:
+        return f"Equality({self.name!r})"  # without the values, which may be those of messages
+
 
 def sql_equality(node: Node, binding: Binding) -> Equality | None:
     """Return what decides an SQL filter; None if no property does."""
