@@ -1,4 +1,4 @@
-"""A second outage takes its course as the first: nothing of the first is counted, told or kept again."""
+"""A second outage takes its course as the first: nothing of the first is counted, reported or kept again."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ COURSES: Final[list[Callable[[MemoryPair, ServiceBusClient], Awaitable[None]]]] 
 
 
 @pytest.mark.parametrize("course", COURSES)
-async def test_a_second_outage_is_told_as_the_first(
+async def test_a_second_outage_is_reported_as_the_first(
     pair: MemoryPair, course: Callable[[MemoryPair, ServiceBusClient], Awaitable[None]]
 ) -> None:
     async with pair.client(CHOSEN, retry_total=0) as client:
         await send_for(client, 2)
-        told: list[list[tuple[str, str, dict[str, Any]]]] = []
+        reported: list[list[tuple[str, str, dict[str, Any]]]] = []
         spans: list[list[float]] = []
         diverted = [0]
         for _ in range(3):
@@ -85,15 +85,15 @@ async def test_a_second_outage_is_told_as_the_first(
             await course(pair, client)
             events = client.pair.events()[before:]
             facts = [{name: fact for name, fact in event.facts.items() if name != "seconds"} for event in events]
-            told.append([(event.name, event.path, fact) for event, fact in zip(events, facts, strict=True)])
+            reported.append([(event.name, event.path, fact) for event, fact in zip(events, facts, strict=True)])
             spans.append([event.facts.get("seconds", 0.0) for event in events])
             status = client.pair.status()
             diverted.append(status.entities[QUEUE].diverted)
             assert (status.entities[QUEUE].state, status.quarantined) == ("healthy", ())
-            recovered = [fact["diverted"] for name, _, fact in told[-1] if name == "failover.recovered"]
+            recovered = [fact["diverted"] for name, _, fact in reported[-1] if name == "failover.recovered"]
             assert recovered in ([], [diverted[-1] - diverted[-2]])
-            for each in told[-1]:
+            for each in reported[-1]:
                 each[2].pop("diverted", None)
-        assert told[0]
-        assert told == [told[0]] * 3
+        assert reported[0]
+        assert reported == [reported[0]] * 3
         assert spans == [pytest.approx(spans[0], abs=4)] * 3

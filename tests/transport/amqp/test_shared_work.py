@@ -87,7 +87,7 @@ async def callers_come_and_go(
             task.cancel()
         await asyncio.wait([task])
         if task.cancelled():
-            assert patience_s is not None, "a caller that nobody has cancelled"
+            assert patience_s is not None, "a caller that was not cancelled was cancelled"
             return
         assert clock.monotonic() - came_at <= TAKES_S, "it waited for longer than a run"
         if (error := task.exception()) is not None:
@@ -103,7 +103,7 @@ async def callers_come_and_go(
     assert len(set(map(id, errors))) == len(errors), "callers share an error"
     for _ in range(UNWIND_STEPS):
         await asyncio.sleep(0)
-    assert not work.running, "a run goes on for nobody"
+    assert not work.running, "a run goes on without a caller"
     assert work.most_running <= 2, "more runs at once than one that ends and one that begins"
     await tasks.close()
 

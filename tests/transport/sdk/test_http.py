@@ -57,7 +57,7 @@ async def test_netrc_does_not_replace_the_token(
     certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "netrc"
-    path.write_text("default login somebody password secret\n")
+    path.write_text("default login user password secret\n")
     path.chmod(0o600)
     monkeypatch.setenv("NETRC", str(path))
     async with serving(EMPTY, certificate) as service, client_of(service.port, certificate) as client:
