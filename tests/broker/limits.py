@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from random import Random
 from typing import Any, Final
 
-from sbclient.amqp import EncodedBatch, EncodedMessage
+from sbclient.amqp import AttachRequested, EncodedBatch, EncodedMessage, Target
 from sbclient.broker.descriptions import MAX_AUTHORIZATION_RULES, MAX_USER_METADATA
 from sbclient.broker.entity import MAX_PEEKED, PEEK_LIMIT_BYTES
 from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT
@@ -18,12 +20,25 @@ from sbclient.broker.headers import MAX_HEADERS_BYTES, MAX_PROPERTY_BYTES
 from sbclient.broker.profile import STD_2021, Profile
 from sbclient.broker.sql.parser import MAX_EXPRESSION_LENGTH, MAX_STATEMENTS
 from sbclient.delivery import MAX_BATCH_MESSAGES, Settlement, SettleMode
+from sbclient.emulator.context import NamespaceContext, ServerSettings
+from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.management.paths import MAX_PAGE, bounds_of
-from sbclient.entities import AccessRights, AuthorizationRule, CorrelationRuleFilter, SqlRuleAction, SqlRuleFilter
+from sbclient.emulator.sas import AuthorizationMode, Authorizer
+from sbclient.entities import (
+    SETTINGS,
+    AccessRights,
+    AuthorizationRule,
+    CorrelationRuleFilter,
+    SqlRuleAction,
+    SqlRuleFilter,
+)
 from sbclient.errors import ServiceBusError
+from sbclient.hosting.host import BrokerHost
+from sbclient.hosting.wait_queues import WaitQueues
 from sbclient.message import MAX_ID_LENGTH
 from sbclient.rules.entity_path import MAX_NAME_LENGTH, MAX_PATH_LENGTH
 from sbclient.rules.transaction_key import MAX_DURATION_S, MAX_OPERATIONS
+from tests.amqp.pipe import SERVER, Pipe
 from tests.broker.driver import Driver, message
 from tests.emulator.requests import request
 from tests.payloads import encoded
@@ -38,12 +53,14 @@ class Limit:
 
     Attributes:
         subject: what is limited.
-        most: the largest number that is allowed.
+        most: the largest number that is allowed; the smallest one if `is_least`.
         source: of the limit.
         beyond: what happens behind it.
         attempt: tries a number in a new namespace.
         shown: the limit as the documentation shows it; None = the number.
         profile: of the namespace; one with a low limit where the real one takes too long to reach.
+        tried: the limit of that profile; None = `most`.
+        is_least: whether smaller numbers are not allowed, instead of larger ones.
     """
 
     subject: str
@@ -54,6 +71,7 @@ class Limit:
     shown: str | None = None
     profile: Profile = STD_2021
     tried: int | None = None
+    is_least: bool = False
 
 
 QUOTAS: Final = "Service Bus quotas"
@@ -224,6 +242,41 @@ def _page(_: Driver, count: int) -> int:
     return bounds_of(request("GET", f"/$Resources/queues?$top={count}"))[1]
 
 
+def _links(_: Driver, count: int) -> int:
+    pipe = Pipe(server=replace(SERVER, handle_max=ServerSettings().handle_max))
+    session = pipe.session()
+    for number in range(count):
+        if session.has_room:
+            session.attach_sender(f"link{number}", target=Target("q"))
+    pipe.flow()
+    return sum(isinstance(event, AttachRequested) for event in pipe.server_events)
+
+
+def _connections(_: Driver, count: int) -> None:
+    host = BrokerHost("contoso")
+    NamespaceContext(host, Authorizer(AuthorizationMode.NONE), WireFaults(Random(0))).check_connections(count)
+
+
+def _waiting(_: Driver, count: int) -> None:
+    async def wait() -> None:
+        queues = WaitQueues(STD_2021.max_concurrent_receives)
+        for _ in range(count):
+            queues.join("q", None, 0)
+
+    asyncio.run(wait())
+
+
+def _seconds(name: str) -> Attempt:
+    return _described(name, lambda count: timedelta(seconds=count))
+
+
+def _least(subject: str, source: str, name: str) -> Limit:
+    """The smallest value of a duration of an entity."""
+    least = SETTINGS[name].least
+    assert least is not None
+    return Limit(subject, int(least.total_seconds()), source, "rejected", _seconds(name), is_least=True)
+
+
 LIMITS: Final = (
     Limit("messages of one transfer", MAX_BATCH_MESSAGES, "reported by users", "an internal error", _transfer),
     Limit("bytes of one message", 2**18, f"{QUOTAS}; 1 MiB in the Premium tier", "rejected", _message_size, "256 KiB"),
@@ -275,18 +328,45 @@ LIMITS: Final = (
         300,
         QUOTAS,
         "rejected",
-        _described("lock_duration", lambda count: timedelta(seconds=count)),
+        _seconds("lock_duration"),
     ),
+    _least("seconds of a lock", "the clients of the service", "lock_duration"),
     Limit(
         "seconds of the duplicate detection window",
         604_800,
         "duplicate detection",
         "rejected",
-        _described("duplicate_detection_history_time_window", lambda count: timedelta(seconds=count)),
+        _seconds("duplicate_detection_history_time_window"),
     ),
+    _least(
+        "seconds of the duplicate detection window", "duplicate detection", "duplicate_detection_history_time_window"
+    ),
+    _least("seconds of the default time to live", "the clients of the service", "default_message_time_to_live"),
+    _least("seconds until an idle entity is deleted", "the reference of queues", "auto_delete_on_idle"),
     Limit("characters of a SQL filter or action", MAX_EXPRESSION_LENGTH, QUOTAS, "rejected", _expression),
     Limit("statements of a SQL action", MAX_STATEMENTS, QUOTAS, "rejected", _statements),
     Limit("entities of a page of a list", MAX_PAGE, "recorded answers", "the others are on the next page", _page),
+    Limit(
+        "links of an AMQP session",
+        ServerSettings().handle_max + 1,
+        "the answers of the service",
+        "the session ends",
+        _links,
+    ),
+    Limit(
+        "AMQP connections of a namespace",
+        ServerSettings().max_amqp_connections,
+        QUOTAS,
+        "a quota error",
+        _connections,
+    ),
+    Limit(
+        "receivers that wait for messages of a queue, or of all subscriptions of a topic",
+        STD_2021.max_concurrent_receives,
+        QUOTAS,
+        "a quota error",
+        _waiting,
+    ),
     Limit(
         "queues and topics of a namespace",
         STD_2021.max_entities or 0,

@@ -12,7 +12,12 @@ from tests.pages.table import PageTable
 def rows() -> Iterable[Sequence[object]]:
     """Return a row for each limit."""
     for limit in LIMITS:
-        yield limit.subject, limit.shown or f"{limit.most:,}", limit.beyond, limit.source
+        yield (
+            limit.subject,
+            "at least " * limit.is_least + (limit.shown or f"{limit.most:,}"),
+            limit.beyond,
+            limit.source,
+        )
 
 
-TABLE: Final = PageTable("emulator.md", "limits", ("limit", "most", "beyond it", "source"), rows)
+TABLE: Final = PageTable("emulator.md", "limits", ("subject", "limit", "beyond it", "source"), rows)
