@@ -147,6 +147,11 @@ def _id(name: str) -> Attempt:
     return attempt
 
 
+def _state(broker: Driver, count: int) -> None:
+    broker.queue(requires_session=True)
+    broker.set_state("q", broker.held("q", "s"), b"x" * count)
+
+
 def _dead_letter_text(broker: Driver, count: int) -> int:
     broker.queue()
     broker.send("q", message())
@@ -288,6 +293,9 @@ LIMITS: Final = (
     Limit("characters of a message id", MAX_ID_LENGTH, QUOTAS, "rejected", _id("message_id")),
     Limit("characters of a session id", MAX_ID_LENGTH, QUOTAS, "rejected", _id("session_id")),
     Limit("characters of a partition key", MAX_ID_LENGTH, QUOTAS, "rejected", _id("partition_key")),
+    Limit(
+        "bytes of the state of a session", 2**18, "sessions; 1 MiB in the Premium tier", "rejected", _state, "256 KiB"
+    ),
     Limit("messages of one peek", MAX_PEEKED, "message browsing", "the others come with the next peek", _peeked),
     Limit(
         "bytes of one peek",
