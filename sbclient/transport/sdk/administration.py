@@ -120,14 +120,15 @@ class SdkAdministration(Administration):
     async def _rules(self, parents: tuple[str, ...]) -> AsyncIterator[Sequence[EntityProperties]]:
         """The rules of a subscription, page by page, read by the SDK."""
 
-        async def gather(sdk: Any) -> Sequence[EntityProperties]:
-            page = sdk.list_rules(*parents, start_index=skip).by_page()
-            return [self._from_sdk(EntityKind.RULE, each) async for each in await anext(page)]
+        async def gather(sdk: Any) -> tuple[Sequence[EntityProperties], str | None]:
+            pages = sdk.list_rules(*parents).by_page(next_page)
+            page = [self._from_sdk(EntityKind.RULE, each) async for each in await anext(pages)]
+            return page, pages.continuation_token if page else None
 
-        skip, has_more = 0, True
+        next_page, has_more = None, True
         while has_more:
-            page = await self._ask(gather, f"list rules of {'/'.join(parents)}")
-            skip, has_more = skip + PAGE, len(page) == PAGE
+            page, next_page = await self._ask(gather, f"list rules of {'/'.join(parents)}")
+            has_more = next_page is not None
             yield page
 
     async def _pages(

@@ -128,6 +128,19 @@ async def test_lists_of_whole_pages_are_complete(
 
 
 @pytest.mark.real_time
+async def test_lists_of_shorter_pages_are_complete(
+    client: ServiceBusAdministrationClient, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbclient.emulator.management.paths.MAX_PAGE", 3)
+    for number in range(7):
+        await client.create_queue(f"queue-{number}")
+        await client.create_rule("topic", "plain", f"rule-{number}")
+    assert [each.name async for each in client.list_queues()][-7:] == [f"queue-{number}" for number in range(7)]
+    rules = [each.name async for each in client.list_rules("topic", "plain")]
+    assert rules == ["$Default", *(f"rule-{number}" for number in range(7))]
+
+
+@pytest.mark.real_time
 async def test_a_list_arrives_page_by_page(client: ServiceBusAdministrationClient, emulator: Emulator) -> None:
     """An entity that is created behind the first page, while that page is read, is found."""
     for number in range(2 * PAGE):
