@@ -8,6 +8,8 @@ The rules, our choice:
 3. An entity that is missing in the secondary is looked for again each minute, without an event.
 4. A receiver that deletes asks the sides in turns: two answers at the same time may be more than a call may return.
 5. A session receiver holds one session of one side.
+6. A message that both delivered at once waits for the next call. Its lock is renewed before that call returns it; if
+   that fails, the message stays in its entity, and a later call receives it again.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ ANSWER_S: Final = 20.0
 """How long an answer may take beyond the wait for a message."""
 MISSING_S: Final = 60.0
 RELEASE_S: Final = 5.0
+HELD_S: Final = 2.0
+"""How old the lock of a held message may be; the shortest lock lasts 5 s."""
 
 _ABANDON: Final = Settlement(SettleMode.ABANDON)
 _SIDES: Final[tuple[NamespaceSide, NamespaceSide]] = ("primary", "secondary")
@@ -79,6 +83,7 @@ class BothLinks(ReceiverLink):
         self._is_flowing = False  # the last call returned messages of the first side
         self._asked_at = dict.fromkeys(_SIDES, float("-inf"))
         self._held: deque[ServiceBusReceivedMessage] = deque()
+        self._held_at = 0.0  # when the first of them was locked
 
     def at(self, side: NamespaceSide) -> tuple[ReceiverLink, NamespaceSide]:
         """Return the link of a side, and the side; of a session receiver, those that hold the session."""
@@ -165,14 +170,30 @@ class BothLinks(ReceiverLink):
             link = self._links[self._chosen]
             messages = await link.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
             return marked(messages, self._chosen)
+        end_at = clock.monotonic() + max_wait_time_s
+        if self._held and not self._is_deleting:
+            await self._renew_held()
         if not self._held:
-            end_at = clock.monotonic() + max_wait_time_s
             order = self._order()
             found = await self._receive_more(max_message_count) if self._is_flowing and order[0] == self._first else []
             found = found or await self._receive(max_message_count, end_at, order)
             self._held.extendleft(reversed(found))  # before what came after them
+            self._held_at = clock.monotonic()
             self._is_flowing = bool(self._held)
         return [self._held.popleft() for _ in range(min(max_message_count, len(self._held)))]
+
+    async def _renew_held(self) -> None:
+        """Renew the locks of held messages that are not new, and drop those whose lock cannot be renewed."""
+        now = clock.monotonic()
+        if now - self._held_at < HELD_S:
+            return
+        held = list(self._held)
+        renewing = (self.renew_lock(each, timeout_s=RELEASE_S) for each in held)
+        outcomes = await asyncio.gather(*renewing, return_exceptions=True)
+        self._held = deque(
+            message for message, outcome in zip(held, outcomes, strict=True) if not isinstance(outcome, BaseException)
+        )
+        self._held_at = now
 
     async def _receive_more(self, count: int) -> list[ServiceBusReceivedMessage]:
         """Ask only the side that delivered last, for as long as its head start and without the cost of a task."""

@@ -241,8 +241,9 @@ async def test_a_receiver_that_is_closed_or_cancelled_keeps_no_message(both: Mem
     assert len(await taken(both)) + len(await taken(both, secondary=True)) == 10
 
 
+@pytest.mark.parametrize("later_s", [0.0, 3.0, 50.0, 70.0])
 async def test_what_arrives_while_its_request_is_cancelled_is_returned_by_the_next_call(
-    both: MemoryPair, monkeypatch: pytest.MonkeyPatch
+    both: MemoryPair, monkeypatch: pytest.MonkeyPatch, later_s: float
 ) -> None:
     receive = MemoryReceiver.receive
 
@@ -260,8 +261,13 @@ async def test_what_arrives_while_its_request_is_cancelled_is_returned_by_the_ne
         await fill(both, "first")
         assert texts(await waiting) == ["first"]
         monkeypatch.undo()
+        await clock.sleep(later_s)
         (message,) = await receiver.receive_messages(max_wait_time=1)
         assert (str(message), message.namespace) == ("late", "secondary")
+        await clock.sleep(55.0)  # its lock of 60 s was renewed, or is that of a second delivery
+        await receiver.complete_message(message)
+        assert message.delivery_count == int(later_s > 60.0)
+    assert await taken(both, secondary=True) == []
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
