@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from socket import SHUT_RDWR
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sbclient import clock
@@ -31,7 +33,7 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Move, OwnedTasks
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.sdk.errors import Place, translated
@@ -292,6 +294,13 @@ class SdkLink(Generic[S]):
         self.discard()
         if self._disposal is not None:
             await clock.wait({self._disposal}, CANCEL_TIMEOUT_S + CLOSE_S)
+
+    def abandon(self, move: Move) -> None:
+        """Close the connection without a call into the event loop, which has ended, so that locks become free."""
+        if move is not Move.FORKED:
+            with suppress(Exception):  # the SDK has no public name for its socket
+                writer = self._sdk._handler._connection._transport.writer
+                writer.transport.get_extra_info("socket").shutdown(SHUT_RDWR)
 
     def _start_idle_timer(self) -> None:
         if self._idle_s is not None and not self.is_gone:

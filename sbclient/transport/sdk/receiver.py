@@ -31,6 +31,7 @@ from sbclient.errors import (
 )
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.tasks import Move
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import ReceiverLink, TransactionLink
 from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
@@ -85,8 +86,10 @@ class SdkReceiver(ReceiverLink):
         self._session_id: str | None = None
         self._is_closed = False
 
-    def leave_loop(self) -> None:
+    def leave_loop(self, move: Move) -> None:
         """Use a new receiver of the SDK, because the event loop of this one has ended."""
+        if self._link is not None:
+            self._link.abandon(move)
         self._link = self._sdk = self._receiving = None
         self._leftovers.clear()
 
@@ -364,6 +367,7 @@ class SdkReceiver(ReceiverLink):
             raise
         if link is not None:
             await link.close()
+        self._link = None  # a second call may come in another event loop
         self._owner.forget(self)
 
     async def _end_receiving(self, task: asyncio.Task[Any] | None, link: SdkLink[Any] | None) -> None:

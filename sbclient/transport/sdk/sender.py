@@ -22,6 +22,7 @@ from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import InvalidOperationError, MessageSizeExceededError, OperationTimeoutError
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.rules.entity_path import canonical
+from sbclient.tasks import Move
 from sbclient.transport.base import Check, SenderLink, TransactionLink
 from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
 from sbclient.transport.sdk.message import to_sdk
@@ -127,8 +128,10 @@ class SdkSender(SenderLink):
         self._is_closed = False
         self.path = path
 
-    def leave_loop(self) -> None:
+    def leave_loop(self, move: Move) -> None:
         """Use new senders of the SDK, because the event loop of these has ended."""
+        for link in self._links:
+            link.abandon(move)
         self._links.clear()
         self._lanes.clear()
 
@@ -218,6 +221,7 @@ class SdkSender(SenderLink):
     async def close(self) -> None:
         self._is_closed = True
         await asyncio.gather(*(link.close() for link in self._links))
+        self._links.clear()  # a second call may come in another event loop
         self._owner.forget(self)  # last: after a cancellation the transport, or a second call, closes the rest
 
     # -- which SDK sender ----------------------------------------------------------------------------------------

@@ -129,14 +129,15 @@ class SdkTransport(Transport):
         return Place(self.namespace, is_emulator, is_perhaps_emulator=is_elsewhere and not is_emulator)
 
     def enter_loop(self) -> None:
-        if self._home.enter(f"the client of {self.namespace}") is None:
+        move = self._home.enter(f"the client of {self.namespace}")
+        if move is None:
             return
         self.tasks.abandon()
         self.tasks = OwnedTasks(on_failure=_ignore)
         self._client = None
         self._administration.leave_loop()
         for link in self._links:
-            link.leave_loop()
+            link.leave_loop(move)
 
     @property
     def administration(self) -> SdkAdministration:
