@@ -70,6 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_loop: run this test in real time on asyncio's loop and on uvloop's")
     config.addinivalue_line("markers", "quick: added to tests outside the slow folders, but slow and real_time ones")
     config.addinivalue_line("markers", "slow: not quick, because it starts processes or does much work")
+    config.addinivalue_line("markers", "deviation(*ids): shows these differences of sbclient/cli/deviations.json")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -92,6 +93,19 @@ def pytest_collection_finish() -> None:
     """Exempt what stays until the end from garbage collections: there are hundreds of thousands of these objects."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Name the known differences from Service Bus that a failed test shows."""
+    if call.when != "call" or call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+        return
+    for marker in item.iter_markers("deviation"):
+        for name in marker.args:
+            call.excinfo.value.add_note(
+                f"this test shows the deviation {name!r}: if the behaviour is meant to change, change "
+                "sbclient/cli/deviations.json too"
+            )
 
 
 @cache

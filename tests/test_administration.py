@@ -147,6 +147,7 @@ def test_a_namespace_without_a_credential_is_refused() -> None:
         ServiceBusAdministrationClient("contoso.servicebus.windows.net")
 
 
+@pytest.mark.deviation("client.management")
 async def test_durations_may_be_texts(administration: ServiceBusAdministrationClient) -> None:
     duration: Any = "PT5S"
     made = await administration.create_queue("bills", lock_duration=duration)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from sbclient.cli import deviations as module
 from sbclient.cli.deviations import AREAS, deviations, page
 from sbclient.version import VERSION
 from tests.commands import call
+from tests.conftest import pytest_runtest_makereport
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -55,3 +60,33 @@ def test_the_emulator_lists_deviations() -> None:
     assert json.loads(result.stdout) == json.loads(shipped.read_text(encoding="utf-8"))
     words = call("emulator", "--deviations").stdout
     assert all(f"{each.id}\n" in words for each in deviations())
+
+
+def marked_ids() -> Iterator[str]:
+    """The arguments of the markers `deviation` of tests and of rows of their tables, read from the source."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "mark.deviation(" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            markers: list[ast.expr] = []
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                markers = node.decorator_list if node.name.lower().startswith("test") else []
+            elif isinstance(node, ast.keyword) and node.arg == "marks":
+                markers = [node.value]
+            for marker in markers:
+                if isinstance(marker, ast.Call) and ast.unparse(marker.func) == "pytest.mark.deviation":
+                    yield from map(ast.literal_eval, marker.args)
+
+
+def test_a_marker_names_deviations_that_exist() -> None:
+    assert set(marked_ids()) <= {each.id for each in deviations()}
+
+
+def test_a_failed_test_says_which_deviation_it_shows(request: pytest.FixtureRequest) -> None:
+    shown = deviations()[0].id
+    request.node.add_marker(pytest.mark.deviation(shown))
+    failed = pytest.CallInfo[None].from_call(lambda: pytest.fail("broken"), "call")
+    pytest_runtest_makereport(request.node, failed)
+    assert failed.excinfo is not None
+    assert f"this test shows the deviation '{shown}': " in failed.excinfo.exconly()

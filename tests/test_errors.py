@@ -91,6 +91,7 @@ def test_the_text_is_an_attribute_as_in_the_sdk() -> None:
     assert all(kind("orders: no").message == "orders: no" for kind in SERVICE_BUS_ERRORS.values())
 
 
+@pytest.mark.deviation("client.errors")
 def test_mistakes_of_the_caller_are_value_errors_too() -> None:
     values = {name for name, kind in CLASSES.items() if issubclass(kind, ValueError)}
     assert values == {

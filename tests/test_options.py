@@ -26,6 +26,7 @@ from sbclient.options import (
 from sbclient.settings.table import settings_of
 
 
+@pytest.mark.deviation("pairing.headroom", "pairing.missing-destinations")
 def test_defaults_are_the_documented_ones() -> None:
     options = PairedNamespaceOptions()
     assert options.failover_interval == timedelta(minutes=1)

@@ -61,6 +61,7 @@ async def test_success_is_returned_and_asked_for_once() -> None:
     assert service.asked_at == [0.0]
 
 
+@pytest.mark.deviation("client.retries")
 async def test_three_retries_with_growing_pauses_and_jitter() -> None:
     service = Service([ServiceBusConnectionError("gone")], lasting=True)
     with pytest.raises(ServiceBusConnectionError):
@@ -138,6 +139,7 @@ async def test_a_long_timeout_is_shared_among_the_tries() -> None:
     assert service.given_s[0] == 100.0
 
 
+@pytest.mark.deviation("client.retries")
 async def test_a_busy_server_is_given_10_s_and_costs_no_try() -> None:
     service = Service([ServiceBusServerBusyError("busy")] * 5)
     assert await policy(retry_total=0).run(service, deadline=60.0) == "done"

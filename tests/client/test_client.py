@@ -115,6 +115,7 @@ def test_invalid_arguments_raise_without_showing_secrets(build: Any) -> None:
     drop_memory_host("one")
 
 
+@pytest.mark.deviation("client.async-only")
 def test_entering_a_client_requires_an_asyncio_event_loop() -> None:
     client = ServiceBusClient.from_connection_string("memory://contoso")
     with pytest.raises(InvalidOperationError, match="trio"):
@@ -162,6 +163,7 @@ async def test_invalid_entity_names_are_rejected(client: ServiceBusClient) -> No
         client.get_queue_receiver(QUEUE, sub_queue="cellar")
 
 
+@pytest.mark.deviation("client.link-options")
 def test_options_of_azure_servicebus_without_an_effect_are_ignored() -> None:
     given: dict[str, Any]
     for given in ({"logging_enable": False, "uamqp_transport": False}, {"connection_verify": "ca.pem"}):
@@ -425,6 +427,7 @@ async def test_a_namespace_that_refuses_everything_faults_no_client(
 # -- mistakes of the caller --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deviation("client.unknown-options")
 @pytest.mark.parametrize(
     ("mistake", "advice"),
     [

@@ -78,6 +78,7 @@ async def all_of(*sends: asyncio.Future[str]) -> list[str | BaseException]:
     return list(await asyncio.gather(*sends, return_exceptions=True))
 
 
+@pytest.mark.deviation("client.concurrent-sends")
 async def test_messages_that_wait_together_share_a_transfer() -> None:
     wire = Wire()
     outbox = Outbox(wire, "orders")

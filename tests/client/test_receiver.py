@@ -149,6 +149,7 @@ async def deferred_in_every_fragment(pair: MemoryPair, client: ServiceBusClient,
     return sorted(numbers)
 
 
+@pytest.mark.deviation("client.partitions")
 async def test_a_partition_that_fails_leaves_the_deferred_messages_of_the_others_deferred(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
@@ -165,6 +166,7 @@ async def test_a_partition_that_fails_leaves_the_deferred_messages_of_the_others
         assert [each.delivery_count for each in again] == [1 if each is again[3] else 3 for each in again]
 
 
+@pytest.mark.deviation("client.partitions")
 async def test_what_the_other_partitions_deleted_is_returned_by_the_next_call(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
@@ -217,6 +219,7 @@ async def test_a_cancelled_receive_loses_no_message(pair: MemoryPair, client: Se
     assert texts(await taken(pair)) == ["a"]
 
 
+@pytest.mark.deviation("client.dropped-pings")
 @pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
 async def test_received_pings_are_completed_and_skipped(
     pair: MemoryPair, client: ServiceBusClient, mode: ServiceBusReceiveMode, monkeypatch: pytest.MonkeyPatch
@@ -269,6 +272,7 @@ def test_a_session_of_dead_letters_is_refused(client: ServiceBusClient) -> None:
         client.get_queue_receiver("visits", session_id="s", sub_queue="deadletter")
 
 
+@pytest.mark.deviation("client.entering")
 async def test_receive_waits_for_the_next_available_session(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "visits", requires_session=True)
     with pytest.raises(OperationTimeoutError):

@@ -56,6 +56,7 @@ def a_key_of(fragment: int, count: int = 16) -> str:
 # -- what can be sent ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deviation("client.sdk-batches")
 async def test_messages_of_the_sdk_can_be_sent(pair: MemoryPair, client: ServiceBusClient) -> None:
     batch = await client.get_queue_sender(QUEUE).create_message_batch()
     batch.add_message(sdk.ServiceBusMessage("3"))
@@ -134,6 +135,7 @@ async def test_a_message_gets_an_id_and_keeps_it(pair: MemoryPair, client: Servi
     assert len(set(ids)) == 2
 
 
+@pytest.mark.deviation("client.message-ids")
 async def test_a_message_gets_its_id_before_the_first_attempt(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     message = ServiceBusMessage("a")
@@ -178,6 +180,7 @@ async def test_only_messages_can_be_sent(pair: MemoryPair, client: ServiceBusCli
     assert await taken(pair) == []
 
 
+@pytest.mark.deviation("client.early-rejections")
 @pytest.mark.parametrize(
     "message",
     [
@@ -231,6 +234,7 @@ async def test_a_sender_closed_while_the_client_opens_rejects_sends(pair: Memory
     await client.close()
 
 
+@pytest.mark.deviation("client.entering")
 async def test_an_unknown_entity_raises_and_is_not_an_outage(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender("typo") as sender:
         for _ in range(3):
@@ -254,6 +258,7 @@ async def test_without_pairing_a_message_may_have_the_largest_size(pair: MemoryP
     assert len(await taken(pair)) == fits
 
 
+@pytest.mark.deviation("pairing.headroom")
 @pytest.mark.parametrize(
     ("size", "fits"), [(LIMIT - HEADROOM - 1, True), (LIMIT - HEADROOM, True), (LIMIT - HEADROOM + 1, False)]
 )
@@ -298,6 +303,7 @@ async def test_without_headroom_a_large_message_is_rejected_while_failed_over(
     assert await diverted(pair) == []
 
 
+@pytest.mark.deviation("client.early-rejections")
 async def test_a_list_too_large_for_one_transfer_is_rejected(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(MessageSizeExceededError, match="3 messages"):
@@ -429,6 +435,7 @@ async def test_errors_are_raised_within_the_timeout(
     assert await diverted(pair) == []
 
 
+@pytest.mark.deviation("client.message-ids")
 async def test_a_lost_acknowledgement_causes_at_most_a_duplicate_with_the_same_id(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:

@@ -125,6 +125,7 @@ async def test_two_minutes_count_from_the_first_operation(pair: MemoryPair, clie
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deviation("client.early-rejections")
 @pytest.mark.parametrize("partitioned", [None, True])
 async def test_a_partitioned_entity_requires_one_key_in_a_transaction(
     pair: MemoryPair, client: ServiceBusClient, partitioned: bool | None
@@ -206,6 +207,7 @@ async def test_the_key_of_a_session_entity_is_the_session_id(pair: MemoryPair, c
 # -- outages -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deviation("pairing.transactions")
 async def test_a_transaction_open_at_failover_raises(pair: MemoryPair, client: ServiceBusClient) -> None:
     async with client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(TransactionNotSupportedError):  # noqa: PT012  # the block is the point
@@ -222,6 +224,7 @@ async def test_a_transaction_open_at_failover_raises(pair: MemoryPair, client: S
     assert await diverted(pair) == []
 
 
+@pytest.mark.deviation("pairing.transactions")
 async def test_a_failed_send_in_a_transaction_is_not_retried_or_diverted(pair: MemoryPair) -> None:
     async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE, partitioned=False) as sender:
         with pytest.raises(ServiceBusConnectionError):  # noqa: PT012  # the block is the point

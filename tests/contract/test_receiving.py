@@ -319,6 +319,7 @@ async def test_a_closed_receiver_receives_no_more(kind: NamespaceKind) -> None:
         await receiver.complete_message(message)
 
 
+@pytest.mark.deviation("client.raw-amqp")
 async def test_the_sections_of_a_received_message_can_be_read(kind: NamespaceKind) -> None:
     queue = await kind.queue()
     ttl = timedelta(hours=1)

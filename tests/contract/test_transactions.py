@@ -128,6 +128,7 @@ class Spread:
         return found
 
 
+@pytest.mark.deviation("client.transactions")
 @pytest.mark.needs("full transactions")
 @pytest.mark.parametrize(
     ("from_subscription", "is_partitioned"),

@@ -137,6 +137,7 @@ async def test_sealing_stores_four_properties_and_keeps_all_others(pair: MemoryP
     assert (home.to, home.reply_to, home.reply_to_session_id) == ("v", "w", "x")
 
 
+@pytest.mark.deviation("pairing.user-properties")
 async def test_application_properties_with_reserved_names_are_restored(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:

@@ -247,6 +247,7 @@ async def test_an_entity_fails_over_after_the_interval_without_another_send(pair
         assert state(client) is FAILED_OVER
 
 
+@pytest.mark.deviation("pairing.suspect-sends")
 async def test_divert_while_suspect_diverts_failed_sends(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with (
@@ -265,6 +266,7 @@ async def test_divert_while_suspect_diverts_failed_sends(pair: MemoryPair) -> No
 # -- which errors ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deviation("pairing.suspect-sends")
 @pytest.mark.parametrize(
     "error",
     [
@@ -425,6 +427,7 @@ async def test_send_raises_when_both_namespaces_are_down(pair: MemoryPair) -> No
     assert await diverted(pair) == []
 
 
+@pytest.mark.deviation("pairing.manual-control")
 async def test_a_forced_failover_lasts_until_mark_healthy(pair: MemoryPair, client: ServiceBusClient) -> None:
     client.pair.force_failover(QUEUE)
     await clock.sleep(3600.0)
@@ -434,6 +437,7 @@ async def test_a_forced_failover_lasts_until_mark_healthy(pair: MemoryPair, clie
     assert state(client) is HEALTHY
 
 
+@pytest.mark.deviation("pairing.manual-control")
 async def test_an_entity_marked_unhealthy_recovers_by_pings(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     client.pair.mark_unhealthy(QUEUE)
@@ -471,6 +475,7 @@ async def test_a_paired_client_rejects_sends_to_a_backlog_queue(client: ServiceB
         client.get_queue_sender("contoso/x-servicebus-transfer/0")
 
 
+@pytest.mark.deviation("pairing.schedules")
 async def test_schedule_raises_while_failed_over(pair: MemoryPair, client: ServiceBusClient) -> None:
     due = datetime.fromtimestamp(clock.now() + 600, UTC)
     async with client.get_queue_sender(QUEUE) as sender:

@@ -59,6 +59,7 @@ async def test_a_ping_is_empty_and_never_received(pair: MemoryPair, client: Serv
     assert await taken(pair) == []
 
 
+@pytest.mark.deviation("pairing.first-ping")
 async def test_pings_begin_immediately_and_repeat_with_jitter(pair: MemoryPair, client: ServiceBusClient) -> None:
     pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusConnectionError, operations=[Operation.SESSION]))
     pings = Pings(pair)
@@ -125,6 +126,7 @@ async def test_a_rejected_ping_does_not_recover_the_entity(
     assert state(client) is FailoverState.FAILED_OVER
 
 
+@pytest.mark.deviation("pairing.first-ping")
 async def test_a_ping_has_the_last_failing_key(pair: MemoryPair, client: ServiceBusClient) -> None:
     pings = Pings(pair)
     pair.primary.inject(Fault(FaultKind.ERROR, error=ServiceBusConnectionError, operations=[Operation.OPEN]))

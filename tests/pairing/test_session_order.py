@@ -39,6 +39,7 @@ def of(session: str, number: int) -> ServiceBusMessage:
     return ServiceBusMessage(f"{session}{number}", session_id=session)
 
 
+@pytest.mark.deviation("pairing.ordering")
 async def test_order_is_kept_across_failover_and_recovery(pair: MemoryPair) -> None:
     await make_queue(pair, "visits", requires_session=True)
     async with pair.client(ORDERED) as client, client.get_queue_sender("visits") as sender:
@@ -56,6 +57,7 @@ async def test_order_is_kept_across_failover_and_recovery(pair: MemoryPair) -> N
         assert [text for text in received if text[0] == session] == [f"{session}{number}" for number in range(30)]
 
 
+@pytest.mark.deviation("pairing.ordering")
 async def test_the_default_does_not_keep_order(pair: MemoryPair) -> None:
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         client.pair.force_failover(QUEUE)

@@ -90,6 +90,7 @@ def test_paths_of_backlog_queues_are_recognized(path: str, is_backlog: bool) -> 
     assert is_backlog_path(path) is is_backlog
 
 
+@pytest.mark.deviation("pairing.quarantine")
 def test_a_failed_queue_is_left_out_for_30_seconds() -> None:
     quarantine = Quarantine()
     assert not quarantine.is_in("a", 0)
@@ -100,6 +101,7 @@ def test_a_failed_queue_is_left_out_for_30_seconds() -> None:
     assert quarantine.due_at("a") == 130
 
 
+@pytest.mark.deviation("pairing.quarantine")
 def test_the_term_doubles_up_to_five_minutes() -> None:
     quarantine = Quarantine()
     now = 0.0

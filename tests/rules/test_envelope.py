@@ -56,6 +56,7 @@ def remaining(time_to_live: timedelta, passed_s: float, *, schedule: datetime | 
     return unseal(received(sealed), now=NOW + passed_s, time_to_live_mode="remaining").message.time_to_live
 
 
+@pytest.mark.deviation("pairing.schedule-property")
 def test_the_four_properties_are_written_as_documented() -> None:
     message = plain(
         session_id="s",

@@ -301,6 +301,7 @@ def test_the_error_class_says_whether_it_is_an_outage() -> None:
     assert not is_outage(InvalidOperationError("typing error"), has_sent_before=True)
 
 
+@pytest.mark.deviation("pairing.outage-errors")
 def test_a_missing_entity_is_an_outage_only_if_it_was_there() -> None:
     missing = MessagingEntityNotFoundError("gone")
     assert is_outage(missing, has_sent_before=True)
@@ -313,6 +314,7 @@ def test_the_applications_judgement_is_the_only_one(verdict: bool) -> None:
         assert is_outage(error, has_sent_before=True, override=lambda _: verdict) is verdict
 
 
+@pytest.mark.deviation("pairing.outage-errors")
 def test_the_original_client_fails_over_for_five_kinds_of_errors() -> None:
     def counts(error: ServiceBusError) -> bool:
         return is_outage(error, has_sent_before=True, override=ORIGINAL_OUTAGE_ERRORS)

@@ -157,6 +157,7 @@ async def test_close_instead_of_open_decides_the_error(service: Service, transpo
     await unwelcome.close()
 
 
+@pytest.mark.deviation("client.connections")
 async def test_further_connection_is_opened_at_the_limit_of_channels(
     service: Service, transport: AmqpTransport
 ) -> None:
@@ -198,6 +199,7 @@ async def test_pending_accepts_need_no_task_each(service: Service, transport: Am
     await asyncio.gather(*accepts, return_exceptions=True)
 
 
+@pytest.mark.deviation("client.connections")
 async def test_many_links_share_one_connection(service: Service, transport: AmqpTransport) -> None:
     service.options = ConnectionOptions(container_id="service", channel_max=1_000)
     senders = [transport.open_sender(f"q{number}") for number in range(150)]

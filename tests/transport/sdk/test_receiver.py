@@ -108,6 +108,7 @@ async def test_receive_without_a_message_returns_after_the_wait(owner: Owner) ->
     assert clock.monotonic() - began == pytest.approx(150.0, abs=0.5)
 
 
+@pytest.mark.deviation("client.sdk-receiving")
 async def test_settle_waits_for_at_most_one_slice_of_a_receive_call(owner: Owner) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)
@@ -144,6 +145,7 @@ async def test_each_settlement_calls_its_method(owner: Owner, settlement: Settle
     assert requests(sdk) == [request_]
 
 
+@pytest.mark.deviation("client.sdk-receiving")
 @pytest.mark.parametrize(
     ("mode", "session", "expected"),
     [(PEEK_LOCK, None, ["a", "b"]), (DELETE, None, ["a"]), (PEEK_LOCK, "s", ["a"])],
