@@ -206,6 +206,16 @@ def test_a_fault_of_other_operations_does_not_delay_this_one(broker: Driver) -> 
     assert broker.send("q", message(partition_key=KEYS[3])).answer_after_s == 2.0
 
 
+@pytest.mark.deviation("broker.throttling")
+def test_only_a_fault_makes_a_namespace_busy(broker: Driver) -> None:
+    broker.queue()
+    for _ in range(1500):  # in one instant; each costs a credit or more of the 1,000 of a second
+        broker.send("q", message())
+    broker.namespace.faults.inject(Fault(FaultKind.BUSY))
+    with pytest.raises(ServiceBusServerBusyError):
+        broker.send("q", message())
+
+
 def test_a_busy_namespace_says_how_long_to_wait() -> None:
     assert "10 seconds" in str(Fault(FaultKind.BUSY).error_at("q", Call(Operation.SEND, 0.0)))
 

@@ -194,6 +194,7 @@ def test_a_message_that_cannot_be_forwarded_is_in_the_dead_letter_queue_of_the_s
     )
 
 
+@pytest.mark.deviation("broker.unreachable-destination")
 @pytest.mark.parametrize("kind", [FaultKind.DOWN, FaultKind.HANG])
 @pytest.mark.parametrize("struck", ["end", "end fragment", "q fragment"])
 def test_forwarding_waits_for_an_unreachable_destination(broker: Driver, kind: FaultKind, struck: str) -> None:
@@ -269,6 +270,19 @@ def test_dead_letters_that_cannot_be_forwarded_stay_and_are_forwarded_when_they_
         broker.queue("graves")
     assert broker.one("graves").dead_letter_reason == "why"
     assert broker.counts("q").dead_letter_message_count == 0
+
+
+@pytest.mark.deviation("broker.blocked-dead-letters")
+def test_a_dead_letter_that_cannot_be_forwarded_holds_up_those_behind_it(broker: Driver) -> None:
+    broker.queue("graves", requires_session=True)
+    broker.queue(forward_dead_lettered_messages_to="graves")
+    for session_id in (None, "s"):
+        broker.send("q", message(session_id=session_id))
+        broker.settle("q", broker.one(), how=DEAD_LETTER)
+    assert broker.counts("q").dead_letter_message_count == 2
+    broker.delete(address("graves"))
+    broker.queue("graves")
+    assert len(broker.drain("graves")) == 2
 
 
 def test_a_source_is_never_idle(broker: Driver) -> None:

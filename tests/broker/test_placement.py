@@ -232,6 +232,7 @@ def test_a_key_pins_inside_and_outside_a_transaction(broker: Driver) -> None:
     assert sizes(broker)[fragment_of("k", 16)] == 2
 
 
+@pytest.mark.deviation("broker.round-robin")
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_messages_without_a_key_are_distributed_in_rotation(broker: Driver, rounds: int) -> None:
     broker.partitioned()
@@ -240,6 +241,7 @@ def test_messages_without_a_key_are_distributed_in_rotation(broker: Driver, roun
     assert sizes(broker) == [rounds] * 16
 
 
+@pytest.mark.deviation("broker.round-robin")
 def test_the_first_fragment_is_random() -> None:
     starts = set()
     for seed in range(20):
@@ -250,6 +252,7 @@ def test_the_first_fragment_is_random() -> None:
     assert len(starts) > 5
 
 
+@pytest.mark.deviation("broker.round-robin")
 @pytest.mark.parametrize("alive", range(0, 16, 5))
 def test_keyless_send_skips_dead_fragments(broker: Driver, alive: int) -> None:
     broker.partitioned()
@@ -276,6 +279,7 @@ def test_without_a_key_order_is_not_kept(broker: Driver) -> None:
     assert received != list(map(str, range(20)))
 
 
+@pytest.mark.deviation("broker.dead-fragment")
 def test_a_pinned_send_to_a_dead_fragment_fails_and_goes_nowhere_else(broker: Driver) -> None:
     broker.partitioned()
     broker.down("q", 7)
@@ -284,6 +288,7 @@ def test_a_pinned_send_to_a_dead_fragment_fails_and_goes_nowhere_else(broker: Dr
     assert sum(sizes(broker)) == 0
 
 
+@pytest.mark.deviation("broker.dead-fragment")
 def test_a_pinned_send_to_a_hanging_fragment_is_never_answered(broker: Driver) -> None:
     broker.partitioned()
     broker.down("q", 7, kind=FaultKind.HANG)
@@ -384,6 +389,7 @@ def test_an_entity_takes_exactly_its_size(broker: Driver) -> None:
     broker.send("q", message("third"))
 
 
+@pytest.mark.deviation("broker.fragment-numbers")
 def test_numbers_name_the_fragment_in_the_top_16_bits(broker: Driver) -> None:
     broker.partitioned()
     for index, key in enumerate(KEYS):
@@ -444,6 +450,7 @@ def test_lock_tokens_of_several_fragments_in_one_call_are_refused(broker: Driver
         broker.settle("q", each)
 
 
+@pytest.mark.deviation("broker.cancelled-partitions")
 @pytest.mark.parametrize("requires_session", [False, True])
 def test_sequence_numbers_of_several_fragments_in_one_call_are_refused(broker: Driver, requires_session: bool) -> None:
     broker.partitioned(requires_session=requires_session)
@@ -490,6 +497,7 @@ def test_unknown_lock_tokens_and_numbers_are_rejected(broker: Driver) -> None:
                 ask(path, beyond << 48 | 1)
 
 
+@pytest.mark.deviation("broker.pings")
 @pytest.mark.parametrize("is_partitioned", [False, True])
 def test_a_ping_is_accepted_and_not_delivered(broker: Driver, is_partitioned: bool) -> None:
     broker.queue(enable_partitioning=is_partitioned, requires_duplicate_detection=True)

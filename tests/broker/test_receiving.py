@@ -131,6 +131,7 @@ def test_subscriptions_cache_messages_too() -> None:
     assert broker.receive("t/Subscriptions/s", front_end=1) == []
 
 
+@pytest.mark.deviation("broker.front-ends")
 def test_a_single_front_end_caches_nothing(broker: Driver) -> None:
     broker.partitioned()
     fill(broker, 1, 4)
@@ -139,6 +140,7 @@ def test_a_single_front_end_caches_nothing(broker: Driver) -> None:
     assert len(broker.receive()) == 1
 
 
+@pytest.mark.deviation("broker.cached-messages")
 def test_cached_messages_have_no_delivery(two: Driver) -> None:
     two.partitioned("once", max_delivery_count=1)
     for index in (1, 2):
@@ -188,17 +190,18 @@ def test_peek_on_a_plain_entity_gives_the_oldest(broker: Driver) -> None:
     assert bodies(broker.peek(count=5, from_number=2)) == ["1", "2"]
 
 
+@pytest.mark.deviation("broker.peek-order")
 def test_peek_returns_the_oldest_of_a_random_fragment() -> None:
-    seen = set()
-    for seed in range(30):
+    seen: dict[int, str] = {}
+    for seed in (*range(30), *range(30)):
         broker = Driver(seed=seed)
         broker.partitioned()
         for index in (2, 5, 11):
             fill(broker, index, index)
         (peeked,) = broker.peek(count=1)
         assert peeked.sequence_number & 2**48 - 1 == 1
-        seen.add(str(peeked))
-    assert seen == {"2", "5", "11"}
+        assert seen.setdefault(seed, str(peeked)) == str(peeked), "the seed selects the fragment"
+    assert set(seen.values()) == {"2", "5", "11"}
 
 
 def test_oldest_is_by_number_within_the_fragment(broker: Driver) -> None:
@@ -343,6 +346,16 @@ def test_a_selector_takes_nothing_that_has_expired_or_is_gone(broker: Driver) ->
     broker.wait(5)
     assert bodies(broker.receive(count=2, selector=every)) == ["a", "b"]
     assert bodies(broker.receive(count=2, selector=every)) == ["c"]
+
+
+@pytest.mark.deviation("broker.jms")
+def test_a_selector_knows_four_headers(broker: Driver) -> None:
+    broker.queue()
+    broker.send("q", message("a", message_id="m", correlation_id="c", subject="t", session_id="g"))
+    for header, value in (("MessageID", "m"), ("CorrelationID", "c"), ("Type", "t"), ("XGroupID", "g")):
+        assert broker.receive(selector=compile_selector(f"JMS{header} = 'other'")) == []
+        (taken,) = broker.receive(selector=compile_selector(f"JMS{header} = '{value}'"))
+        broker.settle("q", taken, how=ABANDON)
 
 
 @pytest.mark.parametrize("header", ["JMSPriority", "JMSTimestamp"])

@@ -198,6 +198,7 @@ def test_quotient_and_remainder_make_the_dividend_again(left: int, right: int) -
         assert remainder == 0 or (remainder < 0) == (left < 0)
 
 
+@pytest.mark.deviation("broker.sql-overflow")
 @given(integers, integers, st.sampled_from("+-*"))
 def test_an_integer_result_is_exact_or_an_error(left: int, right: int, symbol: str) -> None:
     exact = {"+": left + right, "-": left - right, "*": left * right}[symbol]
@@ -279,6 +280,7 @@ def test_a_value_is_converted_where_nothing_is_lost(value: object, kind: type, r
     assert type(converted(value, kind)) is kind
 
 
+@pytest.mark.deviation("broker.sql-timestamps-as-text")
 @pytest.mark.parametrize(
     ("value", "kind"),
     [

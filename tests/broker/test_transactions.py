@@ -57,6 +57,7 @@ def test_and_all_of_it_the_same(broker: Driver) -> None:
     assert bodies(broker.drain()) == ["0", "1", "2"]
 
 
+@pytest.mark.deviation("broker.transaction-rejected-send")
 @pytest.mark.parametrize("keyless", [{}, {"message_id": "m"}])
 def test_without_a_key_it_is_refused_and_the_rest_untouched(broker: Driver, keyless: dict[str, str]) -> None:
     broker.partitioned()
@@ -68,6 +69,7 @@ def test_without_a_key_it_is_refused_and_the_rest_untouched(broker: Driver, keyl
     assert bodies(broker.drain()) == ["a"]
 
 
+@pytest.mark.deviation("broker.transaction-message-ids")
 def test_the_message_id_is_a_key_with_duplicate_detection(broker: Driver) -> None:
     broker.partitioned(requires_duplicate_detection=True)
     transaction = broker.begin()
@@ -76,6 +78,7 @@ def test_the_message_id_is_a_key_with_duplicate_detection(broker: Driver) -> Non
     assert bodies(broker.drain()) == ["a"]
 
 
+@pytest.mark.deviation("broker.transaction-keys", "broker.transaction-rejected-send")
 def test_different_keys_are_refused_even_in_one_fragment(broker: Driver) -> None:
     broker.partitioned()
     transaction = broker.begin()

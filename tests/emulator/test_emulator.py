@@ -28,13 +28,14 @@ from sbclient.emulator.config.namespace_choice import DEFAULT_NAMESPACE, chosen_
 from sbclient.emulator.context import NamespaceContext, ServerSettings
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
 from sbclient.emulator.listener import Listener
+from sbclient.emulator.management.api import ManagementApi
 from sbclient.emulator.sas import Authorizer
 from sbclient.entities import EntityKind
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError
 from sbclient.hosting.host import BrokerHost
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create
-from tests.emulator.requests import FOREVER
+from tests.emulator.requests import FOREVER, described, request
 
 pytestmark = [pytest.mark.real_time, pytest.mark.every_loop]
 
@@ -90,6 +91,12 @@ def tls(trusted: str) -> ssl.SSLContext:
 
 
 class TestOnePort:
+    @pytest.mark.deviation("emulator.old-protocol")
+    async def test_the_old_protocol_is_refused(self, port: int) -> None:
+        via = b"net.tcp://localhost:9354/orders"
+        framing = b"\x00\x01\x00\x01\x02\x02" + bytes([len(via)]) + via + b"\x03\x08\x0c"
+        assert (await said(port, framing)).startswith(b"HTTP/1.1 400 ")
+
     async def test_takes_amqp(self, port: int) -> None:
         assert await said(port, AMQP_HEADER, wanted=8) == AMQP_HEADER
 
@@ -213,6 +220,7 @@ class TestNamespaces:
         assert emulator.connection_strings["contoso-backup"] == expected
         assert emulator.connection_string == emulator.connection_strings["contoso"]
 
+    @pytest.mark.deviation("emulator.one-port")
     async def test_namespace_serves_all_protocols_on_each_of_its_ports(self, certificates: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as reserved:
             second = reserved.getsockname()[1]
@@ -462,6 +470,7 @@ class TestMistakes:
 
 
 class TestCertificate:
+    @pytest.mark.deviation("emulator.certificate")
     async def test_is_made_once_and_kept(self, tmp_path: Path) -> None:
         first = Emulator(certificate_directory=tmp_path).certificate_path
         text = first.read_text()
@@ -518,6 +527,23 @@ async def test_profile_and_front_ends_are_those_of_the_broker(profile: str) -> N
         host = emulator.context().host
         assert {host.namespace.is_partitioned(name) for name in ("queue", "topic")} == {profile == "prem-2017"}
         assert {host.connect() for _ in range(50)} == {0, 1}
+
+
+@pytest.mark.deviation("broker.front-ends")
+async def test_a_namespace_has_one_front_end_by_default() -> None:
+    async with Emulator("contoso") as emulator:
+        assert {emulator.context().host.connect() for _ in range(50)} == {0}
+
+
+@pytest.mark.deviation("emulator.ignored-elements")
+async def test_elements_out_of_order_are_kept_until_the_emulator_ends(tmp_path: Path) -> None:
+    body = described("Queue", "<UserMetadata>m</UserMetadata>", "<MaxDeliveryCount>7</MaxDeliveryCount>")
+    for is_kept in (True, False):
+        async with Emulator("contoso", http_port=None, data=tmp_path) as emulator:
+            api = ManagementApi(emulator.context())
+            if is_kept:
+                assert (await api.answer(request("PUT", "/q", body))).status == 201
+            assert (b">7</MaxDeliveryCount>" in (await api.answer(request("GET", "/q"))).body) is is_kept
 
 
 async def is_answered(reader: asyncio.StreamReader, within_s: float) -> bool:

@@ -68,6 +68,7 @@ def health(port: int) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.deviation("emulator.root-key")
 def test_prints_where_to_connect_is_ready_then_and_needs_little_memory(start: Start, tmp_path: Path) -> None:
     Certificate(tmp_path / "sbclient").make()  # a library that only the first start needs
     process = start("--namespace", "contoso:0", "--namespace", "contoso-backup:0", "--http-port", "0", "--json")
@@ -100,6 +101,7 @@ def test_prints_for_people_too(start: Start) -> None:
     assert "export SSL_CERT_FILE=" in rest
 
 
+@pytest.mark.deviation("emulator.certificate")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_makes_the_certificate_it_names_and_a_signal_ends_it(start: Start, tmp_path: Path, number: int) -> None:
     process = start("--namespace", "contoso:0", "--http-port", "0", "--json")
@@ -170,6 +172,7 @@ def status_with(port: int, key: str) -> int:
         return error.code
 
 
+@pytest.mark.deviation("emulator.root-key")
 def test_public_key_is_rejected_on_an_address_that_other_machines_can_reach() -> None:
     assert "--allow-public-key" in refused("--host", "0.0.0.0", "--namespace", "contoso:0")
 

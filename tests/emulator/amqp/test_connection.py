@@ -85,6 +85,7 @@ async def test_a_silent_client_is_dropped(context: NamespaceContext, queue: str)
         assert 239 <= clock.monotonic() <= 250
 
 
+@pytest.mark.deviation("emulator.connections")
 async def test_a_client_without_a_token_is_dropped_after_twenty_seconds(context: NamespaceContext, queue: str) -> None:
     async with connected(context) as client:
         assert await client.put_token(queue, "bad") == 401

@@ -125,6 +125,7 @@ async def test_empty_text_is_the_id_of_a_session(context: NamespaceContext, host
     assert (status, len(body["messages"])) == (200, 1)
 
 
+@pytest.mark.deviation("emulator.decimals")
 @pytest.mark.parametrize("text", ["0", "1.50", "-12345.678", "1E+3", "79228162514264337593543950335"])
 async def test_sdk_reads_the_decimals_of_a_delivery(context: NamespaceContext, queue: str, text: str) -> None:
     sent = ServiceBusMessage("x", message_id="m", application_properties={"a": 1, "price": Decimal(text), "z": "z"})
@@ -137,6 +138,7 @@ async def test_sdk_reads_the_decimals_of_a_delivery(context: NamespaceContext, q
         assert read.application_properties == {b"a": 1, b"price": Decimal(text), b"z": b"z"}
 
 
+@pytest.mark.deviation("emulator.decimals")
 async def test_decimal_that_the_service_cannot_show_is_kept(context: NamespaceContext, queue: str) -> None:
     wide = Decimal("9999999999999999999999999999999999")
     payload = payload_of(ServiceBusMessage("x", message_id="m", application_properties={"wide": wide}))
@@ -263,6 +265,7 @@ async def test_batch_delete_that_finds_nothing_has_a_condition(context: Namespac
     assert answer == (204, "com.microsoft:message-not-found")
 
 
+@pytest.mark.deviation("broker.error-texts")
 async def test_missing_entity_has_the_text_that_clients_search_for(context: NamespaceContext) -> None:
     async with connected(context, "") as client:
         arguments = {"type": "jwt", "name": "sb://contoso.example/missing"}
@@ -280,6 +283,7 @@ async def token(client: Client, path: str) -> str:
     return sign(f"sb://contoso.example/{path}", ROOT_KEY_NAME, ROOT_KEY, clock.now() + 3600)
 
 
+@pytest.mark.deviation("emulator.lost-sessions")
 async def test_idle_link_outlasts_the_lock_of_its_session_by_a_second(
     context: NamespaceContext, host: BrokerHost
 ) -> None:

@@ -25,10 +25,12 @@ from sbclient.amqp import (
 from sbclient.amqp.types import Described
 from sbclient.broker.profile import PREM_2021
 from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.management.api import ManagementApi
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import Client, connected, create
+from tests.emulator.requests import request
 
 SELECTOR = 0x468C00000004
 TOPIC: dict[str, Any] = {"capabilities": ("topic",)}
@@ -84,6 +86,7 @@ def subscriptions(host: BrokerHost) -> list[str]:
     return [each.description.name for each in host.namespace.directory.all() if each.topic is not None]
 
 
+@pytest.mark.deviation("broker.jms")
 async def test_a_receiver_with_a_selector_gets_what_it_matches(context: NamespaceContext) -> None:
     async with connected(context, "q") as client:
         await numbered(client, "q", *range(10))
@@ -116,7 +119,8 @@ async def test_abandoned_messages_are_selected_again(context: NamespaceContext) 
         assert await bodies(client, plain, 2) == ["1", "3"]
 
 
-@pytest.mark.parametrize("text", ["n >=", "JMSPriority > 3", 7])
+@pytest.mark.deviation("broker.jms")
+@pytest.mark.parametrize("text", ["n >=", "n BETWEEN 1 AND 2", "JMSPriority > 3", 7])
 async def test_a_selector_that_is_not_valid_is_refused(context: NamespaceContext, text: Any) -> None:
     async with connected(context, "q") as client:
         link = client.session.attach_receiver("link", source=Source("q", **selecting(text)))
@@ -124,6 +128,7 @@ async def test_a_selector_that_is_not_valid_is_refused(context: NamespaceContext
         assert await client.refusal(link) == "amqp:invalid-field"
 
 
+@pytest.mark.deviation("broker.jms")
 async def test_a_browser_takes_nothing(context: NamespaceContext) -> None:
     async with connected(context, "q") as client:
         await numbered(client, "q", 1, 2, 3)
@@ -136,6 +141,7 @@ async def test_a_browser_takes_nothing(context: NamespaceContext) -> None:
         assert await bodies(client, plain, 3) == ["1", "2", "3"]
 
 
+@pytest.mark.deviation("broker.jms")
 async def test_a_temporary_queue_ends_with_its_link(context: NamespaceContext) -> None:
     async with connected(context, "") as client:
         link = client.session.attach_sender("link", target=Target(dynamic=True, capabilities=("temporary-queue",)))
@@ -148,6 +154,7 @@ async def test_a_temporary_queue_ends_with_its_link(context: NamespaceContext) -
         assert context.host.namespace.directory.get(target.address) is None
 
 
+@pytest.mark.deviation("broker.jms")
 async def test_a_delivery_time_schedules(context: NamespaceContext) -> None:
     async with connected(context, "q") as client:
         link, at_ms = await client.sender("q"), int((clock.now() + 60) * 1000)
@@ -159,6 +166,7 @@ async def test_a_delivery_time_schedules(context: NamespaceContext) -> None:
         assert clock.now() - began == pytest.approx(60, abs=1)
 
 
+@pytest.mark.deviation("broker.jms")
 async def test_subscriptions_of_clients_live_as_long_as_they_say(context: NamespaceContext, host: BrokerHost) -> None:
     async with connected(context, "t") as client:
         plain = await received_from(client, "plain", address="t", **TOPIC)
@@ -177,6 +185,8 @@ async def test_subscriptions_of_clients_live_as_long_as_they_say(context: Namesp
         await numbered(client, "t", 3)
         assert await bodies(client, await received_from(client, "mine", address="t", **TOPIC, **DURABLE), 1) == ["3"]
     assert subscriptions(host) == ["mine$client$D"]
+    shown = await ManagementApi(context).answer(request("GET", "/t/subscriptions/mine$client$D?api-version=2021-05"))
+    assert b"<IsClientAffine>false</IsClientAffine>" in shown.body
 
 
 async def test_a_subscription_that_is_not_shared_has_one_receiver(context: NamespaceContext) -> None:

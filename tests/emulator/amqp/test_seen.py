@@ -131,6 +131,31 @@ async def test_original_client_has_several_reply_links_of_cbs(context: Namespace
             assert transfer.handle == attached[0].handle
 
 
+@pytest.mark.deviation("emulator.frame-details", "emulator.cbs-replies")
+async def test_details_of_frames_that_differ_from_those_of_the_service(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    put(host, "q", "x")
+    async with raw_client(context) as raw:
+        assert (await raw.open()).container_id == "contoso"
+        assert raw.begun is not None
+        assert raw.begun.next_outgoing_id == 0
+        raw.write(receiver("r", 0, "q"), flow(0, credit=1))
+        await raw.next(Attach)
+        assert (await raw.next(Transfer)).batchable is False
+        raw.write(sender("to", 1, "$cbs"), receiver("from", 2, "$cbs"))
+        assert (await raw.next(Attach)).max_message_size == 2**20
+        token = sign("sb://contoso.example/q", ROOT_KEY_NAME, ROOT_KEY, clock.now() + 600)
+        payload = encode_sections(
+            properties=Properties(message_id="1", reply_to="here"),
+            application_properties={"operation": "put-token", "type": "t", "name": "sb://contoso.example/q"},
+            value=token,
+        )
+        raw.write((Transfer(1, 0, b"t", 0, settled=True), payload))
+        assert (await raw.next(Transfer)).settled is True
+
+
 async def test_one_reply_link_of_plain_cbs(context: NamespaceContext) -> None:
     async with raw_client(context) as raw:
         await raw.open(mechanism="EXTERNAL")
@@ -181,6 +206,7 @@ async def test_text_of_a_token_for_another_resource(context: NamespaceContext, h
 # Links ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deviation("broker.jms")
 async def test_durable_subscriber_of_a_topic_receives_from_the_subscription_of_that_name(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
@@ -239,6 +265,25 @@ async def test_idle_links_are_detached_with_their_timer(host: BrokerHost) -> Non
         }
 
 
+@pytest.mark.deviation("emulator.idle-links")
+async def test_without_the_setting_idle_links_and_connections_without_links_are_kept(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    async with raw_client(context) as raw, raw_client(context) as bare:
+        await raw.open()
+        await bare.open()
+        raw.write(sender("s", 0, "q"), receiver("r", 1, "q"))
+        for _ in range(20):
+            await clock.sleep(100)
+            raw.write(flow())
+            bare.write(flow())
+        with pytest.raises(TimeoutError):
+            await raw.next(Detach, within_s=1)
+        with pytest.raises(TimeoutError):
+            await bare.next(Close, within_s=1)
+
+
 async def test_filter_that_is_not_applied_is_not_echoed(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "q")
     selector = {"apache.org:selector-filter:string": Described(Symbol("apache.org:selector-filter:string"), "a = 1")}
@@ -250,6 +295,7 @@ async def test_filter_that_is_not_applied_is_not_echoed(context: NamespaceContex
         assert source.filter is None
 
 
+@pytest.mark.deviation("emulator.updated-entities")
 @pytest.mark.parametrize("place", ["q", "t/Subscriptions/s"])
 async def test_update_detaches_the_receivers_of_an_entity(
     context: NamespaceContext, host: BrokerHost, place: str
@@ -269,8 +315,10 @@ async def test_update_detaches_the_receivers_of_an_entity(
         management = host.namespace.management
         properties = management.get(Call(Operation.MANAGE, clock.now()), address)
         assert not isinstance(properties, QueueProperties) or properties.status is EntityStatus.ACTIVE
+        updated_at = clock.monotonic()
         management.update(Call(Operation.MANAGE, clock.now()), address, properties)
         refused = await raw.next(Detach)
+        assert clock.monotonic() - updated_at == pytest.approx(0.5, abs=0.1)
         assert refused.handle == 0
         assert refused.error is not None
         assert refused.error.condition == "amqp:link:detach-forced"
@@ -317,6 +365,7 @@ async def test_one_link_too_many_ends_the_session(context: NamespaceContext, hos
 # Sessions ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deviation("emulator.lost-sessions")
 @pytest.mark.parametrize("credit", [0, 5])
 async def test_lost_session_is_detached_with_and_without_credit(
     context: NamespaceContext, host: BrokerHost, credit: int

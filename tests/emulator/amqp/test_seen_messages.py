@@ -165,6 +165,7 @@ async def test_missing_session_id_is_refused_in_the_words_of_the_service(
     )
 
 
+@pytest.mark.deviation("emulator.enqueue-sequence-number")
 async def test_message_of_a_plain_queue_has_an_enqueue_sequence_number(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
@@ -294,6 +295,7 @@ def keys_of_two_fragments(host: BrokerHost, path: str) -> tuple[str, str]:
     return "0", other
 
 
+@pytest.mark.deviation("broker.transaction-other-partition")
 async def test_a_completion_of_another_partition_that_a_transaction_refuses_keeps_its_lock(
     context: NamespaceContext, host: BrokerHost
 ) -> None:
@@ -413,6 +415,7 @@ async def test_time_to_live_that_the_entity_cuts_is_written(context: NamespaceCo
         assert (kept.header.ttl, kept.properties.absolute_expiry_time) == (3_600_000, CREATED + timedelta(hours=1))
 
 
+@pytest.mark.deviation("broker.error-texts")
 async def test_refusals_have_the_words_of_the_service(context: NamespaceContext, host: BrokerHost) -> None:
     create(host, EntityKind.QUEUE, "off", status=EntityStatus.DISABLED)
     create(host, EntityKind.QUEUE, "s", requires_session=True)

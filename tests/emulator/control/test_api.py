@@ -76,6 +76,7 @@ class TestState:
 
 
 class TestPurgeAndReset:
+    @pytest.mark.deviation("emulator.control")
     async def test_purge_removes_messages_in_every_state(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "orders")
         create(host, EntityKind.QUEUE, "other")

@@ -306,6 +306,7 @@ async def test_a_lock_is_renewed_released_and_completed(router: Router, host: Br
     assert len(host.namespace.queue("orders")) == 0
 
 
+@pytest.mark.deviation("emulator.http-lock-lost")
 async def test_an_expired_lock_cannot_be_settled(router: Router) -> None:
     await send(router)
     locked = location(await ask(router, "POST", "/orders/messages/head"))
@@ -383,6 +384,7 @@ async def test_a_body_that_is_an_amqp_value_is_received_as_text(
     assert (await ask(router, "DELETE", "/orders/messages/head")).body == body
 
 
+@pytest.mark.deviation("emulator.http-headers")
 async def test_properties_of_all_types_are_received(router: Router, host: BrokerHost) -> None:
     at = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)
     properties: dict[str, Any] = {
@@ -425,6 +427,7 @@ async def test_a_malformed_message_is_received(router: Router, host: BrokerHost,
     assert (response.status, response.body) == (200, body)
 
 
+@pytest.mark.deviation("emulator.http-headers")
 @settings(deadline=None)
 @given(
     st.dictionaries(

@@ -101,7 +101,11 @@ async def test_location_has_the_scheme_of_the_connection(emulator: Emulator, tru
     assert secure.startswith(f"https://localhost:{port}/orders/messages/2/")
 
 
-async def test_acknowledged_messages_survive_a_restart(tmp_path: Path) -> None:
+@pytest.mark.deviation("emulator.persistence")
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_acknowledged_messages_survive_a_restart_only_with_data(tmp_path: Path, is_kept: bool) -> None:
+    data = tmp_path if is_kept else None
+
     def request(method: str, target: str, body: str, port: int) -> tuple[int, str, str]:
         connection = HTTPConnection("localhost", port, timeout=HANG_S)
         try:
@@ -109,13 +113,16 @@ async def test_acknowledged_messages_survive_a_restart(tmp_path: Path) -> None:
         finally:
             connection.close()
 
-    async with Emulator("contoso", http_port=None, data=tmp_path) as emulator:
+    async with Emulator("contoso", http_port=None, data=data) as emulator:
         emulator.create_queue("orders")
         port = emulator.ports["contoso"]
         assert (await asyncio.to_thread(request, "POST", "/orders/messages", "one", port))[0] == 201
         assert (await asyncio.to_thread(request, "POST", "/orders/messages", "two", port))[0] == 201
         assert (await asyncio.to_thread(request, "DELETE", HEAD, "", port))[2] == "one"
-    async with Emulator("contoso", http_port=None, data=tmp_path) as emulator:
+    async with Emulator("contoso", http_port=None, data=data) as emulator:
         port = emulator.ports["contoso"]
-        assert (await asyncio.to_thread(request, "DELETE", HEAD, "", port))[2] == "two"
+        if is_kept:
+            assert (await asyncio.to_thread(request, "DELETE", HEAD, "", port))[2] == "two"
+        else:
+            emulator.create_queue("orders")
         assert (await asyncio.to_thread(request, "DELETE", HEAD, "", port))[0] == 204

@@ -40,6 +40,7 @@ def site(context: NamespaceContext) -> Site:
 
 
 class TestWhere:
+    @pytest.mark.deviation("emulator.control")
     @pytest.mark.parametrize("method", ["GET", "HEAD"])
     async def test_the_page_is_at_the_root(self, site: Site, method: str) -> None:
         answer = await site.ask(method, "/", accept="text/html,*/*")

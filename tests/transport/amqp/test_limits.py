@@ -81,6 +81,7 @@ async def test_connections_above_the_quota_are_refused() -> None:
             await sender.send_messages(ServiceBusMessage("z"))
 
 
+@pytest.mark.deviation("emulator.connections")
 async def test_clients_without_a_token_do_not_use_up_the_quota() -> None:
     async with Emulator("contoso", settings=ServerSettings(max_amqp_connections=1)) as emulator:
         idle = [await asyncio.open_connection("127.0.0.1", emulator.ports["contoso"]) for _ in range(3)]

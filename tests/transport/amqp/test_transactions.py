@@ -82,6 +82,7 @@ def confirm_unsettled(event: DispositionReceived) -> None:
     event.delivery.settle(event.state, settled=not is_transactional)
 
 
+@pytest.mark.deviation("broker.transaction-settlement")
 @pytest.mark.parametrize("answer", [confirm, confirm_unsettled])
 async def test_message_is_settled_again_after_a_rollback(
     service: Service, transport: AmqpTransport, answer: Callable[[DispositionReceived], None]
