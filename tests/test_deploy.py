@@ -7,9 +7,11 @@ the tree and with the program.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -42,6 +44,8 @@ KUBERNETES: Final = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
 CONTAINERFILE: Final = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 COMPOSE_FILE: Final = DEPLOY / "compose.yaml"
 COMPOSE: Final = COMPOSE_FILE.read_text(encoding="utf-8")
+LOST_PRIMARY_FILE: Final = DEPLOY / "compose-lost-primary.yaml"
+LOST_PRIMARY: Final = LOST_PRIMARY_FILE.read_text(encoding="utf-8")
 TARGETS: Final = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM |\Z)", CONTAINERFILE, re.M | re.S))
 SECRETS: Final = {setting.variable: f"memory://{setting.name}" for setting in SETTINGS.values() if setting.is_secret}
 END_S: Final = SETTINGS["shutdown_timeout"].default + EXIT_GRACE_S
@@ -89,7 +93,8 @@ def order_of(text: str) -> list[str]:
 def test_nothing_in_the_folder_holds_a_secret() -> None:
     for path in DEPLOY.iterdir():
         keys = set(re.findall(r"SharedAccessKey=([^;\s]*)", path.read_text(encoding="utf-8")))
-        assert keys == ({ROOT_KEY} if path == COMPOSE_FILE else set()), "only the public key of the emulator is there"
+        is_compose = path in (COMPOSE_FILE, LOST_PRIMARY_FILE)
+        assert keys == ({ROOT_KEY} if is_compose else set()), "only the public key of the emulator is there"
 
 
 # -- systemd -----------------------------------------------------------------------------------------------------------
@@ -231,32 +236,78 @@ def test_each_service_is_built_from_its_target_and_waits_for_a_healthy_emulator(
     assert int(grace[0]) > END_S
 
 
-def test_the_emulator_of_compose_has_the_namespaces_and_the_certificate_that_the_others_name(
-    tmp_path: Path,
-) -> None:
+def served_by(compose: str, directory: Path) -> Emulator:
+    """The emulator of a compose file, whose port and certificate are checked."""
     (image,) = map(json.loads, instructions("ENTRYPOINT", "emulator"))
-    (words,) = re.findall(r"command: \[(--config.*)\]", COMPOSE)
+    (words,) = re.findall(r"command: \[(--config.*)\]", compose)
     options = [*image[1:], *words.split(", ")]
     command: Any = get_command(make_app(["emulator"]))
     given = command.commands["emulator"].make_context("emulator", options[1:], resilient_parsing=True).params
     assert Path(given["config"]).name == "Config.json"
     assert given["http_port"] == 5300
+    emulator = Emulator(
+        config=DEPLOY / "Config.json",
+        host=given["host"],
+        allow_public_key=given["allow_public_key"],
+        certificate_names=tuple(given["tls_name"]),
+        certificate_directory=directory / "sbclient",
+    )
+    (inside,) = {line.split("=")[1] for line in instructions("ENV", "emulator")}
+    (trusted,) = re.findall(r"SSL_CERT_FILE: (\S+)", compose)
+    assert emulator.certificate_path == directory / Path(trusted).relative_to(inside)
+    return emulator
+
+
+def test_the_emulator_of_compose_has_the_namespaces_and_the_certificate_that_the_others_name(
+    tmp_path: Path,
+) -> None:
+    served_by(COMPOSE, tmp_path)
     config = read_config((DEPLOY / "Config.json").read_text(encoding="utf-8"), "Config.json", STD_2021)
     ports = re.findall(r"Endpoint=sb://emulator:(\d+);", COMPOSE)
     assert [str(each.port) for each in config] == ports
     assert set(instructions("EXPOSE", "emulator")[0].split()) == {*ports, "5300"}
     queues = [entity.address.names[-1] for entity in config[0].entities]
     assert queues == re.findall(r'^QUEUE = "(\w+)"', (ROOT / "examples/web/orders_api.py").read_text("utf-8"), re.M)
-    (inside,) = {line.split("=")[1] for line in instructions("ENV", "emulator")}
-    (trusted,) = re.findall(r"SSL_CERT_FILE: (\S+)", COMPOSE)
-    emulator = Emulator(
-        config=DEPLOY / "Config.json",
-        host=given["host"],
-        allow_public_key=given["allow_public_key"],
-        certificate_names=tuple(given["tls_name"]),
-        certificate_directory=tmp_path / "sbclient",
-    )
-    assert emulator.certificate_path == tmp_path / Path(trusted).relative_to(inside)
+
+
+@pytest.mark.slow
+def test_compose_of_a_lost_primary_delivers_every_message(tmp_path: Path) -> None:
+    """Its commands run here as processes: two emulators, of which the named one is killed, and the application."""
+    served_by(LOST_PRIMARY, tmp_path)
+    (started,) = re.findall(r"^#   docker compose .* up --build --detach (.*)$", LOST_PRIMARY, re.M)
+    (number, killed) = re.findall(r"^#   docker compose .* kill --signal (\w+) (\w+)$", LOST_PRIMARY, re.M)[0]
+    (words,) = re.findall(r"command: \[(--config.*)\]", LOST_PRIMARY)
+    options = words.replace("/etc/sbclient", str(DEPLOY)).split(", ")
+    command = [sys.executable, "-m", "sbclient", "emulator", *options, "--http-port", "0", "--json"]
+    command += ["--namespace", "contoso:0", "--namespace", "contoso-backup:0"]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    emulators: dict[str, subprocess.Popen[str]] = {}
+    ports: dict[str, dict[str, int]] = {}
+    try:
+        for name in started.split():
+            emulators[name] = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            stdout = emulators[name].stdout
+            assert stdout is not None
+            facts = json.loads(stdout.readline())
+            ports[name] = dict(zip(("5672", "5673"), facts["ports"].values(), strict=True))
+        emulators[killed].send_signal(signal.Signals[number])
+        emulators[killed].wait()
+        for name, host, port, rest in re.findall(
+            r"^      (SERVICEBUS_\w+):\n +Endpoint=sb://(\w+):(\d+);(.*)$", LOST_PRIMARY, re.M
+        ):
+            environment[name] = f"Endpoint=sb://127.0.0.1:{ports[host][port]};{rest}"
+        (script,) = re.findall(r'"\.\./(\w+\.py):/app/\1:ro"', LOST_PRIMARY)
+        assert f"entrypoint: [python, /app/{script}]" in LOST_PRIMARY
+        app = [sys.executable, str(ROOT / "examples" / script)]
+        run = subprocess.run(app, env=environment, capture_output=True, encoding="utf-8", check=False)
+    finally:
+        for emulator in emulators.values():
+            emulator.kill()
+            emulator.communicate()
+    assert (run.returncode, run.stdout.splitlines()) == (
+        0,
+        ["20 orders are accepted, 'orders' is failed_over", "20 orders are received, from the secondary"],
+    ), run.stderr
 
 
 # -- Kubernetes --------------------------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ _STATES: Final = {
 _PHASES: Final = {
     "primary down": "the primary goes down",
     "primary back": "the primary is back",
+    "redirecting": "a syphon delivers the messages from the backlog to the queues of the same name in the secondary",
     "draining": "a syphon moves the messages from the backlog to the primary",
 }
 _EVENTS: Final = {
@@ -86,6 +87,10 @@ def demo(
             help="Whether the order within sessions is kept.",
         ),
     ] = "none",
+    lost_primary: Annotated[
+        bool,
+        typer.Option("--lost-primary", help="The primary never comes back: messages are delivered in the secondary."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Seed that repeats a run exactly.")] = 1,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as one JSON object, and errors as JSON.")
@@ -118,11 +123,16 @@ def demo(
         for name, given in (("--page-port", page_port), ("--speed", speed)):
             if given is not None and not page:
                 raise typer.BadParameter("the option requires --page", param_hint=name)
+        if page and lost_primary:
+            raise typer.BadParameter("the option excludes --page", param_hint="--lost-primary")
         lanes = _lanes(input_file, Columns(body_column, session_column, key_column), messages, seed)
+        if lost_primary:
+            lanes = [lane for lane in lanes if not lane.is_transactional]
         outage = OutageRun(
             lanes,
             seed=seed,
             ordering="session" if ordering == "session" else "none",
+            is_lost=lost_primary,
         )
         if page:
             account = _on_page(outage, page_port or 0, speed or PAGE_SPEED, as_json=as_json)
@@ -196,6 +206,14 @@ def show(outage: OutageRun, console: Console) -> Account:
 
 def _story(outage: OutageRun) -> Text:
     sent, queues = sum(len(lane.records) for lane in outage.lanes), len(outage.lanes)
+    if outage.is_lost:
+        return Text(
+            f"{sent:,} messages go to {queues} queue{'s' * (queues > 1)} of a primary namespace, which is down from "
+            f"{_time(OUTAGE_AT_S)} on and never comes back.\n"
+            "The client sends them to backlog queues in a second namespace; a syphon moves them to queues of the same "
+            "name there,\nand receivers take messages from both namespaces. Transactions, which are not diverted, are "
+            "left out.\n"
+        )
     return Text(
         f"{sent:,} messages go to {queues} queue{'s' * (queues > 1)} of a primary namespace, which is down from "
         f"{_time(OUTAGE_AT_S)} to {_time(RECOVERY_AT_S)}.\n"
@@ -220,7 +238,8 @@ _NUMBERS: Final = ("sent", "accepted", "diverted", "waiting in backlog", "delive
 
 
 def _stage(outage: OutageRun, width: int) -> list[Padding | Text]:
-    phases = f"outage from {_time(OUTAGE_AT_S)} to {_time(RECOVERY_AT_S)}, virtual time"
+    until = "on" if outage.is_lost else f"to {_time(RECOVERY_AT_S)}"
+    phases = f"outage from {_time(OUTAGE_AT_S)} {until}, virtual time"
     return [
         Text.assemble((f"{_time(outage.elapsed_s)} ", "bold"), (outage.phase, "bold magenta"), f"   {phases}"),
         Padding(ProgressBar(total=TRAFFIC_S, completed=min(outage.elapsed_s, TRAFFIC_S), width=72), (0, 0)),

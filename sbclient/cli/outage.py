@@ -10,12 +10,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from hashlib import sha256
 from random import Random
 from typing import Any, Final, Literal
 
 from sbclient import clock
 from sbclient.cli.records import Record
+from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.client.sender import ServiceBusSender
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
@@ -38,6 +40,7 @@ TRAFFIC_S: Final = 480.0
 
 OUTAGE_AT_S: Final = 90.0
 RECOVERY_AT_S: Final = 300.0
+REDIRECT_AFTER: Final = timedelta(minutes=1)
 SENDERS: Final = 8
 RETRY_S: Final = 5.0
 
@@ -147,6 +150,8 @@ class OutageRun:
         lanes: the traffic.
         seed: repeats a run.
         ordering: the pairing option; `"session"` keeps the order within sessions.
+        is_lost: whether the primary never comes back. A syphon then delivers to the secondary, and receivers take from
+            both; the lanes must not be transactional, since transactions are not diverted.
 
     Attributes:
         phases: the phases so far, each with its virtual second.
@@ -158,6 +163,7 @@ class OutageRun:
         *,
         seed: int,
         ordering: Literal["none", "session"] = "none",
+        is_lost: bool = False,
     ) -> None:
         self.lanes = lanes
         self.seed = seed
@@ -172,7 +178,13 @@ class OutageRun:
         self._limits = SyphonLimits(max_messages_per_second=sum(len(lane.records) for lane in lanes) / DRAIN_S)
         self._drained = 0
         self._syphon: Syphon | None = None
-        self._options = PairedNamespaceOptions(ordering=ordering)
+        self.is_lost = is_lost
+        self._options = PairedNamespaceOptions(
+            ordering=ordering,
+            receive_from="both" if is_lost else "primary",
+            redirect_after=REDIRECT_AFTER if is_lost else None,
+            redirect_sessions=is_lost,
+        )
         self._pair: MemoryPair | None = None
         self._now = 0.0
         self._digests: dict[str, bytes] = {}
@@ -207,15 +219,14 @@ class OutageRun:
             self.events, self.status = client.pair.events, client.pair.status
             background = [group.create_task(self._watch(client, watch))]
             for lane in self.lanes:
-                await client.administration.create_queue(
-                    lane.queue,
-                    enable_partitioning=lane.is_partitioned or None,
-                    requires_session=lane.requires_session or None,
-                )
+                await self._create_queue(client, lane)
+                if self.is_lost:
+                    async with pair.unpaired_client(secondary=True) as secondary:
+                        await self._create_queue(secondary, lane)
                 receive = self._receive_sessions if lane.requires_session else self._receive
                 background.append(group.create_task(receive(pair, lane)))
             background.append(group.create_task(self._fail_primary(pair)))
-            draining = group.create_task(self._drain(pair))
+            draining = group.create_task(self._redirect(pair) if self.is_lost else self._drain(pair))
             senders = [
                 group.create_task(self._send(client, lane, number)) for lane in self.lanes for number in range(SENDERS)
             ]
@@ -234,6 +245,16 @@ class OutageRun:
             watch()
         await self._count_dead_letters(pair)
         return self.account()
+
+    async def _create_queue(self, client: ServiceBusClient, lane: Lane) -> None:
+        await client.administration.create_queue(
+            lane.queue,
+            enable_partitioning=lane.is_partitioned or None,
+            requires_session=lane.requires_session or None,
+        )
+
+    def _consumer(self, pair: MemoryPair) -> ServiceBusClient:
+        return pair.client(self._options) if self.is_lost else pair.unpaired_client()
 
     def waiting(self) -> Counter[str]:
         """Count the messages in the backlog queues by their destination."""
@@ -273,6 +294,8 @@ class OutageRun:
         await clock.sleep(OUTAGE_AT_S)
         self._enter("primary down")
         pair.primary.inject(Fault(FaultKind.DOWN))
+        if self.is_lost:
+            return
         await clock.sleep(RECOVERY_AT_S - OUTAGE_AT_S)
         self._enter("primary back")
         pair.primary.heal()
@@ -290,6 +313,20 @@ class OutageRun:
                 await self._syphon.run()
                 self._drained, self._syphon = self.drained, None
                 await clock.sleep(1)
+
+    async def _redirect(self, pair: MemoryPair) -> None:
+        """Run a syphon from the outage on until all messages are sent and none waits."""
+        await clock.sleep(OUTAGE_AT_S)
+        async with pair.client(self._options) as worker:
+            await worker.pair.state.backlog.provisioned.wait()
+            self._syphon = Syphon(worker.pair, limits=self._limits)
+            running = asyncio.ensure_future(self._syphon.run())
+            await self._until(lambda: self.drained > 0)
+            self._enter("redirecting")
+            await self._until(lambda: self.is_sent and not self.waiting())
+            running.cancel()
+            await asyncio.wait([running])
+            self._drained, self._syphon = self.drained, None
 
     def _is_healthy(self) -> bool:
         return all(state is FailoverState.HEALTHY for state in self.states.values())
@@ -363,14 +400,14 @@ class OutageRun:
         )
 
     async def _receive(self, pair: MemoryPair, lane: Lane) -> None:
-        async with pair.unpaired_client() as client:
+        async with self._consumer(pair) as client:
             while True:
                 async with client.get_queue_receiver(lane.queue, max_wait_time=30) as receiver:
                     await self._tolerant(self._consume, receiver, lane)
 
     async def _receive_sessions(self, pair: MemoryPair, lane: Lane) -> None:
         """Receive one session after another, each until no message arrives."""
-        async with pair.unpaired_client() as client:
+        async with self._consumer(pair) as client:
             while True:
                 receiver = client.get_queue_receiver(lane.queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30)
                 try:
@@ -379,7 +416,7 @@ class OutageRun:
                     await receiver.close()
 
     async def _tolerant(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Retry after errors: receiving is never diverted, so a receiver waits while the primary is down."""
+        """Retry after errors: a receiver of the primary waits while that is down."""
         try:
             await work(*args)
         except OperationTimeoutError:
@@ -397,7 +434,7 @@ class OutageRun:
                 await receiver.complete_message(message)
 
     async def _count_dead_letters(self, pair: MemoryPair) -> None:
-        async with pair.unpaired_client() as client:
+        async with pair.unpaired_client(secondary=self.is_lost) as client:
             for lane in self.lanes:
                 async with client.get_queue_receiver(lane.queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
                     while peeked := await receiver.peek_messages(1000):  # a page has messages of one fragment

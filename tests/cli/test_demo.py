@@ -48,6 +48,19 @@ def test_account_is_consistent() -> None:
     assert account["refused_messages"] == {}
 
 
+@pytest.mark.parametrize("ordering", ["none", "session"])
+def test_a_primary_that_never_comes_back_loses_nothing(ordering: str) -> None:
+    account = account_of("--messages", "400", "--lost-primary", "--ordering", ordering)
+    assert account["lost"] == account["altered"] == account["unexpected"] == 0
+    assert account["sent"] == account["accepted"] == account["delivered"] == 300
+    assert account["drained"] == account["diverted"] > 150
+    out = demo("--messages", "100", "--lost-primary").stdout
+    assert "never comes back" in out
+    assert "to the queues of the same name in the secondary" in out
+    assert "the primary is back" not in out
+    demo("--page", "--lost-primary", status=2)
+
+
 def test_seed_repeats_a_run() -> None:
     def run(seed: int) -> dict[str, Any]:
         return asdict(run_virtual(OutageRun(sample_lanes(Random(seed), 60), seed=seed).run()))
