@@ -24,11 +24,10 @@ from sbclient.cli.emulator import _connection_strings
 from sbclient.emulator import Emulator
 from sbclient.errors import ServiceBusConnectionError
 from sbclient.rules.shared_access_signature import sign
-from sbclient_spark.clients import open_client
-from sbclient_spark.options import connection_options
 from tests import commands
 from tests.commands import call
 from tests.fresh_process import output_of
+from tests.spark_options.without_spark import load_package
 
 pytestmark = pytest.mark.slow  # starts many processes
 
@@ -169,7 +168,8 @@ def status_with(port: int, key: str) -> int:
         with urllib.request.urlopen(request) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
 
 
 @pytest.mark.deviation("emulator.root-key")
@@ -323,6 +323,10 @@ def test_printed_connection_strings_are_trusted_at_once(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By commands, the client and both sides of Spark, while emulators with other certificates run as well."""
+    load_package()
+    from sbclient_spark.clients import open_client
+    from sbclient_spark.options import connection_options
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     async def queues(text: str) -> list[list[str]]:

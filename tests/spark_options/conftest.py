@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from tests.spark_options.without_spark import load_package
 
-if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-    load_package()
+load_package()
