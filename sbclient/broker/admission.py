@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import TypeAlias
 
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.broker.deduplication import Identity, identity_of
@@ -121,21 +121,9 @@ def store(
     put(fragment, arrivals(fragment, entries, numbers, now, is_partitioned=is_partitioned), now)
 
 
-class Arrival(NamedTuple):
-    """How a checked message is stored.
-
-    Attributes:
-        identity: for duplicate detection.
-        scheduled_at: None = at once.
-        number: while it is scheduled; None = a new one.
-        copies: see `Storage.decide`.
-    """
-
-    entry: Entry
-    identity: Identity | None
-    scheduled_at: float | None
-    number: int | None
-    copies: Copies
+Arrival: TypeAlias = tuple[Entry, Identity | None, float | None, int | None, Copies]
+"""How a checked message is stored: its identity for duplicate detection; its scheduled time, None = at once; its number
+while it is scheduled, None = a new one; its copies, see `Storage.decide`."""
 
 
 def arrivals(
@@ -143,7 +131,7 @@ def arrivals(
 ) -> list[Arrival]:
     """Decide how checked messages are stored; see `store`. What can fail does so here."""
     fragment.advance(now)
-    found = []
+    found: list[Arrival] = []
     for position, entry in enumerate(entries):
         content = entry.content
         identity = identity_of(content, is_partitioned=is_partitioned)
@@ -153,9 +141,9 @@ def arrivals(
         if at is not None and at.timestamp() > now:
             fragment.mark()
             number = None if numbers is None else numbers[position]
-            found.append(Arrival(entry, identity, at.timestamp(), number, ()))
+            found.append((entry, identity, at.timestamp(), number, ()))
         else:
-            found.append(Arrival(entry, identity, None, None, fragment.decide(entry, now)))
+            found.append((entry, identity, None, None, fragment.decide(entry, now)))
     return found
 
 

@@ -204,7 +204,8 @@ class Fragment(Storage):
             self._set_expiry(entry)
         if self.has_sessions:
             session_of(entry.content)
-        self.mark()
+        if self.log is not None:
+            self.log.mark()
         return ()
 
     def _store(self, entry: Entry, copies: Copies) -> None:

@@ -150,7 +150,8 @@ class Storage(ABC):
 
     def next_number(self) -> int:
         """Return a new sequence number."""
-        self.mark()
+        if self.log is not None:
+            self.log.mark()
         self.counter = (self.counter + 1) & _COUNTER_MASK
         return self.index << COUNTER_BITS | self.counter
 
