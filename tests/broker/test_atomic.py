@@ -169,7 +169,7 @@ def fragment_state(fragment: Fragment) -> dict[str, Any]:
         ),
         "scheduled": sorted(fragment._schedule._at.items()),
         "expiries": sorted(fragment._expiries._at.items()),
-        "seen": list(fragment.seen._seen_at),
+        "seen": list(fragment.seen._in_order),
         "sessions": sorted(
             (name, one.token, one.locked_until, one.state, sorted(one.held), one.message_count, one.ready_count)
             for name, one in fragment._sessions.all()

@@ -170,7 +170,7 @@ def seen_in(broker: Driver) -> dict[FragmentAddress, tuple[object, ...]]:
                 ]
                 states = [(one, session.state) for one, session in fragment.sessions(broker.now)]
                 counts = (fragment.counter, fragment.arrived_count, fragment.deferred_count, fragment.scheduled_count)
-                usage = (fragment.size_bytes, fragment.usage.size_bytes, list(fragment.seen._seen_at.items()))
+                usage = (fragment.size_bytes, fragment.usage.size_bytes, list(fragment.seen._in_order))
                 found[FragmentAddress(entity.path, name, fragment.index)] = content, states, counts, usage
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbclient.amqp import encode_message
-from sbclient.broker.deduplication import DuplicateWindow, identity_of
+from sbclient.broker.deduplication import DuplicateWindow, identity_of, identity_with_key
 from sbclient.errors import InvalidOperationError
 from tests.broker.driver import START, Driver, at, bodies, message, seconds
 
@@ -120,6 +120,7 @@ def test_a_duplicate_does_not_extend_the_window() -> None:
 def test_identities() -> None:
     both = message(message_id="m", session_id="s")
     assert identity_of(encode_message(both), is_partitioned=False) == "m"
-    assert identity_of(encode_message(both), is_partitioned=True) == ("m", "s")
+    assert identity_of(encode_message(both), is_partitioned=True) == identity_with_key("m", "s")
+    assert identity_with_key("m", "s") not in (identity_with_key("ms", ""), identity_with_key("", "ms"))
     assert identity_of(encode_message(message(message_id="m")), is_partitioned=True) == "m"
     assert identity_of(encode_message(message()), is_partitioned=True) is None

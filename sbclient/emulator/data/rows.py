@@ -15,6 +15,7 @@ from sbclient.amqp import EncodedMessage, WireError
 from sbclient.amqp.decode import decode_value
 from sbclient.amqp.encode import encode_value
 from sbclient.broker.changes import FragmentLog
+from sbclient.broker.deduplication import identity_with_key
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import Entry
 from sbclient.broker.namespace import Namespace
@@ -157,7 +158,7 @@ class NamespaceRows:
             "ORDER BY sub_queue, fragment_index, seen_at"
         ):
             known = decode_value(identity)
-            identity = known if isinstance(known, str) else tuple(known)
+            identity = identity_with_key(*known) if isinstance(known, list) else known  # earlier versions wrote lists
             entity.fragment(sub_queue, index).seen.remember(identity, seen_at)
 
     # ------------------------------------------------------------------ write

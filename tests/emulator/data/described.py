@@ -30,6 +30,7 @@ def described(namespace: Namespace, now: float) -> dict[str, Any]:
 def fragment_described(fragment: Fragment, now: float) -> dict[str, Any]:
     long_ago = -math.inf  # applies no timed changes
     entries = list(fragment.browse(long_ago, 0))
+    seen = zip(fragment.seen._in_order, fragment.seen._seen_at[fragment.seen._forgotten :], strict=True)
     return {
         "counter": fragment.counter,
         "arrived": fragment.arrived_count,
@@ -42,7 +43,7 @@ def fragment_described(fragment: Fragment, now: float) -> dict[str, Any]:
             for name, session in fragment.sessions(long_ago)
             if session.state is not None
         },
-        "seen": {each for each in fragment.seen._seen_at.items() if each[1] + fragment.policy.duplicate_window_s > now},
+        "seen": {each for each in seen if each[1] + fragment.policy.duplicate_window_s > now},
     }
 
 

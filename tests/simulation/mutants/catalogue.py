@@ -612,7 +612,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         _IDENTITY,
         "duplicates with a key are not detected",
-        Change("broker.deduplication:identity_of", "(message_id, key)", "None"),
+        Change("broker.deduplication:identity_of", "identity_with_key(message_id, key)", "None"),
     ),
     _mutant(
         _IDENTITY,
@@ -1022,8 +1022,9 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
             """
                 is_known = self.seen.is_known(identity, now, self.policy.duplicate_window_s)
                 if is_known:
-                    self.seen._seen_at[identity] = now
-                    self.seen._seen_at.move_to_end(identity)
+                    place = self.seen._in_order.index(identity)
+                    del self.seen._in_order[place], self.seen._seen_at[self.seen._forgotten + place]
+                    self.seen.remember(identity, now)
                 return is_known
             """,
         ),
