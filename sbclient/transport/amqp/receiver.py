@@ -11,7 +11,8 @@ Laws:
    settles it by its lock token; deferred messages always.
 5. Lock renewals of one step of the event loop share a request for each link that brought the messages, and for each
    partition, because the service refuses the locks of several. The request names the link, so that the service does not
-   detach it for idleness. A lock whose link is gone is renewed without.
+   detach it for idleness. A lock whose link is gone is renewed without. So do equal settlements by lock tokens outside
+   transactions, for each partition.
 6. A request of a session goes over the connection that holds the session.
 
 Source: Service Bus protocol guide; request-response operations, documented.
@@ -48,10 +49,10 @@ from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
 from sbclient.transport.amqp.owner import Owner
 from sbclient.transport.amqp.received import AmqpReceivedMessage
-from sbclient.transport.amqp.renewals import Renewals
 from sbclient.transport.amqp.requests import Reply, items_of
 from sbclient.transport.amqp.settlements import Settling, outcome_of
 from sbclient.transport.amqp.single_flight import SingleFlight
+from sbclient.transport.amqp.token_requests import TokenRequests
 from sbclient.transport.amqp.transactions import transaction_of
 from sbclient.transport.base import ReceiverLink, TransactionLink
 
@@ -109,7 +110,8 @@ class AmqpReceiver(ReceiverLink):
             prefetch_count=self._prefetch_count,
             deadlines=owner.deadlines,
         )
-        self._renewals = Renewals(self._renew_tokens, self.path, tasks=owner.tasks, deadlines=owner.deadlines)
+        self._renewals = TokenRequests(self._renew_tokens, f"renew locks of {self.path!r}", tasks=owner.tasks)
+        self._settling = TokenRequests(self._settle_tokens, f"settle messages of {self.path!r}", tasks=owner.tasks)
 
     def leave_loop(self) -> None:
         """Make anew what belonged to an event loop that has ended. The lock of a session is lost with its link."""
@@ -370,35 +372,53 @@ class AmqpReceiver(ReceiverLink):
         deadline: float,
         transaction: TransactionLink | None,
     ) -> None:
-        assert message.lock_token is not None  # the caller has checked it
+        token = message.lock_token
+        assert token is not None  # the caller has checked it
+        group = settlement, partition_of(message.sequence_number)
+        if transaction is None:
+            await self._settling.call(group, token, deadline)
+        else:
+            await self._settle_tokens(group, [token], deadline - clock.monotonic(), transaction)
+
+    async def _settle_tokens(
+        self,
+        group: tuple[Settlement, int],
+        tokens: Sequence[UUID],
+        timeout_s: float,
+        transaction: TransactionLink | None = None,
+    ) -> Sequence[None]:
+        """Settle messages of one partition in one request: all or none."""
+        settlement, _ = group
         body: dict[str, Any] = {
             servicebus.DISPOSITION_STATUS: servicebus.DISPOSITION_STATUSES[settlement.mode],
-            servicebus.TOKENS: uuids([message.lock_token]),
+            servicebus.TOKENS: uuids(tokens),
         }
         if settlement.mode is SettleMode.DEAD_LETTER:
             body[servicebus.DEAD_LETTER_REASON] = settlement.reason
             body[servicebus.DEAD_LETTER_DESCRIPTION] = settlement.error_description
-        await self._ask(
-            servicebus.UPDATE_DISPOSITION,
-            body,
-            doing=self._doing[settlement.mode],
-            timeout_s=deadline - clock.monotonic(),
-            transaction=transaction,
-        )
+        doing = self._doing[settlement.mode]
+        await self._ask(servicebus.UPDATE_DISPOSITION, body, doing=doing, timeout_s=timeout_s, transaction=transaction)
+        return [None] * len(tokens)
 
     # -- locks ---------------------------------------------------------------------------------------------------
 
     async def renew_lock(self, message: ServiceBusReceivedMessage, *, timeout_s: float) -> datetime:
         _, end = self._delivery_of(message)
         assert message.lock_token is not None  # just checked
-        return await self._renewals.renew(message.lock_token, end, partition_of(message.sequence_number), timeout_s)
+        group = end, partition_of(message.sequence_number)
+        return await self._renewals.call(group, message.lock_token, clock.monotonic() + timeout_s)
 
-    async def _renew_tokens(self, end: IncomingEnd | None, tokens: Sequence[UUID], timeout_s: float) -> list[datetime]:
-        """Renew locks of messages of one link in one request: all or none."""
+    async def _renew_tokens(
+        self, group: tuple[IncomingEnd | None, int], tokens: Sequence[UUID], timeout_s: float
+    ) -> list[datetime]:
+        """Renew locks of messages of one link and partition in one request: all or none."""
+        end, _ = group
         doing = f"renew the locks of messages of {self.path!r}"
         deadline = clock.monotonic() + timeout_s
         end = end if end is not None and end.is_open else None
-        reply = await self._ask_about(end, servicebus.RENEW_LOCK, {servicebus.TOKENS: uuids(tokens)}, doing, deadline)
+        body = {servicebus.TOKENS: uuids(tokens)}
+        # A renewal changes nothing that could be in doubt.
+        reply = await self._ask_about(end, servicebus.RENEW_LOCK, body, doing, deadline, is_reading=True)
         ends = [each for each in items_of(reply.body, servicebus.EXPIRATIONS) if isinstance(each, datetime)]
         if len(ends) != len(tokens):
             raise ServiceBusCommunicationError(f"{doing}: {len(ends)} expirations came for {len(tokens)} locks")

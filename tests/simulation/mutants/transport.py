@@ -359,17 +359,9 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     _mutant(
         "a locked message is renewed by one request for all and all fail together",
         Change(
-            "transport.amqp.renewals:Renewals._renew_waiting",
-            """
-                if len(waiting) == 1:
-                    waiting[0].fail(error)
-                    return
-            """,
-            """
-                for renewal in waiting:
-                    renewal.fail(error)
-                return
-            """,
+            "transport.amqp.token_requests:TokenRequests._answer",
+            "len(futures) > 1 and not error.is_in_doubt and not error.is_transient",
+            "False",
         ),
     ),
     _mutant(

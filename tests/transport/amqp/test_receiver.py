@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import pytest
@@ -38,6 +38,7 @@ from sbclient.errors import (
     SessionLockLostError,
 )
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.transport.amqp import token_requests
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.payloads import batch_of
@@ -980,39 +981,102 @@ async def test_renewals_are_grouped_by_the_link_that_brought_the_messages(
     ]
 
 
-async def test_renewals_are_grouped_by_partition(service: Service, transport: AmqpTransport) -> None:
+class Shared(NamedTuple):
+    """Calls that share requests: the operation, a call about a message, its result, and whether it changes messages."""
+
+    operation: str
+    call: Callable[[ServiceBusReceivedMessage], Awaitable[Any]]
+    result: Any
+    is_changing: bool
+
+
+def renewing(service: Service, receiver: AmqpReceiver) -> Shared:
     until = renews(service)
-    store(service, *"abcde")
-    receiver = transport.open_receiver("orders")
-    messages = await receive(receiver, 5)
-    for index, message in enumerate(messages):
-        message.sequence_number = index % 2 << 48 | index
-    assert await asyncio.gather(*(receiver.renew_lock(message, timeout_s=10) for message in messages)) == [until] * 5
-    renewals = [list(body["lock-tokens"]) for operation, _, body in service.end.requests if "renew" in operation]
-    assert renewals == [[message.lock_token for message in messages[part::2]] for part in range(2)]
+    return Shared("com.microsoft:renew-lock", lambda one: receiver.renew_lock(one, timeout_s=10), until, False)
 
 
-@pytest.mark.parametrize("others", ["a", "ac"])
-async def test_one_lost_lock_does_not_fail_the_renewals_of_others(
-    service: Service, transport: AmqpTransport, others: str
-) -> None:
-    until = datetime.fromtimestamp(clock.now() + 100, tz=UTC)
-
-    def answer(body: Any) -> Any:
-        tokens = list(body["lock-tokens"])
-        if UUID(int=1) in tokens:
-            return 410, "com.microsoft:message-lock-lost", None
-        return 200, None, {"expirations": timestamps([until] * len(tokens))}
-
-    service.replies["com.microsoft:renew-lock"] = answer
-    store(service, "lost", *others)
-    receiver = transport.open_receiver("orders")
-    messages = await receive(receiver, 1 + len(others))
-    lost, *ends = await asyncio.gather(
-        *(receiver.renew_lock(message, timeout_s=10) for message in messages), return_exceptions=True
+def completing(service: Service, receiver: AmqpReceiver) -> Shared:
+    service.replies["com.microsoft:update-disposition"] = lambda body: (200, None, {})
+    service.end.cut()  # so that messages are settled by their tokens
+    return Shared(
+        "com.microsoft:update-disposition", lambda one: receiver.settle(one, COMPLETE, timeout_s=10), None, True
     )
+
+
+Sharing: TypeAlias = Callable[[Service, AmqpReceiver], Shared]
+
+
+@pytest.fixture(params=[renewing, completing], ids=["renew", "complete"])
+def sharing(request: pytest.FixtureRequest) -> Sharing:
+    sharing: Sharing = request.param
+    return sharing
+
+
+async def received(service: Service, receiver: AmqpReceiver, count: int, partitions: int) -> list[Any]:
+    """Messages of several partitions, in turn."""
+    store(service, *map(str, range(count)))
+    messages = await receive(receiver, count)
+    for index, message in enumerate(messages):
+        message.sequence_number = index % partitions << 48 | index
+    return messages
+
+
+async def test_calls_about_locks_share_a_request_for_each_partition(
+    service: Service, transport: AmqpTransport, sharing: Sharing
+) -> None:
+    receiver = transport.open_receiver("orders")
+    messages = await received(service, receiver, 5, partitions=2)
+    operation, call, result, _ = sharing(service, receiver)
+    assert await asyncio.gather(*map(call, messages)) == [result] * 5
+    asked = [list(body["lock-tokens"]) for name, _, body in service.end.requests if name == operation]
+    assert asked == [[message.lock_token for message in messages[part::2]] for part in range(2)]
+
+
+async def test_requests_for_many_locks_are_limited(
+    service: Service, transport: AmqpTransport, sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_requests, "MAX_TOKENS", 2)
+    receiver = transport.open_receiver("orders")
+    messages = await received(service, receiver, 5, partitions=1)
+    operation, call, result, _ = sharing(service, receiver)
+    assert await asyncio.gather(*map(call, messages)) == [result] * 5
+    asked = [len(list(body["lock-tokens"])) for name, _, body in service.end.requests if name == operation]
+    assert asked == [2, 2, 1]
+
+
+@pytest.mark.parametrize("others", [1, 2])
+async def test_one_lost_lock_does_not_fail_the_calls_about_others(
+    service: Service, transport: AmqpTransport, sharing: Sharing, others: int
+) -> None:
+    receiver = transport.open_receiver("orders")
+    messages = await received(service, receiver, 1 + others, partitions=1)
+    operation, call, result, _ = sharing(service, receiver)
+    answer = service.replies[operation]
+    service.replies[operation] = lambda body: (
+        (410, "com.microsoft:message-lock-lost", None)
+        if messages[0].lock_token in list(body["lock-tokens"])
+        else answer(body)
+    )
+    lost, *results = await asyncio.gather(*map(call, messages), return_exceptions=True)
     assert isinstance(lost, MessageLockLostError)
-    assert ends == [until] * len(others)
+    assert not lost.is_in_doubt
+    assert results == [result] * others
+
+
+async def test_answer_that_does_not_come_leaves_only_its_own_partition_in_doubt(
+    service: Service, transport: AmqpTransport, sharing: Sharing
+) -> None:
+    receiver = transport.open_receiver("orders")
+    messages = await received(service, receiver, 4, partitions=2)
+    operation, call, result, is_changing = sharing(service, receiver)
+    answer = service.replies[operation]
+    service.replies[operation] = lambda body: (
+        None if messages[0].lock_token in list(body["lock-tokens"]) else answer(body)
+    )
+    results: list[Any] = await asyncio.gather(*map(call, messages), return_exceptions=True)
+    assert results[1::2] == [result] * 2
+    assert [(type(one), one.is_in_doubt) for one in results[::2]] == [(OperationTimeoutError, is_changing)] * 2
+    assert results[0] is not results[2]
 
 
 async def test_request_that_only_reads_is_never_in_doubt(service: Service, transport: AmqpTransport) -> None:

@@ -16,8 +16,8 @@ from sbclient import clock
 from sbclient.deadlines import Deadlines
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.amqp.renewals import Renewals
 from sbclient.transport.amqp.single_flight import SingleFlight
+from sbclient.transport.amqp.token_requests import TokenRequests
 from sbclient.transport.amqp.transfers import Transfers
 
 TAKES_S: Final = 1.0
@@ -131,10 +131,10 @@ async def test_each_renewal_has_its_own_timeout() -> None:
         return [datetime.fromtimestamp(0, UTC) for _ in tokens]
 
     tasks = OwnedTasks()
-    renewals = Renewals(renew, "orders", tasks=tasks, deadlines=Deadlines())
+    renewals: TokenRequests[None, datetime] = TokenRequests(renew, "renew locks of 'orders'", tasks=tasks)
     for patience in ([1, 30], [30, 1], [None, 30]):
         callers = [
-            asyncio.ensure_future(renewals.renew(UUID(int=number), None, 0, timeout_s or 30))
+            asyncio.ensure_future(renewals.call(None, UUID(int=number), clock.monotonic() + (timeout_s or 30)))
             for number, timeout_s in enumerate(patience)
         ]
         await asyncio.sleep(0)
