@@ -116,7 +116,7 @@ class Subscription:
     def _placed(self, copy: Entry, fragment: Fragment, at: float) -> tuple[Fragment, Entry]:
         if self.queue.requires_session and copy.content.session_id is None:
             return _refused(copy, *NO_SESSION, fragment, at)
-        if copy.content.header_bytes > MAX_HEADERS_BYTES:
+        if copy.content.size_bytes > MAX_HEADERS_BYTES and copy.content.header_bytes > MAX_HEADERS_BYTES:
             return _refused(copy, *HEADERS_TOO_LARGE, fragment, at)
         fragment.advance(at)
         fragment.decide(copy, at)
