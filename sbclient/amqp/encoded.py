@@ -282,6 +282,10 @@ class EncodedMessage(Sections):
             setattr(rewritten, name, value)
         return rewritten
 
+    def undecoded(self) -> EncodedMessage:
+        """Return the message without what was decoded so far, which takes memory."""
+        return EncodedMessage(self.payload)
+
     def as_transferred(self) -> EncodedMessage:
         """Return the message with the values that its bytes hold.
 

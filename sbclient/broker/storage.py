@@ -157,6 +157,7 @@ class Storage(ABC):
 
     def schedule(self, entry: Entry, number: int, at: float, now: float) -> None:
         """Store a scheduled message under a number from `next_number`; at its time it is enqueued again."""
+        entry.content = entry.content.undecoded()  # it waits for long
         entry.state = _SCHEDULED
         entry.enqueued_at = now
         self.arrived_count += 1
