@@ -21,11 +21,11 @@ from typing import Any, Final
 from tests.benchmarks.row import Result, Row, Sample, Settings
 
 FURTHER: Final = (
-    "broker_scale",
     "data",
     "entered",
     "failover",
     "fixtures",
+    "growth",
     "limits",
     "observed",
     "spark_cluster",

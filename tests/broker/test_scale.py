@@ -1,4 +1,4 @@
-"""What an operation costs does not grow with what is stored; `tests/benchmarks/broker_scale.py` measures in full."""
+"""What an operation costs does not grow with what is stored; `python -m tests.benchmarks growth` measures more."""
 
 from __future__ import annotations
 
