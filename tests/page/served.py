@@ -67,12 +67,13 @@ class Served:
     def send(self, path: str, *messages: ServiceBusMessage, namespace: str = PRIMARY) -> None:
         self.do(lambda: put(self.emulator.context(namespace).host, path, *messages))
 
-    def receive(self, path: str, count: int = 10, *, deletes: bool = True) -> list[ServiceBusReceivedMessage]:
-        context = self.emulator.context(PRIMARY)
+    def receive(
+        self, path: str, count: int = 10, *, deletes: bool = True, namespace: str = PRIMARY
+    ) -> list[ServiceBusReceivedMessage]:
+        broker = self.emulator.context(namespace).host.namespace
         mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE if deletes else ServiceBusReceiveMode.PEEK_LOCK
         call = Call(Operation.RECEIVE, clock.now())
-        namespace = context.host.namespace
-        taken = self.do(lambda: namespace.receive(call, path, max_message_count=count, mode=mode))
+        taken = self.do(lambda: broker.receive(call, path, max_message_count=count, mode=mode))
         return [entry.received() for entry in taken]
 
     def defer(self, path: str) -> None:

@@ -237,7 +237,13 @@ def test_a_pair_is_seen_by_its_backlog(page: Page, served: Served) -> None:
     row = pair.locator(".destinations tbody tr")
     expect(row).to_contain_text("diverted now")
     expect(row.locator("td").nth(2)).to_have_text("3")
-    expect(pair.locator(".flow")).to_have_attribute("aria-label", re.compile(r"contoso, down: .*where 3 wait"))
+    served.send(backlog, *diverted * 20, namespace=SECONDARY)
+    for place in (pair.locator(".flow .way-label").nth(1), row.locator("td").nth(4)):
+        expect(place).to_have_text(re.compile(r"^[1-9]"))
+    served.receive(backlog, 50, namespace=SECONDARY)
+    expect(pair.locator(".flow .way-label").nth(2)).to_have_text(re.compile(r"^[1-9].*drained"))
+    served.send(backlog, *diverted, namespace=SECONDARY)
+    expect(pair.locator(".flow")).to_have_attribute("aria-label", re.compile(r"contoso, down: .*where 16 wait"))
 
 
 def test_the_list_can_be_filtered_among_a_thousand(page: Page, served: Served) -> None:

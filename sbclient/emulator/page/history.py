@@ -16,7 +16,6 @@ Change: TypeAlias = dict[str, Any]
 """A state and the time at which it began: `{"from": 1700000000.0, "state": "down"}`."""
 
 STATES_KEPT: Final = 200
-RATE_POINTS: Final = 7
 
 
 class CountHistory:
@@ -26,16 +25,10 @@ class CountHistory:
         kept: the maximum number of points; older ones are dropped.
     """
 
-    __slots__ = ("_points", "_total")
+    __slots__ = ("points",)
 
     def __init__(self, kept: int) -> None:
-        self._points: deque[Point] = deque(maxlen=kept)
-        self._total = 0
-
-    @property
-    def total(self) -> int:
-        """The number of points that were ever added."""
-        return self._total
+        self.points: deque[Point] = deque(maxlen=kept)
 
     def note(self, before_at: float, at: float, arrived: int, left: int) -> None:
         """Add a point if the numbers have changed, after the last point at which they had not.
@@ -43,42 +36,12 @@ class CountHistory:
         Args:
             before_at: the time of the previous look.
         """
-        if self._points and self._points[-1][1:] == (arrived, left):
+        last = self.points[-1] if self.points else None
+        if last is not None and last[1:] == (arrived, left):
             return
-        if self._points and before_at > self._points[-1][0]:
-            self._add((before_at, *self._points[-1][1:]))
-        self._add((at, arrived, left))
-
-    def after(self, total: int) -> list[Point]:
-        """The points that were added since `total` had that value."""
-        new = min(self._total - total, len(self._points))
-        return list(self._points)[len(self._points) - new :]
-
-    def _add(self, point: Point) -> None:
-        self._points.append(point)
-        self._total += 1
-
-
-class RecentRate:
-    """The rates at which two numbers rise, over the last looks."""
-
-    __slots__ = ("_points",)
-
-    def __init__(self) -> None:
-        self._points: deque[Point] = deque(maxlen=RATE_POINTS)
-
-    def note(self, at: float, arrived: int, left: int) -> tuple[float, float]:
-        """Add a look; returns the rates per second."""
-        self._points.append((at, arrived, left))
-        first = self._points[0]
-        duration_s = at - first[0]
-        if duration_s <= 0:
-            return 0.0, 0.0
-        return max(arrived - first[1], 0) / duration_s, max(left - first[2], 0) / duration_s
-
-    def clear(self) -> None:
-        """Forget the looks, because none followed for a longer time."""
-        self._points.clear()
+        if last is not None and before_at > last[0]:
+            self.points.append((before_at, *last[1:]))
+        self.points.append((at, arrived, left))
 
 
 def note_state(states: deque[Change], state: str, at: float) -> None:

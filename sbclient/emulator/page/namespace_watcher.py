@@ -22,7 +22,7 @@ from sbclient.emulator.control.api import ControlApi
 from sbclient.emulator.control.fault_states import state_of_namespace
 from sbclient.emulator.page.history import CountHistory, states_of
 from sbclient.emulator.page.overview import row_of
-from sbclient.emulator.page.pair_observer import NO_RATES, PairObserver, backlog_queues_of, primary_of
+from sbclient.emulator.page.pair_observer import PairObserver, backlog_queues_of, primary_of
 
 Facts: TypeAlias = dict[str, Any]
 Gap: TypeAlias = tuple[float, float]
@@ -150,16 +150,11 @@ class NamespaceWatcher:
                 await clock.sleep(wait_s)
             began_at = clock.monotonic()
             if not self._snapshot.number or began_at - self._due_at > GAP_INTERVALS * self._interval_s:
-                self._note_gap()
+                self._gaps.append((self._snapshot.at, clock.now()))
             self._snapshot = await self._take()
             took_s = clock.monotonic() - began_at
             self._due_at = began_at + took_s + max(self._interval_s - took_s, PAUSE_FACTOR * took_s)
             return self._snapshot
-
-    def _note_gap(self) -> None:
-        self._gaps.append((self._snapshot.at, clock.now()))
-        for pair in self._pairs.values():
-            pair.forget_rates()
 
     # ------------------------------------------------------------------ one snapshot
 
@@ -240,7 +235,6 @@ def _with_reports(observed: Sequence[Facts], reports: Sequence[Facts]) -> list[F
             "queues": [],
             "destinations": [],
             "unread": 0,
-            **NO_RATES,
             **bare,
             **by_names.get(names, {}),
         } | {"client": client}

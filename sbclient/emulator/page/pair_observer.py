@@ -19,7 +19,7 @@ from sbclient.broker.directory import Entity
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.pings import Ping
-from sbclient.emulator.page.history import STATES_KEPT, Change, RecentRate, note_state
+from sbclient.emulator.page.history import STATES_KEPT, Change, note_state
 from sbclient.rules.backlog import is_backlog_path
 from sbclient.rules.entity_path import split_sub_queue
 from sbclient.rules.envelope import PATH
@@ -75,7 +75,6 @@ class _Destination:
     arrived: int = 0
     first_new_at: float | None = None
     states: deque[Change] = field(default_factory=lambda: deque(maxlen=STATES_KEPT))
-    rate: RecentRate = field(default_factory=RecentRate)
 
     def note_state(self, ping: Ping | None, now: float) -> None:
         """Add the state of this observation and, if they are known, the exact times of the changes before it."""
@@ -87,9 +86,6 @@ class _Destination:
             note_state(self.states, WAITING, _end_of_diversion(self, ping, now))
         else:
             note_state(self.states, QUIET, now)
-
-
-NO_RATES: Final[Mapping[str, float]] = {"diverted_per_s": 0.0, "drained_per_s": 0.0}
 
 
 class PairObserver:
@@ -105,13 +101,6 @@ class PairObserver:
         self.secondary = secondary
         self._known: dict[Fragment, _Known] = {}
         self._destinations: dict[str, _Destination] = {}
-        self._rate = RecentRate()
-
-    def forget_rates(self) -> None:
-        """Begin to measure rates again, after a time without observations."""
-        self._rate.clear()
-        for destination in self._destinations.values():
-            destination.rate.clear()
 
     def observe(self, queues: Iterable[Entity], primary: Namespace | None, now: float) -> Facts:
         """The state of the pair.
@@ -125,14 +114,10 @@ class PairObserver:
             fragments += queue.body.fragments
             rows.append(_queue_row(queue))
         self._count(fragments, now)
-        arrived, left = (sum(row[name] for row in rows) for name in ("arrived", "left"))
-        diverted_per_s, drained_per_s = self._rate.note(now, arrived, left)
         return {
             "primary": self.primary if primary is None else primary.name,
             "secondary": self.secondary.name,
             "is_primary_here": primary is not None,
-            "diverted_per_s": diverted_per_s,
-            "drained_per_s": drained_per_s,
             "queues": rows,
             "destinations": [self._row(path, primary, now) for path in self._destinations],
             "unread": sum(map(len, fragments)) - sum(len(known.messages) for known in self._known.values()),
@@ -172,7 +157,6 @@ class PairObserver:
             "latest_at": destination.latest_at,
             "state": destination.states[-1]["state"],
             "states": list(destination.states),
-            "diverted_per_s": destination.rate.note(now, destination.arrived, 0)[0],
             "ping": None if ping is None else {"at": ping.at, "refusal": ping.refusal},
         }
 

@@ -4,7 +4,8 @@
     data: {"at": 1700000000.0, "is_whole": true, "namespaces": [{..., "entities": [...], "removed": []}],
            "pairs": [...], "detail": {...}, "events": [...]}
 
-A slow client does not delay the others: it gets the changes of a longer time in one event.
+The first event also has the histories; the client continues them, and computes all rates. A slow client does not delay
+the others: it gets the changes of a longer time in one event.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any, Final, TypeAlias
 from sbclient.broker.directory import Entity
 from sbclient.emulator.control.api import ControlApi
 from sbclient.emulator.events import CONNECTION, Subscription
-from sbclient.emulator.page.history import CountHistory, Point
 from sbclient.emulator.page.namespace_watcher import NO_SNAPSHOT, NamespaceSnapshot, NamespaceWatcher, Snapshot
 from sbclient.emulator.page.overview import detail_of
 
@@ -60,8 +60,6 @@ class WatchStream:
         self._ended = ended
         self._ends_at = ends_at
         self._events = events
-        self._sent: dict[str, NamespaceSnapshot] = {}
-        self._sent_points: dict[tuple[str, str | None], int] = {}
         self._last = NO_SNAPSHOT
         self._last_detail: Facts | None = None
 
@@ -95,9 +93,11 @@ class WatchStream:
             changes["gaps"] = snapshot.gaps
         detail = self._detail()
         if detail != self._last_detail:
-            changes["detail"] = self._last_detail = detail
-        if detail is not None and (points := self._detail_points(detail, snapshot)):
-            changes["detail_history"] = points
+            changes["detail"] = detail
+            if detail is not None and self._last_detail is None:
+                history = snapshot.namespaces[detail["namespace"]].histories.get(detail["path"])
+                changes["detail_history"] = [] if history is None else list(history.points)
+            self._last_detail = detail
         events = [*self._events] + [
             {**event, "namespace": name}
             for name, subscription in self._subscriptions.items()
@@ -110,25 +110,13 @@ class WatchStream:
         return changes
 
     def _namespace(self, name: str, snapshot: NamespaceSnapshot) -> Facts:
-        sent = self._sent.get(name, _NOTHING)
-        self._sent[name] = snapshot
+        sent = self._last.namespaces.get(name, _NOTHING)
         changed = [row for path, row in snapshot.rows.items() if sent.rows.get(path) is not row]
         removed = [path for path in sent.rows if path not in snapshot.rows]
         if not changed and not removed and sent.facts is snapshot.facts:
             return {}
-        points = {"history": self._new_points((name, None), snapshot.history)}
-        return {**snapshot.facts, **points, "entities": changed, "removed": removed}
-
-    def _detail_points(self, detail: Facts, snapshot: Snapshot) -> list[Point]:
-        name, path = detail["namespace"], detail["path"]
-        history = snapshot.namespaces[name].histories.get(path)
-        return [] if history is None else self._new_points((name, path), history)
-
-    def _new_points(self, place: tuple[str, str | None], history: CountHistory) -> list[Point]:
-        """The points of a history that this stream has not sent yet."""
-        points = history.after(min(self._sent_points.get(place, 0), history.total))
-        self._sent_points[place] = history.total
-        return points
+        history = {} if self._last.number else {"history": list(snapshot.history.points)}
+        return {**snapshot.facts, **history, "entities": changed, "removed": removed}
 
 
 def pairs_of(snapshot: Snapshot, names: Collection[str]) -> Sequence[Facts]:

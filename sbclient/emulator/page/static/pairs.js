@@ -7,7 +7,7 @@ import { flowPicture } from "./flow.js";
 import { addressOf } from "./names.js";
 import { stateOf, stateOfNamespace } from "./pictures.js";
 import { ribbonPicture, spansOf } from "./ribbon.js";
-import { rowOf, state } from "./store.js";
+import { rateOf, rowOf, state } from "./store.js";
 
 const RIBBON_S = 600;
 const HEADS = ["entity", "state", "since", "waiting", "oldest", "diverted /s", "last ping"];
@@ -77,7 +77,7 @@ function card(pair) {
     element,
     update(latest) {
       const primary = state.namespaces.get(latest.primary);
-      const { diverted_per_s: diverted, drained_per_s: home } = latest;
+      const [diverted, home] = [rateOf(latest, "arrived"), rateOf(latest, "left")];
       const direct = primary ? Math.max(0, recent(primary.history)[0] - home) : null;
       flow.update({
         primary: latest.primary,
@@ -96,7 +96,7 @@ function card(pair) {
         rows,
         (row) => row.path,
         (row) => line(latest, row),
-        showLine,
+        (element, row) => showLine(element, row, rateOf(latest, "to", row.path)),
       );
       ribbon.update(historyOf(latest, primary, rows));
       write(note, noteOf(latest));
@@ -142,7 +142,7 @@ function rowsOf(pair) {
 }
 
 function nothingSeen(path) {
-  return { path, waiting: 0, oldest_at: null, diverted_per_s: 0, states: [], ping: null };
+  return { path, waiting: 0, oldest_at: null, states: [], ping: null };
 }
 
 function line(pair, row) {
@@ -162,7 +162,7 @@ function line(pair, row) {
   );
 }
 
-function showLine(element, row) {
+function showLine(element, row, divertedPerS) {
   const [, place, since, waiting, oldest, diverted, ping] = element.children;
   const { word, kind } = stateOf(row.state);
   place.firstChild.dataset.kind = kind;
@@ -170,7 +170,7 @@ function showLine(element, row) {
   setAgo(since.firstChild, row.since_at);
   write(waiting, count(row.waiting));
   setAgo(oldest.firstChild, row.oldest_at);
-  write(diverted, rate(row.diverted_per_s));
+  write(diverted, rate(divertedPerS));
   write(ping.firstChild, row.ping === null ? "" : row.ping.refusal === null ? "accepted" : "refused");
   ping.firstChild.dataset.kind = row.ping?.refusal ? "bad" : "good";
   ping.firstChild.title = row.ping?.refusal ?? "";

@@ -5,6 +5,7 @@ import { setClock } from "./format.js";
 
 const EVENTS_KEPT = 300;
 const HISTORY_KEPT = 1500;
+const LOOKS_KEPT = 7;
 const PAUSES_MS = [250, 500, 1000, 2000, 4000];
 
 export const state = {
@@ -22,6 +23,9 @@ export const state = {
 };
 
 const listeners = new Set();
+
+/** The last snapshots of the pairs: the time, and by name the numbers of messages that had arrived or left. */
+let looks = [];
 let stop = null;
 
 /** Subscribe to changes; called with the changed entities: `{paths}`, a set for each namespace by name. */
@@ -91,6 +95,7 @@ function setLink(link, reason = null) {
 }
 
 function take(said) {
+  const before = state.at;
   state.at = said.at;
   state.link = "live";
   state.reason = null;
@@ -98,24 +103,50 @@ function take(said) {
   takeTime(said.at);
   const paths = new Map(said.namespaces.map((each) => [each.name, new Set()]));
   if (said.is_whole) forgetOld(said.namespaces, paths);
-  for (const each of said.namespaces) takeNamespace(each, paths.get(each.name));
+  for (const each of said.namespaces) takeNamespace(each, paths.get(each.name), before);
   if (said.pairs) state.pairs = said.pairs;
   if (said.gaps) state.gaps = said.gaps;
   if ("detail" in said) state.detail = said.detail;
-  state.detailHistory = joined(state.detailHistory, said.detail_history);
+  noteLook();
+  const row = state.detail && rowOf(state.detail.namespace, state.detail.path);
+  if (said.detail_history) state.detailHistory = said.detail_history;
+  else if (row) state.detailHistory = noted(state.detailHistory, row, before);
   if (said.events) state.events = [...state.events, ...said.events].slice(-EVENTS_KEPT);
   publish({ paths });
 }
 
-/** A history with new points at its end. */
-function joined(history, points) {
-  return points ? [...history, ...points].slice(-HISTORY_KEPT) : history;
+/** A history with the numbers of this snapshot, and before them the time until which the last ones were true. */
+function noted(history, { arrived, left }, before) {
+  const [at, ...last] = history.at(-1) ?? [before];
+  if (last[0] === arrived && last[1] === left) return history;
+  const still = before > at ? [[before, ...last]] : [];
+  return [...history, ...still, [state.at, arrived, left]].slice(-HISTORY_KEPT);
+}
+
+function noteLook() {
+  const numbers = new Map();
+  for (const pair of state.pairs) {
+    for (const name of ["arrived", "left"])
+      numbers.set(keyOf(pair, name), pair.queues.reduce((sum, queue) => sum + queue[name], 0));
+    for (const { path, arrived } of pair.destinations) numbers.set(keyOf(pair, "to", path), arrived);
+  }
+  looks = [...looks, { at: state.at, numbers }].slice(-LOOKS_KEPT);
+}
+
+const keyOf = ({ primary, secondary }, ...names) => [primary, secondary, ...names].join("\n");
+
+/** The rate at which messages `arrived` in or `left` a backlog, or came `to` a path, over the last snapshots. */
+export function rateOf(pair, ...names) {
+  const key = keyOf(pair, ...names);
+  const [first, last] = [looks.find(({ numbers }) => numbers.has(key)), looks.at(-1)];
+  if (!first || last.at <= first.at) return 0;
+  return Math.max(0, (last.numbers.get(key) ?? 0) - first.numbers.get(key)) / (last.at - first.at);
 }
 
 /** Before a whole snapshot, which has all events and histories again. */
 function forgetOld(namespaces, changed) {
   Object.assign(state, { events: [], detailHistory: [], pairs: [] });
-  for (const known of state.namespaces.values()) known.history = [];
+  looks = [];
   const names = new Set(namespaces.map((each) => each.name));
   for (const name of state.namespaces.keys()) if (!names.has(name)) state.namespaces.delete(name);
   for (const said of namespaces) {
@@ -130,10 +161,10 @@ function forgetOld(namespaces, changed) {
   }
 }
 
-function takeNamespace(said, changed) {
+function takeNamespace(said, changed, before) {
   const known = state.namespaces.get(said.name) ?? { rows: new Map(), history: [] };
   const { entities, removed, history, ...facts } = said;
-  known.history = joined(known.history, history);
+  known.history = history ?? noted(known.history, facts, before);
   known.facts = facts;
   for (const path of removed) {
     known.rows.delete(path);
