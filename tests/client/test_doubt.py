@@ -73,10 +73,10 @@ Kinds: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def scripts(share: int) -> list[Kinds]:
-    """What the first request and all further ones meet, at the primary and at the secondary: a part of all."""
-    first = ("lost", CUT, "busy")
-    pairs: list[tuple[str, ...]] = list(product(first, FAULTS))
-    return [(one, other) for one in pairs for other in pairs][share % 11 :: 11]
+    """What the first request and all further ones meet: at the primary everything, at the secondary another order."""
+    pairs: list[tuple[str, ...]] = list(product(("lost", CUT, "busy"), FAULTS))
+    turned = [pairs[(5 * index + share) % len(pairs)] for index in range(len(pairs))]  # a step of 5 leaves none out
+    return [*zip(pairs, turned, strict=True), *zip(pairs, turned[::-1], strict=True)]
 
 
 async def check(
