@@ -112,6 +112,7 @@ class Tally(Ledger):
     Attributes:
         refused_tries: messages in sends that raised, by error class. The sender repeats them.
         refused_messages: messages that are invalid themselves, by error class.
+        in_doubt: of the messages in `refused_tries`, those that may have been stored.
         altered: deliveries whose body differs from the sent one.
     """
 
@@ -382,7 +383,7 @@ class OutageRun:
                     tally.refused_messages[type(error).__name__] += len(messages)
                     return
                 tally.refused_tries[type(error).__name__] += len(messages)
-                tally.in_doubt += isinstance(error, OperationTimeoutError)
+                tally.in_doubt += len(messages) if error.is_in_doubt else 0
                 await clock.sleep(RETRY_S)
             else:
                 tally.accepted.update(message.message_id for message in messages)
