@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.cuts import cuts, run_cut
 from tests.simulation.history import Outcome
 from tests.simulation.moves import run_moves
 from tests.simulation.network_weather import WIRE_KINDS
@@ -43,6 +44,11 @@ def test_transactions_over_several_entities_are_carried_out_whole_or_not_at_all(
     runs = [run_moves(seed) for seed in range(3)]
     assert not [text for moves in runs for text in moves.wrong]
     assert sum(moves.counts[Outcome.OK] for moves in runs) >= 70
+
+
+def test_a_cut_after_any_byte_loses_nothing() -> None:
+    for side, after in cuts(stride=79):
+        run_cut(side, after)
 
 
 @pytest.mark.parametrize(
