@@ -198,7 +198,7 @@ class BothLinks(ReceiverLink):
     async def _receive_more(self, count: int) -> list[ServiceBusReceivedMessage]:
         """Ask only the side that delivered last, for as long as its head start and without the cost of a task."""
         with suppress(TimeoutError, ServiceBusError):  # the next request shows whether it fails
-            async with clock.timeout(2 * HEAD_START_S):
+            async with clock.timeout(HEAD_START_S + (ANSWER_S if self._is_deleting else HEAD_START_S)):
                 link = self._links[self._first]
                 found = await link.receive(max_message_count=count, max_wait_time_s=HEAD_START_S)
                 return marked(found, self._first)
@@ -219,9 +219,9 @@ class BothLinks(ReceiverLink):
 
         def start(side: NamespaceSide, now: float) -> None:
             wait_s = max(end_at - now, 0.0)
-            running[side] = asyncio.ensure_future(
-                self._ask(side, count, min(wait_s, TURN_S if self._is_deleting else wait_s))
-            )
+            if self._is_deleting:
+                wait_s = min(wait_s, HEAD_START_S if self._is_flowing and not answered else TURN_S)
+            running[side] = asyncio.ensure_future(self._ask(side, count, wait_s))
             running[side].add_done_callback(lambda _: woken.set())
 
         try:
@@ -329,6 +329,7 @@ class BothLinks(ReceiverLink):
             )
 
     def _answered(self, side: NamespaceSide) -> None:
+        self._asked_at[side] = clock.monotonic()
         self._refusals.pop(side, None)
         if side == "primary":
             self._pair.is_primary_reached = True

@@ -79,6 +79,35 @@ async def test_no_side_starves_while_the_other_always_has_messages(
         assert clock.monotonic() - at < 4.0
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_namespace_without_messages_takes_little_time(both: MemoryPair, mode: ServiceBusReceiveMode) -> None:
+    await fill(both, *map(str, range(200)))
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE, receive_mode=mode) as receiver:
+        await receiver.receive_messages(1)
+        began_at = clock.monotonic()
+        for _ in range(190):
+            assert len(await receiver.receive_messages(1)) == 1
+            await clock.sleep(0.02)
+        assert clock.monotonic() - began_at < 1.1 * 190 * 0.02
+
+
+async def test_a_receiver_that_deletes_loses_no_answer_that_is_slow(
+    both: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive, deleting = MemoryReceiver.receive, ServiceBusReceiveMode.RECEIVE_AND_DELETE
+
+    async def slow(link: MemoryReceiver, **asked: Any) -> list[ServiceBusReceivedMessage]:
+        found = await receive(link, **asked)
+        await clock.sleep(0.3)
+        return found
+
+    monkeypatch.setattr(MemoryReceiver, "receive", slow)
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE, receive_mode=deleting) as receiver:
+        for number in range(6):
+            await fill(both, f"{number}")
+            assert texts(await receiver.receive_messages(max_wait_time=30)) == [f"{number}"]
+
+
 async def test_a_wait_for_both_ends_in_time_and_returns_what_comes_first(both: MemoryPair) -> None:
     async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
         assert await receiver.receive_messages(max_wait_time=5) == []
