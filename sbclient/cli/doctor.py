@@ -39,6 +39,7 @@ SETTINGS_USED: Final = (
     "backlog_queue_count",
     "sessions",
     "probe_entity",
+    "redirect_after",
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Literal
 
@@ -11,7 +12,9 @@ from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
     MessagingEntityAlreadyExistsError,
+    MessagingEntityNotFoundError,
     ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
     ServiceBusError,
 )
 from sbclient.rules.backlog import may_recover
@@ -108,6 +111,25 @@ async def _created(administration: Administration, name: str, requires_session: 
         return await administration.create(address, backlog_queue(name, requires_session=requires_session))
     except MessagingEntityAlreadyExistsError:
         return await administration.get(address)  # another client has created it, or it is not a queue
+
+
+async def keeping_entity(administration: Administration, path: str) -> EntityProperties | None:
+    """Return the description of a queue or topic that keeps messages; None = the key lacks Manage.
+
+    Raises:
+        MessagingEntityNotFoundError: there is neither.
+        InvalidOperationError: it is a topic without a subscription.
+    """
+    topic = EntityAddress(EntityKind.TOPIC, (path,))
+    try:
+        with suppress(MessagingEntityNotFoundError):
+            return await administration.get(EntityAddress(EntityKind.QUEUE, (path,)))
+        found, runtime = await administration.get(topic), await administration.runtime(topic)
+    except (ServiceBusAuthenticationError, ServiceBusAuthorizationError):
+        return None
+    if not runtime.subscription_count:
+        raise InvalidOperationError(f"{path!r} is a topic without a subscription, which drops messages: create one")
+    return found
 
 
 def usable_queue(queue: EntityProperties, *, requires_session: bool) -> QueueProperties:

@@ -18,10 +18,12 @@ from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
+    OperationTimeoutError,
     ServiceBusError,
     ServiceBusServerBusyError,
 )
 from sbclient.options import SERVER_BUSY_PAUSE
+from sbclient.pairing.provisioning import keeping_entity
 from sbclient.pairing.state import PairState
 from sbclient.rate_limit import RateLimits
 from sbclient.rules.envelope import MalformedEnvelopeError
@@ -375,6 +377,8 @@ class Destination:
         self._is_asking = True
         try:
             await self._link.open(timeout_s=SEND_S)
+        except ServiceBusServerBusyError:
+            self._pause()
         except ServiceBusError as error:
             await self._failed([], error, asked_at, generation)
         else:
@@ -491,11 +495,15 @@ class Destination:
                 failure = failure or error
         if busy:
             self._line.extendleft(reversed(busy))
-            self._busy_until_at = clock.monotonic() + SERVER_BUSY_PAUSE.total_seconds()
-            if self.refusal is not None:
-                self.refusal.interrupt()
+            self._pause()
         if failure is not None:
             await self._failed(failed, failure, asked_at, generation)
+
+    def _pause(self) -> None:
+        """Wait as long as a busy service asks for. A busy entity may be the next to accept: this is no failure."""
+        self._busy_until_at = clock.monotonic() + SERVER_BUSY_PAUSE.total_seconds()
+        if self.refusal is not None:
+            self.refusal.interrupt()
 
     def _may_reject(self, group: Sequence[InFlight]) -> bool:
         """Whether messages may be sent one by one or dead-lettered. Only the primary decides about one of them."""
@@ -503,6 +511,8 @@ class Destination:
 
     async def _transfer(self, group: list[InFlight]) -> ServiceBusError | None:
         """Send a group and begin to complete it; return the error, or None. Messages that are not sent leave it."""
+        if self._is_elsewhere and self.redirected_at is None and (error := await self._error_elsewhere()) is not None:
+            return error
         contents = await self._contents(group)
         group[:] = contents
         if not group:
@@ -529,6 +539,17 @@ class Destination:
             completing = self._tasks.start(complete(to_complete), name=f"complete {self.path}")
             self._completing[completing] = None
             completing.add_done_callback(self._completing.pop)
+        return None
+
+    async def _error_elsewhere(self) -> ServiceBusError | None:
+        """Return why the secondary would not keep messages; asked before the first one and after each failure."""
+        try:
+            async with clock.timeout(SEND_S):
+                await keeping_entity(self._pair.secondary.administration, self.path)
+        except TimeoutError:
+            return OperationTimeoutError(f"the secondary did not describe {self.path!r} within {SEND_S:g} s")
+        except ServiceBusError as error:
+            return error.with_traceback(None)
         return None
 
     def _note_accepted(self, group: Sequence[InFlight]) -> None:

@@ -20,7 +20,7 @@ from urllib.request import Request
 from sbclient import clock
 from sbclient.backlog import Backlog, BacklogQueueView, DestinationView, together
 from sbclient.client.client import ServiceBusClient
-from sbclient.entities import EntityAddress, EntityKind, QueueProperties
+from sbclient.entities import EntityAddress, EntityKind, EntityProperties, QueueProperties, TopicProperties
 from sbclient.errors import (
     MessagingEntityNotFoundError,
     OperationTimeoutError,
@@ -30,7 +30,7 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.pairing.pair import Pair
-from sbclient.pairing.provisioning import backlog_queue, usable_queue
+from sbclient.pairing.provisioning import backlog_queue, keeping_entity, usable_queue
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.rules.http_proxy import http_proxy_of
 from sbclient.settings.durations import duration_text
@@ -205,6 +205,7 @@ class Doctor:
             findings += await self._properties(views)
         if not any(one.error is not None for one in primary):
             findings += await self._destinations(views, worker)
+        findings += await self._elsewhere(paths)
         is_primary_well = not any(one.advice for one in findings)
         findings += _waiting(total) if views else [Finding(BACKLOG, "unknown, because it cannot be read")]
         findings += self._syphon(total, worker, has_moved=has_moved, is_primary_well=is_primary_well)
@@ -450,6 +451,38 @@ class Doctor:
                 findings.append(Finding(BACKLOG, f"dead letters for {path!r}: {reasons}"))
         return findings
 
+    async def _elsewhere(self, paths: Sequence[str]) -> list[Finding]:
+        """Compare entities with those of the same path in the secondary, where a redirect delivers."""
+        state, findings = self._pair.state, list[Finding]()
+        if state.options.redirect_after is None:
+            return findings
+        for path in [self._entity] if self._entity else paths[:PROBED]:
+            advice = f"create {path!r} in the secondary as in the primary (`sbclient admin export`, `import`)"
+            here, there = None, None
+            with suppress(ServiceBusError):
+                here = await keeping_entity(state.primary.administration, path)
+            try:
+                there = await keeping_entity(state.secondary.administration, path)
+            except ServiceBusError as error:
+                text = f"messages for {path!r} cannot be delivered to the secondary: {error.message}"
+                findings.append(Finding(SECONDARY, text, advice, error))
+                continue
+            if isinstance(there, QueueProperties | TopicProperties) and there.status not in (None, "Active"):
+                text = f"{path!r} of the secondary has the status {there.status}"
+                findings.append(
+                    Finding(
+                        SECONDARY,
+                        text,
+                        f"`sbclient admin update queue {path}` in the secondary with --set status=Active",
+                    )
+                )
+            if here is not None and there is not None and _kind(here) != _kind(there):
+                text = f"{path!r} is a {_kind(here)} in the primary and a {_kind(there)} in the secondary"
+                findings.append(Finding(SECONDARY, text, advice))
+            if isinstance(there, QueueProperties):
+                findings += await self._full(state.secondary, there, SECONDARY, "queue", "its consumers are behind")
+        return findings
+
     async def _full_destination(self, path: str) -> list[Finding]:
         administration = self._pair.state.primary.administration
         with suppress(ServiceBusError):  # without Manage nothing is known
@@ -556,6 +589,12 @@ class _Worker:
     reasons: list[str]
     refusing: dict[str, str]
     redirected: dict[str, float]
+
+
+def _kind(entity: EntityProperties) -> str:
+    if not isinstance(entity, QueueProperties):
+        return "topic"
+    return "queue that requires sessions" if entity.requires_session else "queue"
 
 
 def _is_paused(worker: _Worker) -> bool:

@@ -277,6 +277,34 @@ def test_messages_that_go_to_the_secondary(pair: Pair) -> None:
         assert "'orders': delivered to the secondary since 20" in pair.doctor("--worker", address).stdout
 
 
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([], "messages for 'orders' cannot be delivered to the secondary: "),
+        (["topic", "orders"], "'orders' is a topic without a subscription, which drops messages"),
+        (["queue", "orders", "--set", "requires_session=true"], "'orders' is a queue in the primary and a queue that "),
+        (["queue", "orders", "--set", "status=Disabled"], "'orders' of the secondary has the status Disabled"),
+        (["queue", "orders"], ""),
+    ],
+)
+def test_the_entity_of_the_secondary_is_compared_where_messages_are_redirected(
+    pair: Pair, made: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.run(diverts=False)
+    if made:
+        secondary = pair.variables["SERVICEBUS_SECONDARY_CONNECTION_STRING"]
+        created = call("admin", "create", *made, env={"SERVICEBUS_CONNECTION_STRING": secondary})
+        assert created.exit_code == 0
+    assert first_line(pair.doctor("--probe-entity", "orders"), 0) == "No problem found."
+    result = pair.doctor("--probe-entity", "orders", "--redirect-after", "10min")
+    assert (said in result.stdout, bool(result.exit_code)) == (True, bool(said))
+    if said:
+        assert said[1:] in result.stdout.splitlines()[0]
+        return
+    monkeypatch.setattr(diagnosis, "_MIB", 0)  # every queue is full then; a real one takes 1 GB
+    assert "queue 'orders' is full" in pair.doctor("--probe-entity", "orders", "--redirect-after", "10min").stdout
+
+
 def test_full_backlog_queue_and_other_properties(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.run(diverts=False)
     queue = "contoso/x-servicebus-transfer/3"

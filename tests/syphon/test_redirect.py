@@ -153,6 +153,7 @@ async def test_a_redirected_message_is_restored_as_in_the_primary(pair: MemoryPa
     ("description", "error"),
     [
         (None, None),  # missing
+        ("topic", None),  # without a subscription it would drop what it gets
         ({"requires_session": True}, None),
         ({}, MessagingEntityDisabledError),
         ({}, FULL),
@@ -160,9 +161,12 @@ async def test_a_redirected_message_is_restored_as_in_the_primary(pair: MemoryPa
     ],
 )
 async def test_an_entity_of_the_secondary_that_cannot_have_the_messages_is_named_once_and_nothing_is_lost(
-    pair: MemoryPair, description: dict[str, Any] | None, error: type[ServiceBusError] | None
+    pair: MemoryPair, description: dict[str, Any] | str | None, error: type[ServiceBusError] | None
 ) -> None:
-    if description is not None:
+    if isinstance(description, str):
+        async with pair.unpaired_client(secondary=True) as secondary:
+            await secondary.administration.create_topic(QUEUE)
+    elif description is not None:
         await make_queue(pair, secondary=True, **description)
     if error is not None:
         pair.secondary.inject(Fault(FaultKind.ERROR, QUEUE, operations=[Operation.SEND], error=error))
@@ -172,7 +176,9 @@ async def test_an_entity_of_the_secondary_that_cannot_have_the_messages_is_named
         await divert(client, 1, 2, 3)
         await clock.sleep(60 * MINUTES)
         assert names(client) == ["syphon.not_redirected"]
-        assert "; in the secondary " in syphon.status().refusing[QUEUE].text
+        text = syphon.status().refusing[QUEUE].text
+        assert "; in the secondary " in text
+        assert ("topic without a subscription" in text) is (description == "topic")
         pair.primary.heal()
         await clock.sleep(3 * MINUTES)
         assert sorted(texts(await taken(pair))) == ["1", "2", "3"]
