@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -57,7 +58,9 @@ class Consumer:
         self.is_calm = False
 
     async def run(self, program: Program) -> None:
-        async with program.client(paired=False) as client, asyncio.TaskGroup() as group:
+        plan = program.plan
+        options = replace(plan.options, provision="none") if plan.redirects else None
+        async with program.client(paired=plan.redirects, options=options) as client, asyncio.TaskGroup() as group:
             for lane in self._lanes:
                 for _ in range(lane.receivers):
                     random = Random(program.random.getrandbits(64))
@@ -91,15 +94,15 @@ class Consumer:
             if not messages and lane.requires_session:
                 return
             for message in messages:
-                self.note_delivery(name, lane, message, "queue")
+                self.note_delivery(name, lane, message, "queue", message.namespace)
                 if not lane.deletes:
                     await self._deal_with(client, receiver, lane, message, random)
             if lane.requires_session and number % 2:
                 await self._store_state(receiver, lane, random.randbytes(3))
 
-    def note_delivery(self, name: str, lane: Lane, message: ServiceBusReceivedMessage, origin: str) -> None:
+    def note_delivery(self, name: str, lane: Lane, message: ServiceBusReceivedMessage, origin: str, side: str) -> None:
         history = self._history
-        delivery = Delivery(history.now(), name, delivery_path(lane), uid_of(message), message, origin)
+        delivery = Delivery(history.now(), name, delivery_path(lane), uid_of(message), message, origin, side)
         history.deliveries.append(delivery)
         history.note(name, "delivered", delivery.path, delivery.uid, message.sequence_number, message.delivery_count)
 
@@ -152,7 +155,7 @@ class Consumer:
             await clock.sleep(lane.lock_s * 0.7)
             await receiver.complete_message(message)
         elif action in ("transact", "roll_back"):
-            transaction = client.transaction()
+            transaction = client.transaction(namespace=message.namespace)
             async with transaction:
                 await receiver.complete_message(message, transaction=transaction)
                 if action == "roll_back":
@@ -192,9 +195,9 @@ class Consumer:
     ) -> None:
         assert receiver.session is not None
         session_id = receiver.session.session_id
-        self._history.states.append(
-            StateNote(self._history.now(), lane.name, session_id, state, is_read, outcome, begin)
-        )
+        is_elsewhere = receiver._both is not None and receiver._both.at("primary")[1] == "secondary"
+        path = f"{lane.name} of the secondary" if is_elsewhere else lane.name
+        self._history.states.append(StateNote(self._history.now(), path, session_id, state, is_read, outcome, begin))
         self._history.note("state", lane.name, session_id, state, outcome, is_read)
 
 

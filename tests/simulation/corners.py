@@ -211,6 +211,25 @@ def _worker(plan: Plan, random: Random) -> Plan:
     )
 
 
+def _redirects(plan: Plan, random: Random) -> Plan:
+    """Syphons that deliver to the secondary, and receivers that take from both.
+
+    In some runs an entity is missing there.
+    """
+    options = replace(
+        plan.options,
+        receive_from="both",
+        redirect_after=timedelta(seconds=random.choice((0.0, 0.0, 2.0, 10.0, 40.0))),
+        redirect_sessions=random.random() < 0.3,
+    )
+    missing = random.choice(plan.lanes).name if random.random() < 0.15 else None
+    elsewhere = tuple(lane.name for lane in plan.lanes if lane.name != missing)
+    lanes = plan.lanes
+    if any(one.harms_receiving for one in plan.incidents):
+        lanes = tuple(replace(lane, deletes=False) for lane in lanes)
+    return replace(plan, options=options, elsewhere=elsewhere, lanes=lanes)
+
+
 def _tasks(plan: Plan, random: Random) -> Plan:
     """Producers that write tasks of Spark; their rows have ids."""
     return replace(plan, options=replace(plan.options, ordering="none"))
@@ -226,9 +245,12 @@ NAMED: Final[dict[str, Callable[[Plan, Random], Plan]]] = {
     "drained_twice": _drained_twice,
     "worker": _worker,
     "tasks": _tasks,
+    "redirects": _redirects,
 }
-"""Each is drawn in one of 20 runs, `tasks` only where PySpark is installed. These names and those of `weather.KINDS`
-may be given together."""
+"""Each is drawn in one of 20 runs, `redirects` in a third of them, `tasks` only where PySpark is installed. These names
+and those of `weather.KINDS` may be given together."""
+
+SHARES: Final = {"redirects": 1 / 3}
 
 
 def with_named(plan: Plan, random: Random, only: Sequence[str]) -> Plan:
@@ -239,7 +261,7 @@ def with_named(plan: Plan, random: Random, only: Sequence[str]) -> Plan:
         only: those that the run has; empty = those that are drawn.
     """
     for name, change in NAMED.items():
-        is_drawn, own = random.random() < 0.05, Random(random.getrandbits(64))
+        is_drawn, own = random.random() < SHARES.get(name, 0.05), Random(random.getrandbits(64))
         is_possible = name != "tasks" or HAS_SPARK
         if name in only or (is_drawn and is_possible and not only):
             plan = replace(change(plan, own), kinds=(*plan.kinds, name))

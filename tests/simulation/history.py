@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from hashlib import sha256
 from itertools import count
 from math import floor
@@ -27,6 +28,7 @@ from sbclient.errors import (
 )
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.pairing.status import PairEvent
+from sbclient.rules import backlog
 
 CANARY: Final = "canary-b0dy-4711"
 """In every body; it must never be seen outside a message."""
@@ -37,6 +39,8 @@ FORGED: Final = "forged"
 
 GAVE_UP: Final = "gave up"
 """The error of a call whose application did not wait for the answer."""
+
+is_backlog_path: Final = cache(backlog.is_backlog_path)
 
 TEXT_ATTRIBUTES: Final = (
     "message_id",
@@ -156,6 +160,10 @@ class Attempt:
     outcome: Outcome = Outcome.DOUBT
     error: type[BaseException] | None = None
 
+    @property
+    def is_backlog(self) -> bool:
+        return is_backlog_path(self.path)
+
 
 @dataclass(slots=True, eq=False)
 class Handed:
@@ -190,6 +198,10 @@ class Handed:
     is_stale: bool = False
     settles: list[Settled] = field(default_factory=list)
 
+    @property
+    def is_backlog(self) -> bool:
+        return is_backlog_path(self.path)
+
 
 @dataclass(slots=True, eq=False)
 class Settled:
@@ -209,6 +221,7 @@ class Delivery:
 
     Attributes:
         origin: `queue`, `deferred`, `dead_letter`, `backlog_dead_letter` or `drain`.
+        side: `primary` or `secondary`.
     """
 
     at: float
@@ -217,6 +230,7 @@ class Delivery:
     uid: str
     message: ServiceBusReceivedMessage
     origin: str
+    side: str = "primary"
 
     @property
     def copy(self) -> tuple[str, int, float]:

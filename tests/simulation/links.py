@@ -199,6 +199,7 @@ class WiredReceiver:
         self._number = next(wire.history.numbers)
         self._hold: SessionHold | None = None
         self._handed: list[Handed] = []
+        self._on_their_way: list[ServiceBusReceivedMessage] = []
 
     @property
     def session_id(self) -> str | None:
@@ -214,14 +215,23 @@ class WiredReceiver:
         self._note_session(begun_at)
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
+        """What is on its way to a caller that is cancelled waits for the next one, as with the AMQP transport."""
+        messages, self._on_their_way = self._on_their_way, []
+
         async def work() -> list[ServiceBusReceivedMessage]:
             begun_at = self._wire.history.now()
-            messages = await self._inner.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
+            messages[:] = await self._inner.receive(
+                max_message_count=max_message_count, max_wait_time_s=max_wait_time_s
+            )
             self._note_session(begun_at)
             self._take(messages, is_deferred=False)
             return messages
 
-        return await self._wire.call(work)
+        try:
+            return messages or await self._wire.call(work)
+        except asyncio.CancelledError:
+            self._on_their_way = messages
+            raise
 
     def fetch_ahead(self, count: int, total: int) -> None:
         self._inner.fetch_ahead(count, total)

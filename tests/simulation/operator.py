@@ -93,7 +93,9 @@ class Operator:
     def build(self) -> None:
         """Make every destination, and the backlog queues where clients may not."""
         for lane in self._plan.lanes:
-            self._create(lane)
+            self._create(lane, self._pair.primary)
+            if lane.name in self._plan.elsewhere:
+                self._create(lane, self._pair.secondary)
         if "malformed_frames" in self._plan.kinds:
             for name in VANDALIZED:
                 self._manage(self._pair.primary, "create", _queue(name), QueueProperties(name))
@@ -113,37 +115,35 @@ class Operator:
                 made = replace(usual, enable_partitioning=plan.has_partitioned_backlog, lock_duration=lock)
                 self._manage(self._pair.secondary, "create", _queue(name), made)
 
-    def _create(self, lane: Lane) -> None:
+    def _create(self, lane: Lane, host: BrokerHost) -> None:
         """Make the entities of a lane."""
         for address, properties in descriptions(lane):
-            is_made = self._made(address, properties)
+            is_made = self._made(host, address, properties)
             if address.names[-1] == AUDIT:
                 for name in lane.rules:
                     action = SqlRuleAction(f"SET tag = '{name}'") if name.startswith("tag-") else None
                     rule = RuleProperties(name, filter=TrueRuleFilter(), action=action)
-                    is_made &= self._made(EntityAddress(EntityKind.RULE, (*address.names, name)), rule)
+                    is_made &= self._made(host, EntityAddress(EntityKind.RULE, (*address.names, name)), rule)
                 default = EntityAddress(EntityKind.RULE, (*address.names, DEFAULT_RULE_NAME))
-                self._manage(self._pair.primary, "delete", default)
+                self._manage(host, "delete", default)
                 if not is_made:  # messages may have come before the last rule
                     self._unaudited.add(lane.name)
 
-    def _made(self, address: EntityAddress, properties: EntityProperties) -> bool:
+    def _made(self, host: BrokerHost, address: EntityAddress, properties: EntityProperties) -> bool:
         """Create an entity; a topic without its subscription would drop what it gets, so it is tried often."""
-        return any(
-            self._manage(self._pair.primary, "create", address, properties) is not None for _ in range(CREATED_AFTER)
-        )
+        return any(self._manage(host, "create", address, properties) is not None for _ in range(CREATED_AFTER))
 
     def remove_audits(self) -> dict[str, Counter[object]]:
         """Delete the audited subscriptions; return for each uid how many copies each rule made."""
         copies: dict[str, Counter[object]] = defaultdict(Counter)
         for lane in self._plan.lanes:
-            if lane.rules:
+            for host in (self._pair.primary, self._pair.secondary) if lane.rules else ():
                 is_audited = lane.name not in self._unaudited
-                for one in stored(self._pair.primary, f"{lane.name}/Subscriptions/{AUDIT}") if is_audited else ():
+                for one in stored(host, f"{lane.name}/Subscriptions/{AUDIT}") if is_audited else ():
                     properties = one.entry.content.application_properties
                     copies[uid_of(one.entry.content)][properties.get("RuleName"), properties.get("tag")] += 1
                 address = EntityAddress(EntityKind.SUBSCRIPTION, (lane.name, AUDIT))
-                self._manage(self._pair.primary, "delete", address)
+                self._manage(host, "delete", address)
         return copies
 
     def _manage(self, host: BrokerHost, what: str, *arguments: Any) -> Any:
@@ -288,7 +288,7 @@ class Operator:
         self._lose(host, lane.name, EntityKind.TOPIC if lane.kind == "topic" else EntityKind.QUEUE)
 
         def undo() -> bool:
-            self._create(lane)
+            self._create(lane, host)
             return all(self._manage(host, "get", address) is not None for address, _ in descriptions(lane))
 
         self._undo[incident] = undo

@@ -13,6 +13,7 @@ from random import Random
 from typing import Final, Literal
 
 from sbclient.broker.profile import STD_2021, Profile
+from sbclient.message import NamespaceSide
 from sbclient.options import PairedNamespaceOptions, SyphonLimits
 from tests.simulation.corners import NAMED, with_corners, with_named
 from tests.simulation.network import Line
@@ -129,6 +130,7 @@ class Plan:
         network: between clients and namespaces; None = clients call the brokers directly.
         sends_bursts: whether messages that are due at one time are sent without waiting for each other.
         syphon_limits: of each syphon that is not an option of its client; None = the defaults.
+        elsewhere: the lanes whose entities are in the secondary, too, where syphons deliver during an outage.
     """
 
     seed: int
@@ -153,10 +155,20 @@ class Plan:
     network: Line | None = None
     sends_bursts: bool = False
     syphon_limits: SyphonLimits | None = None
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def is_ordered(self) -> bool:
         return self.options.ordering == "session"
+
+    @property
+    def redirects(self) -> bool:
+        return self.options.redirect_after is not None
+
+    @property
+    def sides(self) -> tuple[NamespaceSide, ...]:
+        """The namespaces that messages may be delivered in."""
+        return ("primary", "secondary") if self.redirects else ("primary",)
 
     def without(self, dropped: Collection[int]) -> Plan:
         """The same plan without some of its lanes, incidents and deaths, which are counted through in that order."""

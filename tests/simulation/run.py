@@ -33,6 +33,7 @@ class Result:
     Attributes:
         in_doubt: tries with an error in doubt.
         excused: accepted messages that need not arrive.
+        redirected: messages that syphons delivered to the secondary.
     """
 
     seed: int
@@ -51,6 +52,7 @@ class Result:
     excused: int = 0
     diverted: int = 0
     failovers: int = 0
+    redirected: int = 0
     wire_calls: int = 0
     lines: list[str] = field(default_factory=list)
 
@@ -203,11 +205,16 @@ def _result(world: World, violations: list[Violation]) -> Result:
         delivered=sum(submission.uid in arrivals for submission in submissions),
         lost=by_invariant["I1"],
         unexpected=sum(uid not in history.submissions for uid in arrivals),
-        duplicates=sum(len({one.copy for one in each}) > 1 for each in arrivals.values()),
+        duplicates=sum(len({(one.side, one.copy) for one in each}) > 1 for each in arrivals.values()),
         unexplained=by_invariant["I6"] + by_invariant["I7"],
         excused=sum(submission.uid in excused and submission.uid not in arrivals for submission in accepted),
         diverted=sum(history.diverted_reported.values()),
         failovers=sum(event.name == "failover.engaged" for events in history.pair_events.values() for event in events),
+        redirected=sum(
+            len(one.uids)
+            for one in history.attempts
+            if one.side == "secondary" and not one.is_backlog and one.outcome is Outcome.OK
+        ),
         wire_calls=history.wire_calls,
         lines=history.lines,
     )

@@ -26,6 +26,7 @@ SUMMED = (
     "excused",
     "diverted",
     "failovers",
+    "redirected",
     "wire_calls",
 )
 
@@ -107,6 +108,7 @@ class Tally:
             f"unexpected             {sums['unexpected']:9}",
             f"duplicates             {sums['duplicates']:9} of which unexplained {sums['unexplained']}",
             f"diverted               {sums['diverted']:9} in {sums['failovers']} failovers",
+            f"redirected             {sums['redirected']:9} to the secondary",
             f"tries in doubt         {self.share('in_doubt', 'tries'):9.2%}",
             f"excused                {self.share('excused', 'accepted'):9.2%} of the accepted",
             f"runs without failover  {self.calm_runs / max(self.runs, 1):9.2%}",

@@ -7,6 +7,7 @@ seed draws changes; `python -m tests.simulation.mutants` tells the new one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -74,13 +75,17 @@ def test_pinned_seeds_pass(seed: int, once: str) -> None:
     ],
 )
 def test_pinned_seeds_of_all_corners_pass(seed: int, once: str) -> None:
-    assert not run_seed(seed).violations, once
+    """They were found before syphons redirected messages, so that theirs do not."""
+    plan = draw_plan(seed)
+    options = replace(plan.options, receive_from="primary", redirect_after=None, redirect_sessions=False)
+    assert not run_plan(replace(plan, options=options, elsewhere=())).violations, once
 
 
 @pytest.mark.parametrize(
     ("corner", "seed", "once"),
     [
         ("fragments_hang", 3600000016, "of a timeout just below 16 s a quarter was kept, also after a short wait"),
+        ("redirects", 447, "the busy answer to a probe began an outage, for which messages were redirected"),
         ("full", 3600000777, "the checker of graces did not wait for the answers to sends that had left together"),
         ("worker", 3700007525, "the checker of graces did not know that a resumed worker begins anew"),
         ("worker", 3600000007, "a worker that had ended failed to read its credentials again"),

@@ -16,7 +16,7 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.errors import MessageNotFoundError, OperationTimeoutError
-from sbclient.message import ServiceBusMessageState
+from sbclient.message import NamespaceSide, ServiceBusMessageState
 from sbclient.options import PairedNamespaceOptions, SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.testing import MemoryNamespace, MemoryPair
@@ -27,7 +27,7 @@ from tests.simulation.browser import Browser
 from tests.simulation.census import stored
 from tests.simulation.consumer import AUDIT, SUBSCRIPTION, Consumer, delivery_path
 from tests.simulation.edges import Edges
-from tests.simulation.history import Delivery, History, uid_of
+from tests.simulation.history import Delivery, History, is_backlog_path, uid_of
 from tests.simulation.network import Network, watch_sessions
 from tests.simulation.operator import Operator
 from tests.simulation.plan import Lane, Plan
@@ -323,18 +323,23 @@ class World:
             one.sub_queue is None
             and one.entry.state is not ServiceBusMessageState.DEFERRED
             and not one.path.endswith(f"/{AUDIT}")
-            for one in stored(self.pair.primary)
+            and not is_backlog_path(one.path)
+            for host in self._hosts
+            for one in stored(host)
         )
 
     def _is_backlog_left(self) -> bool:
         """Whether a syphon has still something to do; what it has dead-lettered does not count."""
-        return any(one.sub_queue is None for one in stored(self.pair.secondary))
+        return any(one.sub_queue is None and is_backlog_path(one.path) for one in stored(self.pair.secondary))
 
     async def _drain(self, consumer: Consumer) -> None:
         """Receive what is still there: put aside, dead-lettered, or given back when the receivers ended."""
-        async with self.pair.unpaired_client(timeout=5.0, retry_total=0) as client:
-            for lane in self.plan.lanes:
-                await self._drain_lane(client, consumer, lane)
+        for side in self.plan.sides:
+            is_elsewhere = side == "secondary"
+            async with self.pair.unpaired_client(secondary=is_elsewhere, timeout=5.0, retry_total=0) as client:
+                for lane in self.plan.lanes:
+                    if not is_elsewhere or lane.name in self.plan.elsewhere:
+                        await self._drain_lane(client, consumer, lane, side)
         async with self.pair.unpaired_client(secondary=True, timeout=5.0, retry_total=0) as client:
             for queue in (*self.operator.backlog_queues, *self.operator.session_backlog_queues):
                 if self.pair.secondary.namespace.directory.get(queue) is None:
@@ -351,10 +356,10 @@ class World:
                                 Delivery(clock.true_now(), "drain", queue, uid_of(message), message, "backlog")
                             )
 
-    async def _drain_lane(self, client: ServiceBusClient, consumer: Consumer, lane: Lane) -> None:
+    async def _drain_lane(self, client: ServiceBusClient, consumer: Consumer, lane: Lane, side: NamespaceSide) -> None:
         path = delivery_path(lane)
         deferred: dict[str | None, list[int]] = {}
-        for one in stored(self.pair.primary, path):
+        for one in stored(self.pair.secondary if side == "secondary" else self.pair.primary, path):
             if one.sub_queue is None and one.entry.state is ServiceBusMessageState.DEFERRED:
                 session_id = one.entry.content.session_id if lane.requires_session else None
                 deferred.setdefault(session_id, []).append(one.entry.number)
@@ -363,14 +368,14 @@ class World:
                 for number in numbers:
                     with suppress(MessageNotFoundError):  # it has expired at this very look
                         for message in await receiver.receive_deferred_messages(number):
-                            consumer.note_delivery("drain", lane, message, "deferred")
+                            consumer.note_delivery("drain", lane, message, "deferred", side)
         while True:
             try:
                 session = NEXT_AVAILABLE_SESSION if lane.requires_session else None
                 async with _deleter(client, lane, session=session) as receiver:
                     while messages := await receiver.receive_messages(100, max_wait_time=0.1):
                         for message in messages:
-                            consumer.note_delivery("drain", lane, message, "drain")
+                            consumer.note_delivery("drain", lane, message, "drain", side)
             except OperationTimeoutError:
                 break
             if not lane.requires_session:
@@ -378,7 +383,7 @@ class World:
         async with _deleter(client, lane, dead_letters=True) as receiver:
             while messages := await receiver.receive_messages(100, max_wait_time=0.1):
                 for message in messages:
-                    consumer.note_delivery("drain", lane, message, "dead_letter")
+                    consumer.note_delivery("drain", lane, message, "dead_letter", side)
 
     def _count_what_is_left(self) -> None:
         for host in self._hosts:

@@ -13,6 +13,7 @@ from tests.simulation.checkers.failover import check_failovers
 from tests.simulation.checkers.locks import check_locks
 from tests.simulation.checkers.order import check_order
 from tests.simulation.checkers.quarantine import check_quarantine
+from tests.simulation.checkers.redirects import check_redirects
 from tests.simulation.checkers.secrets import check_secrets
 from tests.simulation.checkers.spans import check_spans
 from tests.simulation.checkers.transactions import check_transactions
@@ -28,6 +29,7 @@ CHECKERS: Final[tuple[Callable[[World], Iterator[Violation]], ...]] = (
     check_locks,
     check_order,
     check_quarantine,
+    check_redirects,
     check_secrets,
     check_spans,
     check_transactions,
@@ -55,4 +57,5 @@ INVARIANTS: Final[dict[str, str]] = {
     "I19": "a token that proves nothing, or not enough, stores and reads nothing",
     "I20": "no body in a log, error, repr or event",
     "I21": "bytes of no meaning end their own connection and nothing else",
+    "I22": "delivered by one namespace, unless a send was in doubt; redirected only while the primary stays away",
 }

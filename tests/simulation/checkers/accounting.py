@@ -11,8 +11,7 @@ from sbclient.testing.ledger import Ledger
 from tests.simulation.consumer import REASON
 from tests.simulation.history import GAVE_UP, Delivery, Handed, Outcome, Submission, Violation
 from tests.simulation.network_weather import loses_deliveries
-from tests.simulation.plan import Lane
-from tests.simulation.weather import Incident
+from tests.simulation.plan import Lane, Plan
 from tests.simulation.world import World
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
@@ -95,7 +94,7 @@ def _check_reasons(world: World) -> Iterator[Violation]:
     lanes = {lane.name: lane for lane in world.plan.lanes}
     handed_count: dict[str, int] = {}
     for handed in world.history.handed:
-        if handed.side == "primary":
+        if not handed.is_backlog:
             handed_count[handed.uid] = handed_count.get(handed.uid, 0) + 1
     unwanted = {
         handed.uid for handed in world.history.handed for settled in handed.settles if settled.mode == "dead_letter"
@@ -121,20 +120,17 @@ def _check_reasons(world: World) -> Iterator[Violation]:
 
 def _has_failed_enough(world: World, lane: Lane, handed_count: int) -> bool:
     """Unseen deliveries count too: those with a lost response, and prefetched ones."""
-    unseen = (
-        lane.prefetch > 0
-        or loses_deliveries(world.plan)
-        or any(may_lose_received(incident) for incident in world.plan.incidents)
-    )
+    unseen = lane.prefetch > 0 or loses_deliveries(world.plan) or may_lose_received(world.plan)
     return unseen or handed_count >= lane.max_deliveries
 
 
-def may_lose_received(incident: Incident) -> bool:
+def may_lose_received(plan: Plan) -> bool:
     """Whether messages may be locked for a receiver that never gets them."""
-    return (
-        incident.side == "primary"
+    return any(
+        incident.side in plan.sides
         and incident.harms_receiving
         and (incident.operations is None or "receive" in incident.operations)
+        for incident in plan.incidents
     )
 
 
@@ -156,10 +152,10 @@ def _check_last_hands(world: World) -> Iterator[Violation]:
     found: dict[str, set[str]] = defaultdict(set)
     for delivery in world.history.deliveries:
         found[delivery.uid].add(delivery.origin)
-    last: dict[tuple[str, int, float], Handed] = {}
+    last: dict[tuple[str, tuple[str, int, float]], Handed] = {}
     for handed in world.history.handed:
-        if handed.side == "primary" and handed.token is not None and not handed.is_stale:
-            last[handed.copy] = handed
+        if not handed.is_backlog and handed.token is not None and not handed.is_stale:
+            last[handed.side, handed.copy] = handed
     for handed in last.values():
         submission = world.history.submissions.get(handed.uid)
         if submission is None or handed.uid in world.history.deleted:

@@ -100,7 +100,7 @@ def _check_times(world: World) -> Iterator[Violation]:
     lanes = {lane.name: lane for lane in world.plan.lanes}
     for handed in world.history.handed:
         submission = world.history.submissions.get(handed.uid)
-        if handed.side != "primary" or submission is None:
+        if handed.is_backlog or submission is None:
             continue
         expires = _expiry(handed.message)
         is_fresh = not (handed.is_deferred or handed.is_stale or lanes[submission.lane].prefetch)

@@ -17,8 +17,8 @@ WINDOW_S = 600.0
 ROUNDED_S = 0.0015
 """The time of storing is rounded to whole microseconds in memory, and down to milliseconds over the network."""
 
-Copies = dict[str, dict[tuple[float, int], None]]
-"""For each uid the copies that the destination held: when stored, and under which number."""
+Copies = dict[str, dict[tuple[float, int, str], None]]
+"""For each uid the copies that the destination held: when stored, under which number, and in which namespace."""
 
 
 def check_duplicates(world: World) -> Iterator[Violation]:
@@ -30,9 +30,7 @@ def check_duplicates(world: World) -> Iterator[Violation]:
         if any(one.transaction is not None for one in mine):
             continue
         yield from _check_sends(world.history, uid, mine, len(submission.tries))
-        possible = sum(
-            one.uids.count(uid) for one in mine if one.side == "primary" and one.outcome is not Outcome.REFUSED
-        )
+        possible = sum(one.uids.count(uid) for one in mine if not one.is_backlog and one.outcome is not Outcome.REFUSED)
         count = len(copies.get(uid, ()))
         if count > possible:
             yield Violation(
@@ -41,8 +39,13 @@ def check_duplicates(world: World) -> Iterator[Violation]:
         lane = lanes[submission.lane]
         if lane.detects_duplicates and not _is_deleted(world, lane):
             window_s = WINDOW_S if lane.window_s is None else lane.window_s
-            yield from _check_window(uid, sorted(copies.get(uid, ())), window_s)
-            yield from _check_first_arrivals(uid, mine, count, window_s)
+            for side in world.plan.sides:
+                here = sorted(one for one in copies.get(uid, ()) if one[2] == side)
+                yield from _check_window(uid, here, window_s)
+                sends = [one for one in mine if one.side == side and not one.is_backlog]
+                yield from _check_first_arrivals(uid, sends, len(here), window_s)
+        if len({side for _, _, side in copies.get(uid, ())}) > 1 and not _may_be_in_both(world.history, uid, mine):
+            yield Violation("I22", f"{uid} was delivered by both namespaces, and none of its sends was in doubt")
     yield from _check_syphons(world.history, attempts)
     yield from _check_after_the_end(world.history)
 
@@ -52,15 +55,25 @@ def copies_of(world: World) -> Copies:
     copies: Copies = defaultdict(dict)
     paths = {delivery_path(lane).casefold() for lane in world.plan.lanes}
     for handed in world.history.handed:
-        if handed.side == "primary" and handed.path.casefold() in paths:
-            copies[handed.uid][handed.copy[2], handed.copy[1]] = None
+        if handed.path.casefold() in paths:
+            copies[handed.uid][handed.copy[2], handed.copy[1], handed.side] = None
     for delivery in world.history.deliveries:
         _, number, stored_at = delivery.copy
         known = copies[delivery.uid]
-        times = [at for at, other in known if delivery.origin == "dead_letter" or other == number]
+        is_dead = delivery.origin == "dead_letter"
+        times = [at for at, other, side in known if side == delivery.side and (is_dead or other == number)]
         if not any(abs(at - stored_at) < ROUNDED_S for at in times):
-            known[stored_at, -number if delivery.origin == "dead_letter" else number] = None
+            known[stored_at, -number if is_dead else number, delivery.side] = None
     return copies
+
+
+def _may_be_in_both(history: History, uid: str, attempts: list[Attempt]) -> bool:
+    """Whether a send was in doubt, the application sent twice, or two syphons had a copy of the backlog in turn."""
+    holders = Counter(
+        copy for _, copy in {(one.client, one.copy) for one in history.handed if one.uid == uid and one.is_backlog}
+    )
+    is_in_doubt = any(one.outcome is Outcome.DOUBT for one in attempts)
+    return is_in_doubt or len(history.submissions[uid].tries) > 1 or max(holders.values(), default=0) > 1
 
 
 def _check_sends(history: History, uid: str, attempts: list[Attempt], try_count: int) -> Iterator[Violation]:
@@ -76,7 +89,7 @@ def _check_sends(history: History, uid: str, attempts: list[Attempt], try_count:
 
 def _check_first_arrivals(uid: str, attempts: list[Attempt], count: int, window_s: float) -> Iterator[Violation]:
     """A window begins with the first message and is not moved by a duplicate, where it is known when each came."""
-    sends = sorted((one for one in attempts if one.side == "primary" and one.what == "send"), key=lambda one: one.end)
+    sends = sorted((one for one in attempts if one.what == "send"), key=lambda one: one.end)
     expected, first = 0, None
     for one in sends:
         if one.outcome is Outcome.DOUBT:
@@ -91,7 +104,7 @@ def _check_first_arrivals(uid: str, attempts: list[Attempt], count: int, window_
         yield Violation("I7", f"{uid} was stored {count} times, and {expected} of its sends were in no window")
 
 
-def _check_window(uid: str, copies: list[tuple[float, int]], window_s: float) -> Iterator[Violation]:
+def _check_window(uid: str, copies: list[tuple[float, int, str]], window_s: float) -> Iterator[Violation]:
     for before, after in pairwise(copies):
         if after[0] - before[0] < window_s - 1:
             span_s = after[0] - before[0]
@@ -104,15 +117,15 @@ def _is_deleted(world: World, lane: Lane) -> bool:
 
 
 def _check_syphons(history: History, attempts: dict[str, list[Attempt]]) -> Iterator[Violation]:
-    """One syphon never sends a copy again that the primary has accepted from it."""
+    """One syphon never sends a copy again that a namespace has accepted from it."""
     taken: dict[tuple[str, str], set[tuple[str, int, float]]] = defaultdict(set)
     for handed in history.handed:
-        if handed.side == "secondary":
+        if handed.is_backlog:
             taken[handed.client, handed.uid].add(handed.copy)
     for uid, mine in attempts.items():
         moved = Counter[str]()
         for one in mine:
-            if not one.client.startswith("producer") and one.side == "primary" and one.outcome is Outcome.OK:
+            if not one.client.startswith("producer") and not one.is_backlog and one.outcome is Outcome.OK:
                 moved[one.client] += one.uids.count(uid)
         for client, count in moved.items():
             if count > len(taken[client, uid]):

@@ -16,7 +16,7 @@ from tests.simulation.world import World
 
 
 def check_order(world: World) -> Iterator[Violation]:
-    if any(may_lose_received(incident) for incident in world.plan.incidents):
+    if may_lose_received(world.plan):
         return  # messages may be locked for a receiver that never gets them; others overtake these
     diverted = {uid for one in world.history.attempts if one.side == "secondary" for uid in one.uids}
     deleted = {incident.path for incident in world.plan.incidents if incident.what in ("delete", "miss")}
@@ -29,6 +29,7 @@ def check_order(world: World) -> Iterator[Violation]:
             continue
         if lane.requires_session:
             yield from _check_sessions(world, lane, first, diverted)
+            yield from _check_redirected(world, lane)
         elif not lane.prefetch and world.plan.front_ends == 1 and _sees_order(world, lane):
             yield from _check_fragments(world, lane)
         yield from _check_storing(world, lane, diverted)
@@ -40,7 +41,7 @@ def _sees_order(world: World, lane: Lane) -> bool:
 
 
 def _check_sessions(world: World, lane: Lane, first: dict[str, int], diverted: set[str]) -> Iterator[Violation]:
-    keeps_order = world.plan.is_ordered and not _may_forget(world)
+    keeps_order = world.plan.is_ordered and not _may_forget(world) and not world.plan.options.redirect_sessions
     sessions: dict[str | None, list[Submission]] = defaultdict(list)
     for submission in _in_order(world, lane):
         if submission.uid in first and (keeps_order or submission.uid not in diverted):
@@ -49,6 +50,16 @@ def _check_sessions(world: World, lane: Lane, first: dict[str, int], diverted: s
         for before, after in _accepted_pairs(submissions):
             if first[after.uid] < first[before.uid]:
                 yield Violation("I8", f"{after.uid} overtook {before.uid} in session {before.key!r} of {lane.name}")
+
+
+def _check_redirected(world: World, lane: Lane) -> Iterator[Violation]:
+    """Sessions whose order is kept wait for the primary, unless the option gives their order up."""
+    if not world.plan.is_ordered or world.plan.options.redirect_sessions:
+        return
+    ordered = {submission.uid for submission in _in_order(world, lane)}
+    for one in world.history.attempts:
+        if one.side == "secondary" and not one.is_backlog and (uids := ordered.intersection(one.uids)):
+            yield Violation("I8", f"{min(uids)} of session {one.keys[0]!r} was redirected")
 
 
 def _in_order(world: World, lane: Lane) -> list[Submission]:

@@ -38,16 +38,18 @@ def check_spans(world: World) -> Iterator[Violation]:
     if not world.plan.is_ordered and "twice" not in world.plan.syphons:  # each of two syphons asks for itself
         yield from _check_graces(world, syphons)
     if world.plan.syphon_limits is not None:
-        yield from _check_rates(world, syphons)
+        yield from _check_rates(world, _by_client_and_path(world, "syphon", "last-syphon", sides=world.plan.sides))
     yield from _check_pauses(world)
     yield from _check_lost_locks(world)
     yield from _check_copies(world)
 
 
-def _by_client_and_path(world: World, *programs: str) -> dict[str, dict[str, list[Attempt]]]:
+def _by_client_and_path(
+    world: World, *programs: str, sides: Sequence[str] = ("primary",)
+) -> dict[str, dict[str, list[Attempt]]]:
     found: dict[str, dict[str, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
     for one in world.history.attempts:
-        if one.side == "primary" and one.client.startswith(programs):
+        if one.side in sides and not one.is_backlog and one.client.startswith(programs):
             found[one.client][one.path].append(one)
     return found
 
@@ -245,7 +247,7 @@ def _check_lost_locks(world: World) -> Iterator[Violation]:
         if handed.side == "secondary" and handed.path in world.operator.backlog_queues:
             held[handed.client, handed.uid].append(handed)
     for one in world.history.attempts:
-        if one.side != "primary" or one.what != "send" or one.client.startswith("producer"):
+        if one.is_backlog or one.what != "send" or one.client.startswith("producer"):
             continue
         for uid in one.uids:
             holds = [handed.locked_at_most for handed in held[one.client, uid] if handed.at <= one.begin]

@@ -29,7 +29,7 @@ def check_transactions(world: World) -> Iterator[Violation]:
             yield Violation(
                 "I12", f"{listed(uids)} were stored {counts[0]} times, committed {committed} to {possible} times"
             )
-        places = {number >> 48 for uid in uids for _, number in copies.get(uid, ()) if number > 0}
+        places = {number >> 48 for uid in uids for _, number, _ in copies.get(uid, ()) if number > 0}
         if len(places) > 1:
             yield Violation("I12", f"a transaction of {listed(uids)} was split over fragments {sorted(places)}")
     in_transactions = {uid for uids in stories for uid in uids}

@@ -994,6 +994,72 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         Change("client.both_links:BothLinks._stop", "self._held.extend(outcome)", "pass"),
     ),
     _mutant(
+        _LOSS,
+        "a receiver that deletes asks both namespaces at once",
+        Change("client.both_links:BothLinks._receive", "running and self._is_deleting", "False"),
+    ),
+    _mutant(
+        _PROGRESS,
+        "a namespace that fails is asked again without a pause",
+        Change("client.both_links:BothLinks._waits_until", "return refusal.retry_at", "return float('-inf')"),
+    ),
+    _mutant(
+        _PROGRESS,
+        "one namespace that fails ends a receive from both",
+        Change(
+            "client.both_links:BothLinks._receive",
+            "if not running: ...",
+            """
+                if errors:
+                    raise next(iter(errors.values()))
+                if not running:
+                    start('primary', now)
+            """,
+        ),
+    ),
+    _mutant(
+        _PROGRESS,
+        "a session that was accepted second stays held",
+        Change("client.both_links:BothLinks._open_first", "side != winner", "False"),
+    ),
+    _mutant(
+        _LOCK,
+        "a session of the secondary is looked for in the primary only",
+        Change("client.both_links:BothLinks._open_named", "await secondary.peek(**...)", "[]"),
+    ),
+    _mutant(
+        _LOCK,
+        "a message of the secondary is marked as one of the primary",
+        Change("client.both_links:marked", "message.namespace = side", "pass"),
+    ),
+    _mutant(
+        _LOCK,
+        "messages that no call has returned stay locked when their receiver is closed",
+        Change("client.both_links:BothLinks.close", "not self._is_deleting", "False"),
+    ),
+    _mutant(
+        _LOSS,
+        "messages are redirected to a topic that drops them",
+        Change("pairing.provisioning:keeping_entity", "if not runtime.subscription_count: ...", "pass"),
+    ),
+    _mutant(
+        _IDENTITY,
+        "a missing entity of the primary counts as an outage",
+        Change("syphon.destination:Destination._add", "is_outage(error, has_sent_before=False, **...)", "True"),
+    ),
+    _mutant(
+        _IDENTITY,
+        "what the secondary accepted is sent to the primary again",
+        Change(
+            "syphon.destination:Destination._transfer", "message.accept()", "self._is_elsewhere or message.accept()"
+        ),
+        Change(
+            "syphon.destination:Destination._transfer",
+            "not message.source.is_ordered",
+            "not message.source.is_ordered and not self._is_elsewhere",
+        ),
+    ),
+    _mutant(
         _ORDER,
         "an ordered session is redirected",
         Change("syphon.destination:Destination._takes", "self._is_elsewhere and source.is_ordered", "False"),
