@@ -345,6 +345,7 @@ def test_sections_of_a_message_are_decoded_as_encoded() -> None:
     assert Sections(encode_sections(value=None)).body_code == VALUE
 
 
+@pytest.mark.deviation("emulator.decimals")
 def test_delivery_has_decimals_in_the_form_of_the_service() -> None:
     standard, service = bytes.fromhex("94303e" + "00" * 13 + "7d"), bytes.fromhex("940c3e" + "00" * 13 + "7d")
     other = encode_string("a") + b"\x54\x05"

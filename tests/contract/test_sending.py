@@ -34,12 +34,10 @@ PROPERTIES: dict[str, Any] = {
     "yes": True,
     "no": False,
     "uuid": UUID(int=5),
+    "decimal": Decimal("1.10"),
     "null": None,
 }
-FURTHER_PROPERTIES: dict[str, Any] = {
-    "time": datetime(2026, 5, 4, 3, 2, 1, 2000, tzinfo=UTC),
-    "decimal": Decimal("1.10"),
-}
+FURTHER_PROPERTIES: dict[str, Any] = {"time": datetime(2026, 5, 4, 3, 2, 1, 2000, tzinfo=UTC)}
 
 
 def properties_for(kind: NamespaceKind) -> dict[str, Any]:

@@ -357,6 +357,7 @@ async def test_transaction_of_another_transport_is_refused(service: Service, tra
         await transport.open_sender("orders").send(batch_of(X), timeout_s=10, transaction=foreign)
 
 
+@pytest.mark.deviation("client.connections")
 async def test_links_of_cross_entity_transactions_share_a_session_behind_the_coordinator(service: Service) -> None:
     transport = service.transport(is_cross_entity=True)
     sender, other = transport.open_sender("out"), transport.open_sender("copies")
