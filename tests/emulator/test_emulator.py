@@ -100,18 +100,21 @@ class TestOnePort:
     async def test_takes_amqp(self, port: int) -> None:
         assert await said(port, AMQP_HEADER, wanted=8) == AMQP_HEADER
 
+    @pytest.mark.deviation("emulator.one-port")
     async def test_takes_amqp_over_tls(self, port: int, tls: ssl.SSLContext) -> None:
         assert await said(port, AMQP_HEADER, tls, wanted=8) == AMQP_HEADER
 
     async def test_takes_http(self, port: int) -> None:
         assert (await asked(port, "GET", "/health"))[0] == 200
 
+    @pytest.mark.deviation("emulator.one-port")
     async def test_takes_https(self, port: int, tls: ssl.SSLContext) -> None:
         assert (await asked(port, "GET", "/health", tls=tls))[0] == 200
 
     async def test_takes_websockets_that_carry_amqp(self, port: int) -> None:
         assert await self._over_websocket(port, None) == AMQP_HEADER
 
+    @pytest.mark.deviation("emulator.one-port")
     async def test_takes_websockets_over_tls(self, port: int, tls: ssl.SSLContext) -> None:
         assert await self._over_websocket(port, tls) == AMQP_HEADER
 

@@ -18,7 +18,7 @@ from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.rules.shared_access_signature import sign
-from tests.emulator.amqp.client import HOST, Client, connected, create
+from tests.emulator.amqp.client import HOST, Client, condition_of, connected, create
 
 
 @pytest.fixture
@@ -38,6 +38,14 @@ async def test_a_good_token_is_accepted_with_dashes_in_the_names(context: Namesp
         reply, body = await client.request("$cbs", "put-token", token(client, queue), arguments=arguments)
         assert reply == {"status-code": 202, "status-description": "Accepted"}
         assert body is None
+
+
+@pytest.mark.deviation("emulator.frame-details")
+async def test_a_request_above_the_stated_size_is_rejected(context: NamespaceContext, queue: str) -> None:
+    async with connected(context, queue) as client:
+        requests, _ = await client.node("$cbs")
+        outcome = await client.transfer(requests, encode_sections(data=[b"x" * 2**20]))
+        assert condition_of(outcome) == "amqp:link:message-size-exceeded"
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,9 @@ async def test_decimal_that_the_service_cannot_show_is_kept(context: NamespaceCo
     wide = Decimal("9999999999999999999999999999999999")
     payload = payload_of(ServiceBusMessage("x", message_id="m", application_properties={"wide": wide}))
     async with connected(context, queue) as client:
-        assert (await sent_and_received(client, queue, payload)).raw(0x74) == Sections(payload).raw(0x74)
+        found = await sent_and_received(client, queue, payload)
+    assert found.raw(0x74) == Sections(payload).raw(0x74)
+    assert found.application_properties == {"wide": wide}
 
 
 # What the broker adds ------------------------------------------------------------------------------------------------
