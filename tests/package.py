@@ -103,6 +103,10 @@ def main() -> None:
         assert {each.partition("/")[0] for each in names} == {"sbclient", "sbclient_spark", path.partition("/")[0]}
         for package in ("sbclient", "sbclient_spark"):
             assert f"{package}/py.typed" in names
+        files = (each.relative_to(ROOT) for each in (ROOT / "sbclient" / "emulator" / "page").rglob("*.*"))
+        assert {each.as_posix() for each in files if "__pycache__" not in each.parts} <= set(names)
+        licenses = {each.rpartition("/")[2] for each in metadata.get_all("License-File", [])}
+        assert licenses == {"LICENSE", "preact.txt", "htm.txt"}, licenses
         with tarfile.open(source) as archive:
             assert any(each.endswith("/tests/package.py") for each in archive.getnames())
         check_description(str(metadata.get_payload()), metadata["Version"])

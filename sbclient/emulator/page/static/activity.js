@@ -1,6 +1,6 @@
 /** Events of the namespaces, and of pairs of clients in the same process, newest first. */
 
-import { h, keyed, visible, write } from "./dom.js";
+import { html, visible } from "./dom.js";
 import { minutes, timestamp, timeOfDay } from "./format.js";
 import { state } from "./store.js";
 
@@ -36,29 +36,19 @@ const KINDS = {
   "fault.all_healed": "good",
 };
 
-/** The list; call `update()` after each change. */
-export function activity() {
-  const list = h("ol", { class: "activity", tabindex: "0", "aria-labelledby": "activity-head" });
-  const empty = h(
-    "p",
-    { class: "empty" },
-    "No events yet. Changes of entities, faults and purges, by you and by others, are listed here.",
-  );
-  return {
-    element: h(
-      "section",
-      { class: "panel", "aria-labelledby": "activity-head" },
-      h("h2", { id: "activity-head" }, "Activity"),
-      empty,
-      list,
-    ),
-    update() {
-      const events = eventsOf().slice(-SHOWN).reverse();
-      empty.hidden = events.length > 0;
-      list.hidden = !events.length;
-      keyed(list, events, (event) => event.key, line);
-    },
-  };
+/** The list. */
+export function Activity() {
+  const events = eventsOf().slice(-SHOWN).reverse();
+  return html`
+    <section class="panel" aria-labelledby="activity-head">
+      <h2 id="activity-head">Activity</h2>
+      <p class="empty" hidden=${events.length > 0}>
+        No events yet. Changes of entities, faults and purges, by you and by others, are listed here.
+      </p>
+      <ol class="activity" tabindex="0" aria-labelledby="activity-head" hidden=${!events.length}>
+        ${events.map(line)}
+      </ol>
+    </section>`;
 }
 
 function eventsOf() {
@@ -78,23 +68,17 @@ function eventsOf() {
 }
 
 function line(event) {
-  const { name, at, namespace } = event;
-  const path = event.path ?? event.entity ?? null;
-  const when = h("time", { title: timestamp(at) });
-  write(when, state.story ? minutes(at - state.story.started_at) : timeOfDay(at));
-  return h(
-    "li",
-    {},
-    when,
-    h("span", { class: "state-dot", "data-kind": KINDS[name] ?? "calm" }),
-    h(
-      "span",
-      {},
-      h("strong", {}, visible(path ?? namespace ?? "")),
-      ` ${WORDS[name] ?? name}`,
-      h("span", { class: "muted" }, factsOf(event)),
-    ),
-  );
+  const { name, at, namespace, key } = event;
+  const when = state.story ? minutes(at - state.story.started_at) : timeOfDay(at);
+  return html`
+    <li key=${key}>
+      <time title=${timestamp(at)}>${when}</time>
+      <span class="state-dot" data-kind=${KINDS[name] ?? "calm"}></span>
+      <span>
+        <strong>${visible(event.path ?? event.entity ?? namespace ?? "")}</strong>${` ${WORDS[name] ?? name}`}
+        <span class="muted">${factsOf(event)}</span>
+      </span>
+    </li>`;
 }
 
 function factsOf(event) {

@@ -1,18 +1,18 @@
 /** Views of a message body: formatted JSON, plain text, or hexadecimal. */
 
-import { h } from "./dom.js";
+import { html } from "./dom.js";
 
 const COLOURED_LENGTH = 60_000;
 const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*|true|false|null)|([{}[\],])|\s+|./gsu;
 
-/** The ways to show a body, best first: `[{name, element}]`. */
+/** The ways to show a body, best first: `[{name, view}]`. */
 export function bodyViews(body) {
   if (body.base64 !== undefined) {
-    return [{ name: "Hex", element: hex(Uint8Array.from(atob(body.base64), (letter) => letter.charCodeAt(0))) }];
+    return [{ name: "Hex", view: hex(Uint8Array.from(atob(body.base64), (letter) => letter.charCodeAt(0))) }];
   }
-  const raw = { name: "Raw", element: h("pre", { class: "body" }, body.text) };
-  const views = isJson(body) ? [{ name: "JSON", element: pretty(body.text) }, raw] : [raw];
-  return [...views, { name: "Hex", element: hex(new TextEncoder().encode(body.text)) }];
+  const raw = { name: "Raw", view: html`<pre class="body">${body.text}</pre>` };
+  const views = isJson(body) ? [{ name: "JSON", view: pretty(body.text) }, raw] : [raw];
+  return [...views, { name: "Hex", view: hex(new TextEncoder().encode(body.text)) }];
 }
 
 function isJson({ text, is_cut: isCut }) {
@@ -38,7 +38,7 @@ export function pretty(text) {
     }
     if (line) out.push(line);
     line = "";
-    out.push(h("span", { class: `json-${kind}` }, said));
+    out.push(html`<span class="json-${kind}">${said}</span>`);
   };
   const tokens = [...text.matchAll(TOKEN)].filter((token) => token[0].trim());
   tokens.forEach((token, at) => {
@@ -58,7 +58,7 @@ export function pretty(text) {
     } else put(mark === "," ? `,\n${"  ".repeat(depth)}` : token[0]);
   });
   if (line) out.push(line);
-  return h("pre", { class: "body" }, ...out);
+  return html`<pre class="body">${out}</pre>`;
 }
 
 function hex(bytes) {
@@ -70,5 +70,5 @@ function hex(bytes) {
     const letters = some.map((each) => (each > 31 && each < 127 ? String.fromCharCode(each) : "·")).join("");
     lines.push(`${at.toString(16).padStart(6, "0")}  ${codes.padEnd(perLine * 3)} ${letters}`);
   }
-  return h("pre", { class: "body hex" }, lines.join("\n") || "(empty)");
+  return html`<pre class="body hex">${lines.join("\n") || "(empty)"}</pre>`;
 }

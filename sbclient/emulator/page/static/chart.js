@@ -1,8 +1,8 @@
 /** Throughput per second: arriving messages above the line, leaving messages below it. */
 
-import { h, svg, write } from "./dom.js";
+import { html } from "./dom.js";
 import { minutes, now, rate, short, span, timeOfDay } from "./format.js";
-import { label, niceAbove, sharp, sized } from "./pictures.js";
+import { label, niceAbove, sharp, Sized } from "./pictures.js";
 import { speed, state } from "./store.js";
 
 const HEIGHT = 132;
@@ -11,75 +11,36 @@ const BOTTOM = 18;
 const BINS = 120;
 const WINDOW_S = 120;
 
-/**
- * A chart; call `update(history)` to redraw it.
- *
- * @param what - name for screen readers: "contoso".
- */
-export function chart(what) {
-  const picture = svg("svg", { class: "chart", role: "img", height: HEIGHT });
-  const came = h("output", { class: "figure tone-in" });
-  const went = h("output", { class: "figure tone-out" });
-  const reading = h("span", { class: "reading" });
-  const element = h(
-    "figure",
-    { class: "throughput" },
-    h(
-      "figcaption",
-      {},
-      h("span", { class: "key key-in" }, "in ", came, " /s"),
-      h("span", { class: "key key-out" }, "out ", went, " /s"),
-      reading,
-    ),
-    picture,
-  );
-  let history = [];
-  let pointerX = null;
-  let drawn = null;
+/** A chart of a `history`; `what` names it for screen readers: "contoso". */
+export class Chart extends Sized {
+  render({ what, history, hidden }, { width, pointerX }) {
+    const [inNow, outNow] = recent(history).map(rate);
+    const drawn = width > 0 ? plotted(history, width) : null;
+    const point = ({ offsetX }) => this.setState({ pointerX: offsetX });
+    const name =
+      `Throughput of ${what}: ${inNow} messages in and ${outNow} out per second, at most ${rate(drawn?.most ?? 0)}`;
+    return html`
+      <figure ref=${this.measured} class="throughput ${drawn?.most === 0 ? "idle" : ""}" hidden=${hidden}>
+        <figcaption>
+          <span class="key key-in">in <output class="figure tone-in">${inNow}</output> /s</span>
+          <span class="key key-out">out <output class="figure tone-out">${outNow}</output> /s</span>
+          <span class="reading">${drawn && reading(drawn, pointerX, width)}</span>
+        </figcaption>
+        <svg
+          class="chart" role="img" height=${HEIGHT} width=${width} viewBox="0 0 ${width} ${HEIGHT}" aria-label=${name}
+          onpointermove=${point} onpointerleave=${() => this.setState({ pointerX: null })}
+        >
+          ${drawn && picture(drawn, pointerX, width)}
+        </svg>
+      </figure>`;
+  }
+}
 
-  const draw = (width) => {
-    drawn = plot(picture, history, width);
-    const [inNow, outNow] = recent(history);
-    write(came, rate(inNow));
-    write(went, rate(outNow));
-    element.classList.toggle("idle", drawn.most === 0);
-    picture.setAttribute(
-      "aria-label",
-      `Throughput of ${what}: ${rate(inNow)} messages in and ${rate(outNow)} out per second, ` +
-        `at most ${rate(drawn.most)}`,
-    );
-    showReading();
-  };
-  const showReading = () => {
-    if (pointerX === null || drawn === null) {
-      write(reading, drawn === null ? "" : `peak ${rate(drawn.most)} /s`);
-      return;
-    }
-    const at = Math.max(0, Math.min(drawn.bins.length - 1, Math.floor((pointerX / drawn.width) * drawn.bins.length)));
-    const bin = drawn.bins[at];
-    const rates = bin.isKnown ? `in ${rate(bin.came)}  out ${rate(bin.went)}` : "no data";
-    write(reading, `${clockTime(bin.at)}  ${rates}`);
-    drawn.cursor.setAttribute("x1", pointerX);
-    drawn.cursor.setAttribute("x2", pointerX);
-    drawn.cursor.removeAttribute("visibility");
-  };
-  picture.addEventListener("pointermove", (event) => {
-    pointerX = event.offsetX;
-    showReading();
-  });
-  picture.addEventListener("pointerleave", () => {
-    pointerX = null;
-    drawn?.cursor.setAttribute("visibility", "hidden");
-    showReading();
-  });
-  const redraw = sized(element, draw);
-  return {
-    element,
-    update(latest) {
-      history = latest;
-      redraw();
-    },
-  };
+/** The peak, or the rates under the pointer. */
+function reading({ bins, most }, pointerX, width) {
+  if (typeof pointerX !== "number") return `peak ${rate(most)} /s`;
+  const bin = bins[Math.max(0, Math.min(bins.length - 1, Math.floor((pointerX / width) * bins.length)))];
+  return `${clockTime(bin.at)}  ${bin.isKnown ? `in ${rate(bin.came)}  out ${rate(bin.went)}` : "no data"}`;
 }
 
 /** Messages per second that arrived and left in the last seconds. */
@@ -89,10 +50,13 @@ export function recent(history, spanS = 3 * speed()) {
   return [0, 1].map((each) => Math.max(0, b[each] - a[each]) / spanS); // less if the entity was created again
 }
 
-function plot(picture, history, width) {
+function plotted(history, width) {
   const [from, to] = stretch();
   const bins = binned(history, from, to);
-  const most = Math.max(...bins.map((bin) => Math.max(bin.came, bin.went)));
+  return { from, to, bins, most: Math.max(...bins.map((bin) => Math.max(bin.came, bin.went))) };
+}
+
+function picture({ from, to, bins, most }, pointerX, width) {
   const scale = niceAbove(Math.max(most, 1));
   const middle = TOP + (HEIGHT - TOP - BOTTOM) / 2;
   const reach = middle - TOP;
@@ -102,29 +66,28 @@ function plot(picture, history, width) {
     const points = bins.map((bin, at) => `H${x(at)}V${y(bin[name], sign)}`);
     return `M0 ${middle}${points.join("")}H${width}V${middle}Z`;
   };
-  const cursor = svg("line", { y1: TOP, y2: HEIGHT - BOTTOM, class: "cursor", visibility: "hidden" });
   const { story } = state;
-  picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-  picture.setAttribute("width", width);
-  picture.replaceChildren(
-    svg("path", { class: "grid", d: `M0 ${TOP}H${width}M0 ${HEIGHT - BOTTOM}H${width}` }),
-    svg("path", { class: "area area-in", d: area("came", 1) }),
-    svg("path", { class: "area area-out", d: area("went", -1) }),
-    ...unknownIn(bins).flatMap(([from, to]) => unknown(x(from), x(to))),
-    svg("path", { class: "axis", d: `M0 ${middle}H${width}` }),
-    cursor,
-    label(0, TOP - 4, `${short(scale)} /s`, "tick"),
-    label(0, HEIGHT - 4, story ? minutes(from - story.started_at) : `${span(to - from)} ago`, "tick"),
-    label(width, HEIGHT - 4, story ? minutes(to - story.started_at) : "now", "tick", Infinity, "end"),
-  );
-  return { bins, most, width, cursor };
+  const first = story ? minutes(from - story.started_at) : `${span(to - from)} ago`;
+  const last = story ? minutes(to - story.started_at) : "now";
+  const cursor = html`<line x1=${pointerX} x2=${pointerX} y1=${TOP} y2=${HEIGHT - BOTTOM} class="cursor" />`;
+  return html`
+    <path class="grid" d="M0 ${TOP}H${width}M0 ${HEIGHT - BOTTOM}H${width}" />
+    <path class="area area-in" d=${area("came", 1)} />
+    <path class="area area-out" d=${area("went", -1)} />
+    ${unknownIn(bins).map(([from, to]) => unknown(x(from), x(to)))}
+    <path class="axis" d="M0 ${middle}H${width}" />
+    ${typeof pointerX === "number" && cursor}
+    ${label(0, TOP - 4, `${short(scale)} /s`, "tick")}
+    ${label(0, HEIGHT - 4, first, "tick")}
+    ${label(width, HEIGHT - 4, last, "tick", Infinity, "end")}`;
 }
 
 /** Where nothing is known, because no page was open or the connection was lost. */
 function unknown(x1, x2) {
-  const [width, height] = [x2 - x1, HEIGHT - BOTTOM - TOP];
-  const ground = svg("rect", { class: "no-data", x: x1, y: TOP, width, height });
-  return width < 70 ? [ground] : [ground, label(x1 + width / 2, TOP + 20, "no data", "tick", width, "middle")];
+  const width = x2 - x1;
+  return html`
+    <rect class="no-data" x=${x1} y=${TOP} width=${width} height=${HEIGHT - BOTTOM - TOP} />
+    ${width >= 70 && label(x1 + width / 2, TOP + 20, "no data", "tick", width, "middle")}`;
 }
 
 /** The first and the last place of each row of bins without data. */

@@ -2,7 +2,8 @@
 
 import { isPublicKey, signingKey } from "./access.js";
 import { attempt, notify } from "./dialogs.js";
-import { h, set, write } from "./dom.js";
+import { html } from "./dom.js";
+import { Component } from "./preact.js";
 import { state } from "./store.js";
 
 const HIDDEN = "\u2022".repeat(8);
@@ -13,61 +14,56 @@ function connectionString(namespace, { name, key }) {
   return `Endpoint=${endpoint};SharedAccessKeyName=${name};SharedAccessKey=${key};UseDevelopmentEmulator=true;`;
 }
 
-/** A button that copies what `text()` resolves to; null = nothing. Browsers copy only on localhost and by https. */
-export function copyButton(name, text, said, word = "Copy") {
-  const copy = async () => {
-    const found = await text();
+/** A button that copies what `text(button)` resolves to, unless null. Browsers copy only on localhost and by https. */
+export function CopyButton({ name, text, said, word = "Copy", look = "" }) {
+  const copy = async ({ target }) => {
+    const found = await text(target);
     if (found === null) return;
     await navigator.clipboard.writeText(found);
     notify(said);
   };
-  if (!navigator.clipboard) return null;
-  return h("button", { type: "button", class: "quiet", "aria-label": name, onclick: () => attempt(copy) }, word);
+  const click = (event) => attempt(() => copy(event));
+  return (
+    navigator.clipboard &&
+    html`<button type="button" class="quiet ${look}" aria-label=${name} onclick=${click}>${word}</button>`
+  );
 }
 
-/** The connection string of a namespace, with its key only after a click; call `update()` after each change. */
-export function connectionPart(namespace) {
-  const text = h("code", {});
-  let shown = null;
-  const toggle = h("button", { type: "button", class: "quiet", onclick: () => attempt(flip) });
-  const flip = async () => {
-    shown = shown === null ? await signingKey() : null;
-    update();
-  };
-  const whole = async () => {
-    const key = await signingKey();
-    return key && connectionString(namespace, key);
-  };
-  const copy = copyButton(`Copy the connection string of ${namespace}`, whole, "Copied the connection string.");
-  const element = h("div", { class: "connection-string" }, text, toggle, copy);
+/** The connection string of a namespace, with its key only after a click. */
+export class ConnectionString extends Component {
+  flip = () => attempt(async () => this.setState({ shown: this.state.shown ? null : await signingKey() }));
 
-  function update() {
-    element.hidden = !(namespace in state.about.ports);
-    write(text, connectionString(namespace, shown ?? { name: "RootManageSharedAccessKey", key: HIDDEN }));
-    text.classList.toggle("shown", shown !== null);
-    write(toggle, shown ? "Hide key" : "Show key");
-    set(toggle, "aria-label", `${shown ? "Hide" : "Show"} key of ${namespace}`);
+  render({ namespace }, { shown }) {
+    const whole = async () => {
+      const key = await signingKey();
+      return key && connectionString(namespace, key);
+    };
+    const text = connectionString(namespace, shown ?? { name: "RootManageSharedAccessKey", key: HIDDEN });
+    const [word, label] = shown ? ["Hide key", `Hide key of ${namespace}`] : ["Show key", `Show key of ${namespace}`];
+    return html`
+      <div class="connection-string" hidden=${!(namespace in state.about.ports)}>
+        <code class=${shown ? "shown" : ""}>${text}</code>
+        <button type="button" class="quiet" aria-label=${label} onclick=${this.flip}>${word}</button>
+        <${CopyButton}
+          name="Copy the connection string of ${namespace}" text=${whole} said="Copied the connection string."
+        />
+      </div>`;
   }
-  return { element, update };
 }
 
-/** A command for a shell; call `update(command)` to show it, null = none. A key of the user is not part of it. */
-export function commandHint(namespace) {
-  const text = h("pre", {});
-  const note = h("p", { class: "note" });
-  const copy = copyButton("Copy the commands", async () => text.textContent, "Copied the commands.");
-  const element = h("div", { class: "hint" }, text, copy, note);
-  return {
-    element,
-    update(command) {
-      element.hidden = command === null || !(namespace in state.about.ports);
-      if (element.hidden) return;
-      const key = isPublicKey() ? { name: "RootManageSharedAccessKey", key: "SAS_KEY_VALUE" } : null;
-      const lines = key ? [`export ${VARIABLE}=${quoted(connectionString(namespace, key))}`, command] : [command];
-      write(text, lines.join("\n"));
-      write(note, key ? "" : `Set ${VARIABLE} to the connection string of ${namespace} first; the overview has it.`);
-    },
-  };
+/** A command for a shell. A key of the user is not part of it. */
+export function CommandHint({ namespace, command }) {
+  const key = isPublicKey() ? { name: "RootManageSharedAccessKey", key: "SAS_KEY_VALUE" } : null;
+  const lines = key ? [`export ${VARIABLE}=${quoted(connectionString(namespace, key))}`, command] : [command];
+  const text = lines.join("\n");
+  return html`
+    <div class="hint" hidden=${!(namespace in state.about.ports)}>
+      <pre>${text}</pre>
+      <${CopyButton} name="Copy the commands" text=${async () => text} said="Copied the commands." />
+      <p class="note">
+        ${key ? "" : `Set ${VARIABLE} to the connection string of ${namespace} first; the overview has it.`}
+      </p>
+    </div>`;
 }
 
 /** A word for a shell. */

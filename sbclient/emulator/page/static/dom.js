@@ -1,61 +1,16 @@
-/** Creates DOM elements. Text is never parsed as markup. */
-
-const SVG = "http://www.w3.org/2000/svg";
-const shown = new WeakMap();
-const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "selected", "open", "indeterminate"]);
-
-/** An element: `h("button", {class: "quiet", onclick: f}, "Send")`. */
-export function h(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
-}
-
-/** An SVG element. */
-export function svg(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS(SVG, tag), attributes, children);
-}
-
-function filled(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes ?? {})) set(element, name, value);
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
-  return element;
-}
-
-/** Set an attribute, a listener or a property of an element; null and false remove an attribute. */
-export function set(element, name, value) {
-  if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-  else if (PROPERTIES.has(name)) element[name] = value;
-  else if (value === null || value === undefined || value === false) element.removeAttribute(name);
-  else if (element.getAttribute(name) !== String(value))
-    element.setAttribute(name, value === true ? "" : String(value));
-}
-
-/** Change a text only if it differs, so that a selection in it stays. */
-export function write(element, text) {
-  const said = String(text);
-  if (element.textContent !== said) element.textContent = said;
-}
-
 /**
- * Show items as children of an element. Each item keeps its child.
+ * Views, written as markup. Values in a view are never parsed as markup.
  *
- * @param make - called with a new item; returns its element.
- * @param update - called with the element and the item, every time.
+ * Preact and htm find what has changed in a view, so that no code here updates elements by hand. `preact.js` is
+ * `dist/preact.mjs` of preact 11.2.0, without its last line, and `htm.js` is `dist/htm.module.js` of htm 3.1.1, both of
+ * the npm registry. Their licences are in `../licenses/`.
  */
-export function keyed(parent, items, keyOf, make, update = () => {}) {
-  const had = shown.get(parent) ?? new Map();
-  const has = new Map();
-  let at = parent.firstChild;
-  for (const item of items) {
-    const key = keyOf(item);
-    const element = had.get(key) ?? make(item);
-    update(element, item);
-    has.set(key, element);
-    if (element === at) at = at.nextSibling;
-    else parent.insertBefore(element, at);
-  }
-  for (const [key, element] of had) if (!has.has(key)) element.remove();
-  shown.set(parent, has);
-}
+
+import htm from "./htm.js";
+import { h } from "./preact.js";
+
+/** A view: html`<button class="quiet" onclick=${send}>${name}</button>`. */
+export const html = htm.bind(h);
 
 const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
 

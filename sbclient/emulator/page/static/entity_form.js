@@ -1,8 +1,9 @@
 /** Create, change and delete queues, topics, subscriptions and rules, with the settings of `sbclient admin --set`. */
 
 import { ask } from "./api.js";
-import { attempt, confirmed, field, notify, openForm } from "./dialogs.js";
-import { h } from "./dom.js";
+import { attempt, confirmed, Field, notify, openForm } from "./dialogs.js";
+import { html } from "./dom.js";
+import { Component } from "./preact.js";
 
 const [QUEUE, TOPIC, SUBSCRIPTION] = ["queue", "topic", "subscription"];
 const BOTH = [QUEUE, SUBSCRIPTION];
@@ -41,16 +42,17 @@ const FORM = "entity-form";
 
 /** Open the form of a new entity; `parents` are the names above it. `created(names)` is called after success. */
 export function openCreate(namespace, kind, parents, created) {
-  const name = h("input", { id: "entity-name", required: true, autocomplete: "off", spellcheck: "false" });
-  const fields = kind === "rule" ? ruleFields({ sql: "", action: "" }) : settingFields(kind, null);
   const above = parents.length ? ` of ${parents.at(-1)}` : "";
-  openForm(`New ${kind}${above}`, FORM, [field("Name", name), ...fields.elements], "Create", async () => {
-    const names = [...parents, name.value.trim()];
-    await ask("POST", "entities", { namespace }, { kind, names, settings: fields.read() });
+  const fields = html`
+    <${Field} id="entity-name" name="entity-name" label="Name" required autofocus />
+    ${kind === "rule" ? html`<${RuleFields} settings=${{ sql: "", action: "" }} />` : settingFields(kind, null)}`;
+  openForm(`New ${kind}${above}`, FORM, fields, "Create", async (data) => {
+    const names = [...parents, data.get("entity-name").trim()];
+    const settings = kind === "rule" ? ruleIn(data) : settingsIn(data, kind, null);
+    await ask("POST", "entities", { namespace }, { kind, names, settings });
     notify(`Created ${kind} ${names.at(-1)}.`);
     created?.(names);
   });
-  name.focus();
 }
 
 /** Open the form of an entity, or of one of its rules, and change the settings that differ. */
@@ -59,14 +61,14 @@ export async function openChange(namespace, entity, rule = null) {
   const found = await attempt(() => ask("GET", "entities", place));
   if (!found) return;
   const { kind, settings: before } = found;
-  const fields = kind === "rule" ? ruleFields(before) : settingFields(kind, found);
-  openForm(`Change ${kind} ${found.names.at(-1)}`, FORM, fields.elements, "Change", async () => {
-    const read = fields.read();
+  const isRule = kind === "rule";
+  const fields = isRule ? html`<${RuleFields} settings=${before} />` : settingFields(kind, found);
+  openForm(`Change ${kind} ${found.names.at(-1)}`, FORM, fields, "Change", async (data) => {
+    const read = isRule ? ruleIn(data) : settingsIn(data, kind, found);
     const changed = Object.entries(read).filter(([name, text]) => text !== before[name]);
-    const isSame = kind === "rule" ? JSON.stringify(read) === JSON.stringify(before) : !changed.length;
+    const isSame = isRule ? JSON.stringify(read) === JSON.stringify(before) : !changed.length;
     if (isSame) return;
-    const settings = kind === "rule" ? read : Object.fromEntries(changed);
-    await ask("PUT", "entities", place, { settings });
+    await ask("PUT", "entities", place, { settings: isRule ? read : Object.fromEntries(changed) });
     notify(`Changed ${kind} ${found.names.at(-1)}.`);
   });
 }
@@ -82,99 +84,96 @@ export async function deleteEntity(namespace, entity, explanation, rule = null) 
 
 /** The fields of the settings of a kind; `found` is an existing entity, null for a new one. */
 function settingFields(kind, found) {
-  const fields = SETTINGS.filter((each) => each.kinds.includes(kind)).map((each) => ({ ...each, input: input(each) }));
-
-  function input({ name, isCheck, choices, hint }) {
+  const own = SETTINGS.filter((each) => each.kinds.includes(kind));
+  const field = ({ name, label, hint, isCheck, choices }) => {
     const id = `setting-${name}`;
     const value = found?.settings[name] ?? "";
     const disabled = found?.fixed.includes(name) ?? false;
-    if (isCheck) return h("input", { id, type: "checkbox", checked: value === "true", disabled });
-    if (!choices) return h("input", { id, value, placeholder: hint, autocomplete: "off", spellcheck: "false" });
-    const select = h("select", { id }, ...choices.map((each) => h("option", {}, each)));
-    select.value = value || choices[0];
-    return select;
-  }
-  const checks = fields.filter((each) => each.isCheck);
-  const others = fields.filter((each) => !each.isCheck);
-  const label = ({ input: { id, disabled }, label: text }) =>
-    h("label", { for: id }, text, disabled ? h("span", { class: "muted" }, " (fixed at creation)") : null);
-  return {
-    elements: [
-      h("div", { class: "checks" }, ...checks.map((each) => h("p", { class: "check" }, each.input, label(each)))),
-      h("div", { class: "grid" }, ...others.map((each) => h("div", { class: "field" }, label(each), each.input))),
-      h("p", { class: "note" }, "Durations: 30 s, 5 min, 2 h, 7 d, PT30S, unlimited."),
-    ],
-    read() {
-      const settings = {};
-      for (const { name, isCheck, input: element } of fields) {
-        if (element.disabled) continue;
-        const text = isCheck ? String(element.checked) : element.value.trim();
-        if (found || text) settings[name] = text;
-      }
-      return settings;
-    },
+    const words = html`${label}${disabled && html`<span class="muted"> (fixed at creation)</span>`}`;
+    if (isCheck) {
+      return html`
+        <p class="check">
+          <input id=${id} name=${name} type="checkbox" defaultChecked=${value === "true"} disabled=${disabled} />
+          <label for=${id}>${words}</label>
+        </p>`;
+    }
+    if (!choices) {
+      return html`<${Field} id=${id} name=${name} label=${words} placeholder=${hint} defaultValue=${value} />`;
+    }
+    return html`
+      <div class="field">
+        <label for=${id}>${words}</label>
+        <select id=${id} name=${name}>
+          ${choices.map((each) => html`<option selected=${each === value}>${each}</option>`)}
+        </select>
+      </div>`;
   };
+  return html`
+    <div class="checks">${own.filter((each) => each.isCheck).map(field)}</div>
+    <div class="grid">${own.filter((each) => !each.isCheck).map(field)}</div>
+    <p class="note">Durations: 30 s, 5 min, 2 h, 7 d, PT30S, unlimited.</p>`;
+}
+
+/** The settings in a form: of a new entity those with a text, of an existing one those that can be changed. */
+function settingsIn(data, kind, found) {
+  const settings = {};
+  for (const { name, kinds, isCheck } of SETTINGS) {
+    if (!kinds.includes(kind) || found?.fixed.includes(name)) continue;
+    const text = isCheck ? String(data.has(name)) : data.get(name).trim();
+    if (found || text) settings[name] = text;
+  }
+  return settings;
 }
 
 /** The fields of a rule: an SQL expression or a correlation filter, and an action. */
-function ruleFields(settings) {
-  const text = (id, value, rows) => h("textarea", { id, rows, spellcheck: "false", value });
-  const sql = text("rule-sql", settings.sql ?? "", 3);
-  const action = text("rule-action", settings.action ?? "", 2);
-  const properties = Object.entries(settings).filter(([name]) => name.startsWith(PROPERTY));
-  const lines = properties.map(([name, value]) => `${name.slice(PROPERTY.length)}=${value}`);
-  const list = text("rule-properties", lines.join("\n"), 3);
-  const fields = CORRELATION.map(([name, label]) => ({
-    name,
-    label,
-    input: h("input", { id: `rule-${name}`, value: settings[name] ?? "", autocomplete: "off", spellcheck: "false" }),
-  }));
-  const kind = h(
-    "select",
-    { id: "rule-kind", onchange: show },
-    h("option", { value: "sql" }, "SQL expression"),
-    h("option", { value: "correlation" }, "equal properties (correlation)"),
-  );
-  kind.value = "sql" in settings ? "sql" : "correlation";
-  const asSql = h(
-    "div",
-    {},
-    field("SQL expression", sql),
-    h("p", { class: "note" }, "For example price < 10 AND sys.Label = 'new'; 1=1 accepts every message."),
-  );
-  const asCorrelation = h(
-    "div",
-    {},
-    h("div", { class: "grid" }, ...fields.map((each) => field(each.label, each.input))),
-    field("Application properties, one in a line: country=IE, or price:=5 for JSON", list),
-  );
-  show();
+class RuleFields extends Component {
+  state = { kind: "sql" in this.props.settings ? "sql" : "correlation" };
 
-  function show() {
-    asSql.hidden = kind.value !== "sql";
-    asCorrelation.hidden = kind.value === "sql";
+  render({ settings }, { kind }) {
+    const properties = Object.entries(settings).filter(([name]) => name.startsWith(PROPERTY));
+    const lines = properties.map(([name, value]) => `${name.slice(PROPERTY.length)}=${value}`);
+    const text = (name, label, rows, value) => html`
+      <${Field} id="rule-${name}" name=${name} label=${label} rows=${rows} defaultValue=${value ?? ""} />`;
+    const choose = ({ target }) => this.setState({ kind: target.value });
+    return html`
+      <div class="field">
+        <label for="rule-kind">Accepts messages by</label>
+        <select id="rule-kind" name="kind" value=${kind} onchange=${choose}>
+          <option value="sql">SQL expression</option>
+          <option value="correlation">equal properties (correlation)</option>
+        </select>
+      </div>
+      <div hidden=${kind !== "sql"}>
+        ${text("sql", "SQL expression", 3, settings.sql)}
+        <p class="note">${"For example price < 10 AND sys.Label = 'new'; 1=1 accepts every message."}</p>
+      </div>
+      <div hidden=${kind === "sql"}>
+        <div class="grid">${CORRELATION.map(([name, label]) => text(name, label, 0, settings[name]))}</div>
+        ${text(
+          "properties",
+          "Application properties, one in a line: country=IE, or price:=5 for JSON",
+          3,
+          lines.join("\n"),
+        )}
+      </div>
+      ${text("action", "Then changes them by (optional), such as SET class = 'cheap'", 2, settings.action)}`;
   }
-  return {
-    elements: [
-      field("Accepts messages by", kind),
-      asSql,
-      asCorrelation,
-      field("Then changes them by (optional), such as SET class = 'cheap'", action),
-    ],
-    read() {
-      const said = { action: action.value.trim() };
-      if (kind.value === "sql") {
-        if (!sql.value.trim()) throw new Error("The SQL expression is empty: 1=1 accepts every message.");
-        return { sql: sql.value.trim(), ...said };
-      }
-      const values = fields.filter((each) => each.input.value).map((each) => [each.name, each.input.value]);
-      for (const line of list.value.split("\n").filter((each) => each.trim())) {
-        const at = line.indexOf("=");
-        if (at < 1) throw new Error(`The line ${line} is not name=value.`);
-        values.push([PROPERTY + line.slice(0, at).trim(), line.slice(at + 1).trim()]);
-      }
-      if (!values.length) throw new Error("A correlation filter needs at least one property.");
-      return { ...Object.fromEntries(values), ...said };
-    },
-  };
+}
+
+/** The settings of the rule in a form. */
+function ruleIn(data) {
+  const said = { action: data.get("action").trim() };
+  if (data.get("kind") === "sql") {
+    const sql = data.get("sql").trim();
+    if (!sql) throw new Error("The SQL expression is empty: 1=1 accepts every message.");
+    return { sql, ...said };
+  }
+  const values = CORRELATION.map(([name]) => [name, data.get(name)]).filter(([, value]) => value);
+  for (const line of data.get("properties").split("\n").filter((each) => each.trim())) {
+    const at = line.indexOf("=");
+    if (at < 1) throw new Error(`The line ${line} is not name=value.`);
+    values.push([PROPERTY + line.slice(0, at).trim(), line.slice(at + 1).trim()]);
+  }
+  if (!values.length) throw new Error("A correlation filter needs at least one property.");
+  return { ...Object.fromEntries(values), ...said };
 }

@@ -2,8 +2,9 @@
 
 import { ask } from "./api.js";
 import { attempt, confirmed } from "./dialogs.js";
-import { h, keyed, set, visible, write } from "./dom.js";
+import { html, visible } from "./dom.js";
 import { plural, span } from "./format.js";
+import { Component } from "./preact.js";
 import { state } from "./store.js";
 
 const EVERYWHERE = ["namespace", "entity", "fragment"];
@@ -47,58 +48,83 @@ const SWITCHES = [
   },
 ];
 
-/**
- * The switches of one place; call `update()` to show which are on.
- *
- * @param place - `{namespace, entity, fragment}`; null = no entity, no fragment.
- */
-export function faultSwitches(place) {
-  const level = place.fragment !== null ? "fragment" : place.entity !== null ? "entity" : "namespace";
-  const limits = h("input", { type: "number", min: 1, step: "any", placeholder: "for ever", class: "small" });
-  const share = h("input", { type: "number", min: 1, max: 100, step: "any", value: "100", class: "small" });
-  const times = h("input", { type: "number", min: 1, step: 1, placeholder: "always", class: "small" });
-  const options = () => ({
-    duration_s: limits.value ? Number(limits.value) : undefined,
-    probability: share.value && Number(share.value) < 100 ? Number(share.value) / 100 : undefined,
-    count: times.value ? Number(times.value) : undefined,
-  });
-  const rows = SWITCHES.filter((each) => each.at.includes(level)).map((each) => row(each, place, options));
-  const others = h("ul", { class: "thrown" });
-  const element = h(
-    "div",
-    { class: "faults" },
-    h("ul", { class: "switches" }, ...rows.map((each) => each.element)),
-    h(
-      "details",
-      { class: "options" },
-      h("summary", {}, "Limit the duration or the number of times"),
-      h(
-        "div",
-        { class: "fields" },
-        h("label", {}, "Duration in seconds ", limits),
-        h("label", {}, "Probability in per cent ", share),
-        h("label", {}, "Number of times ", times),
-      ),
-      h("p", { class: "muted" }, "Set these before you turn on a switch. The fault then ends by itself."),
-    ),
-    others,
-  );
-  return {
-    element,
-    update() {
-      const all = state.namespaces.get(place.namespace)?.facts.faults ?? [];
-      const here = all.filter((fault) => isAt(fault, place));
-      for (const each of rows) each.update(here.filter((fault) => fault.kind === each.kind));
-      const elsewhere = all.filter((fault) => !isAt(fault, place) && (level === "namespace" || affects(fault, place)));
-      keyed(
-        others,
-        elsewhere,
-        (fault) => fault.id,
-        (fault) => thrown(place.namespace, fault),
-        showThrown,
-      );
-    },
-  };
+/** The switches of one place, `{namespace, entity, fragment}`; null = no entity, no fragment. */
+export class FaultSwitches extends Component {
+  options = {};
+  prefix = `fault-${Math.random().toString(36).slice(2)}`;
+
+  /** Inject a fault, or heal those that a switch has injected. */
+  async flip({ kind, name, latency, cuts }, thrown) {
+    const { namespace, entity, fragment } = this.props;
+    if (thrown.length) {
+      await Promise.all(thrown.map(({ id }) => ask("DELETE", `faults/${id}`, { namespace })));
+      return;
+    }
+    if (cuts && !(await isSafeToCut(namespace, name))) return;
+    const { duration, share, times, [kind]: seconds = latency } = this.options;
+    const fault = { kind, latency_s: latency && Number(seconds) };
+    if (duration) fault.duration_s = Number(duration);
+    if (share && Number(share) < 100) fault.probability = Number(share) / 100;
+    if (times) fault.count = Number(times);
+    if (entity !== null) fault.entity = entity;
+    if (fragment !== null) fault.fragments = [fragment];
+    await ask("POST", "faults", { namespace }, fault);
+  }
+
+  input(name, rest) {
+    const note = ({ target }) => Object.assign(this.options, { [name]: target.value });
+    return html`<input type="number" step="any" class="small" oninput=${note} ...${rest} />`;
+  }
+
+  switchRow(each, thrown) {
+    const { kind, name, says, latency } = each;
+    const id = `${this.prefix}-${kind}`;
+    return html`
+      <li class="switch-row" key=${kind}>
+        <button
+          type="button" role="switch" class="switch" aria-checked=${thrown.length > 0} aria-labelledby=${id}
+          onclick=${() => attempt(() => this.flip(each, thrown))}
+        ></button>
+        <span id=${id} class="switch-name"><strong>${name}</strong><span class="muted">${` ${says}`}</span></span>
+        ${latency && this.input(kind, { min: 0, defaultValue: latency, "aria-label": `${name}: seconds` })}
+        <span class="rest">${thrown.map(limitsOf).filter(Boolean).join(", ")}</span>
+      </li>`;
+  }
+
+  render(place) {
+    const { namespace, entity, fragment } = place;
+    const level = fragment !== null ? "fragment" : entity !== null ? "entity" : "namespace";
+    const all = state.namespaces.get(namespace)?.facts.faults ?? [];
+    const here = all.filter((fault) => isAt(fault, place));
+    const others = all.filter((fault) => !isAt(fault, place) && (level === "namespace" || affects(fault, place)));
+    const heal = (fault) => attempt(() => ask("DELETE", `faults/${fault.id}`, { namespace }));
+    return html`
+      <div class="faults">
+        <ul class="switches">
+          ${SWITCHES.filter((each) => each.at.includes(level)).map((each) =>
+            this.switchRow(each, here.filter((fault) => fault.kind === each.kind)),
+          )}
+        </ul>
+        <details class="options">
+          <summary>Limit the duration or the number of times</summary>
+          <div class="fields">
+            <label>Duration in seconds ${this.input("duration", { min: 1, placeholder: "for ever" })}</label>
+            <label>Probability in per cent ${this.input("share", { min: 1, max: 100, defaultValue: 100 })}</label>
+            <label>Number of times ${this.input("times", { min: 1, step: 1, placeholder: "always" })}</label>
+          </div>
+          <p class="muted">Set these before you turn on a switch. The fault then ends by itself.</p>
+        </details>
+        <ul class="thrown">
+          ${others.map(
+            (fault) => html`
+              <li key=${fault.id}>
+                <span class="thrown-what">${faultText(fault)}</span>
+                <button type="button" class="quiet" onclick=${() => heal(fault)}>Heal</button>
+              </li>`,
+          )}
+        </ul>
+      </div>`;
+  }
 }
 
 function isAt(fault, { entity, fragment }) {
@@ -111,62 +137,6 @@ function affects(fault, { entity, fragment }) {
   if (!fault.entity) return true;
   if (fault.entity.toLowerCase() !== entity?.toLowerCase()) return false;
   return fragment === null || !fault.fragments || fault.fragments.includes(fragment);
-}
-
-function row({ kind, name, says, latency, cuts }, place, options) {
-  const id = `fault-${kind}-${Math.random().toString(36).slice(2)}`;
-  const seconds = latency
-    ? h("input", {
-        type: "number",
-        min: 0,
-        step: "any",
-        value: String(latency),
-        class: "small",
-        "aria-label": `${name}: seconds`,
-      })
-    : null;
-  const button = h("button", {
-    type: "button",
-    role: "switch",
-    class: "switch",
-    "aria-checked": "false",
-    "aria-labelledby": id,
-    onclick: flip,
-  });
-  const rest = h("span", { class: "rest" });
-  let thrownHere = [];
-
-  async function flip() {
-    if (thrownHere.length) {
-      const ids = thrownHere.map((fault) => fault.id);
-      await attempt(() =>
-        Promise.all(ids.map((each) => ask("DELETE", `faults/${each}`, { namespace: place.namespace }))),
-      );
-      return;
-    }
-    if (cuts && !(await isSafeToCut(place.namespace, name))) return;
-    const fault = { kind, ...options() };
-    if (place.entity !== null) fault.entity = place.entity;
-    if (place.fragment !== null) fault.fragments = [place.fragment];
-    if (seconds) fault.latency_s = Number(seconds.value);
-    await attempt(() => ask("POST", "faults", { namespace: place.namespace }, fault));
-  }
-  return {
-    kind,
-    element: h(
-      "li",
-      { class: "switch-row" },
-      button,
-      h("span", { id, class: "switch-name" }, h("strong", {}, name), h("span", { class: "muted" }, ` ${says}`)),
-      seconds,
-      rest,
-    ),
-    update(faults) {
-      thrownHere = faults;
-      set(button, "aria-checked", String(faults.length > 0));
-      write(rest, faults.map(limitsOf).filter(Boolean).join(", "));
-    },
-  };
 }
 
 /** Confirm a fault of connections, which may disconnect this page as well. */
@@ -184,22 +154,8 @@ function isSafeToCut(namespace, name) {
   );
 }
 
-function thrown(namespace, fault) {
-  const heal = () => attempt(() => ask("DELETE", `faults/${fault.id}`, { namespace }));
-  return h(
-    "li",
-    {},
-    h("span", { class: "thrown-what" }),
-    h("button", { type: "button", class: "quiet", onclick: heal }, "Heal"),
-  );
-}
-
-function showThrown(element, fault) {
-  write(element.firstChild, faultText(fault));
-}
-
 /** A fault in one line. */
-export function faultText(fault) {
+function faultText(fault) {
   const where = fault.entity ?? "the namespace";
   const parts = fault.fragments ? ` fragment ${fault.fragments.join(", ")} of` : "";
   const only = fault.operations ? ` (${fault.operations.join(", ")} only)` : "";

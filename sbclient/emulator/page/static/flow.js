@@ -1,76 +1,46 @@
 /** A picture of a pair: messages to the primary, diverted to the backlog, and drained from it. */
 
-import { svg } from "./dom.js";
+import { html } from "./dom.js";
 import { count, rate } from "./format.js";
-import { label, sized } from "./pictures.js";
+import { label } from "./pictures.js";
 
 const HEIGHT = 196;
 const BOX_HEIGHT = 62;
+const UPPER = 4;
 const LOWER = HEIGHT - BOX_HEIGHT - 4;
 
-/** The picture; call `update(flow)` to draw names, states, and messages per second on each path. */
-export function flowPicture(parent) {
-  const picture = svg("svg", { class: "flow", role: "img", height: HEIGHT });
-  let flow = null;
-  const redraw = sized(parent, (width) => flow && draw(picture, flow, width));
-  return {
-    element: picture,
-    update(latest) {
-      flow = latest;
-      redraw();
-    },
-  };
-}
-
-function draw(picture, flow, width) {
+/** The picture of a flow: names, states, and messages per second on each path. */
+export function flowPicture(flow, width) {
   const isNarrow = width < 560;
   const left = isNarrow ? 66 : 132;
   const boxWidth = isNarrow ? Math.min(190, width - left - 84) : Math.min(300, width - left - 210);
   const boxX = width - boxWidth - 1;
-  const { state } = flow;
-  const upper = 4;
-  const [upperMiddle, lowerMiddle] = [upper + BOX_HEIGHT / 2, LOWER + BOX_HEIGHT / 2];
-  const isCut = state.kind === "bad";
-  picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-  picture.setAttribute("width", width);
-  picture.setAttribute("aria-label", said(flow, state));
-  picture.replaceChildren(
-    box(1, upper, left - 2, HEIGHT - 8, "box-plain"),
-    label(left / 2, HEIGHT / 2 + 4, "senders", "box-name", left, "middle"),
-    box(boxX, upper, boxWidth, BOX_HEIGHT, `box-${state.kind}`),
-    label(boxX + 12, upper + 25, flow.primary, "box-name", boxWidth - 24),
-    label(
-      boxX + 12,
-      upper + 46,
-      flow.isHere ? `primary · ${state.word}` : "primary · not served here",
-      `box-note tone-${state.kind}`,
-      boxWidth - 20,
-    ),
-    box(boxX, LOWER, boxWidth, BOX_HEIGHT, flow.waiting ? "box-warn" : "box-plain"),
-    label(boxX + 12, LOWER + 25, flow.secondary, "box-name", boxWidth - 24),
-    label(
-      boxX + 12,
-      LOWER + 46,
-      `backlog · ${count(flow.waiting)} waiting`,
-      `box-note ${flow.waiting ? "tone-warn" : ""}`,
-      boxWidth - 20,
-    ),
-    ...way(left, upperMiddle, boxX, upperMiddle, flow.direct, isCut ? "cut" : "direct", isNarrow ? "" : "direct"),
-    ...way(left, lowerMiddle, boxX, lowerMiddle, flow.diverted, "diverted", isNarrow ? "" : "diverted"),
-    ...way(
-      boxX + boxWidth / 2,
-      LOWER,
-      boxX + boxWidth / 2,
-      upper + BOX_HEIGHT,
-      flow.home,
-      "home",
-      "drained",
-    ),
-  );
+  const [upperMiddle, lowerMiddle] = [UPPER + BOX_HEIGHT / 2, LOWER + BOX_HEIGHT / 2];
+  const { state, waiting } = flow;
+  const standing = flow.isHere ? `primary · ${state.word}` : "primary · not served here";
+  const backlog = `backlog · ${count(waiting)} waiting`;
+  const namespace = (y, kind, name, note, tone) => html`
+    ${box(boxX, y, boxWidth, BOX_HEIGHT, `box-${kind}`)}
+    ${label(boxX + 12, y + 25, name, "box-name", boxWidth - 24)}
+    ${label(boxX + 12, y + 46, note, `box-note tone-${tone}`, boxWidth - 20)}`;
+  const across = (y, perSecond, kind, name) => way(left, y, boxX, y, perSecond, kind, isNarrow ? "" : name);
+  const middle = boxX + boxWidth / 2;
+  return html`
+    <svg
+      class="flow" role="img" width=${width} height=${HEIGHT} viewBox="0 0 ${width} ${HEIGHT}" aria-label=${said(flow)}
+    >
+      ${box(1, UPPER, left - 2, HEIGHT - 8, "box-plain")}
+      ${label(left / 2, HEIGHT / 2 + 4, "senders", "box-name", left, "middle")}
+      ${namespace(UPPER, state.kind, flow.primary, standing, state.kind)}
+      ${namespace(LOWER, waiting ? "warn" : "plain", flow.secondary, backlog, waiting ? "warn" : "plain")}
+      ${across(upperMiddle, flow.direct, state.kind === "bad" ? "cut" : "direct", "direct")}
+      ${across(lowerMiddle, flow.diverted, "diverted", "diverted")}
+      ${way(middle, LOWER, middle, UPPER + BOX_HEIGHT, flow.home, "home", "drained")}
+    </svg>`;
 }
 
 function box(x, y, width, height, className) {
-  return svg("rect", { x, y, width, height, rx: 6, class: `box ${className}` });
+  return html`<rect x=${x} y=${y} width=${width} height=${height} rx="6" class="box ${className}" />`;
 }
 
 /** An arrow with its rate; it moves while messages flow. */
@@ -81,23 +51,20 @@ function way(x1, y1, x2, y2, perSecond, kind, name) {
   const [endX, endY] = isUp ? [x2, y2 + 7] : [x2 - 7, y2];
   const head = isUp ? `M${x2} ${y2 + 1}l-5 9h10z` : `M${x2 - 1} ${y2}l-9-5v10z`;
   const text = `${perSecond === null ? "–" : rate(perSecond)} /s${name ? ` ${name}` : ""}`;
-  const middle = (x1 + x2) / 2;
-  return [
-    svg("path", {
-      class: `way way-${kind}${isMoving ? " moving" : ""}`,
-      d: `M${x1} ${y1}L${endX} ${endY}`,
-      "stroke-width": weight,
-    }),
-    svg("path", { class: `head way-${kind}${isMoving ? " moving" : ""}`, d: head }),
-    kind === "cut" && svg("path", { class: "cut-sign", d: `M${x2 - 31} ${y1 - 7}l14 14m0-14l-14 14` }),
-    isUp
-      ? label(x1 - 12, (y1 + y2) / 2 + 4, text, "way-label", 170, "end")
-      : label(middle, y1 - 12, text, "way-label", x2 - x1, "middle"),
-  ].filter(Boolean);
+  const look = `way-${kind}${isMoving ? " moving" : ""}`;
+  return html`
+    <path class="way ${look}" d="M${x1} ${y1}L${endX} ${endY}" stroke-width=${weight} />
+    <path class="head ${look}" d=${head} />
+    ${kind === "cut" && html`<path class="cut-sign" d="M${x2 - 31} ${y1 - 7}l14 14m0-14l-14 14" />`}
+    ${
+      isUp
+        ? label(x1 - 12, (y1 + y2) / 2 + 4, text, "way-label", 170, "end")
+        : label((x1 + x2) / 2, y1 - 12, text, "way-label", x2 - x1, "middle")
+    }`;
 }
 
-function said(flow, state) {
-  const standing = flow.isHere ? state.word : "not served here";
+function said(flow) {
+  const standing = flow.isHere ? flow.state.word : "not served here";
   const direct = flow.direct === null ? "" : `${rate(flow.direct)} messages a second go to it, `;
   return (
     `${flow.primary}, ${standing}: ${direct}${rate(flow.diverted)} are diverted to ${flow.secondary}, ` +

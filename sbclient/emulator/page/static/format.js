@@ -1,6 +1,7 @@
 /** Formats numbers, sizes and times. Timestamps are seconds since 1970 by the clock of the emulator. */
 
-import { h, write } from "./dom.js";
+import { html } from "./dom.js";
+import { Component } from "./preact.js";
 
 const whole = new Intl.NumberFormat("en");
 const tenth = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -83,25 +84,23 @@ export function plural(value, word, words = `${word}s`) {
   return `${count(value)} ${value === 1 ? word : words}`;
 }
 
-/** A timestamp relative to now; its title is the timestamp. */
-export function ago(at, className = null) {
-  const element = h("time", { class: className });
-  setAgo(element, at);
-  return element;
-}
+const ticking = new Set();
 
-export function setAgo(element, at) {
-  if (at === null || at === undefined) {
-    element.removeAttribute("data-at");
-    element.removeAttribute("title");
-    write(element, "–");
-    return;
+/** A timestamp relative to now, kept up to date; its title is the timestamp. */
+export class Ago extends Component {
+  componentDidMount() {
+    ticking.add(this);
   }
-  if (element.getAttribute("data-at") !== String(at)) {
-    element.setAttribute("data-at", at);
-    element.setAttribute("title", timestamp(at));
+
+  componentWillUnmount() {
+    ticking.delete(this);
   }
-  write(element, relative(at));
+
+  render({ at, class: className, hidden }) {
+    if (at === null || at === undefined) return html`<time class=${className} hidden=${hidden}>–</time>`;
+    if (at !== this.at) Object.assign(this, { at, title: timestamp(at) });
+    return html`<time class=${className} data-at=${at} title=${this.title} hidden=${hidden}>${relative(at)}</time>`;
+  }
 }
 
 function relative(at) {
@@ -112,7 +111,5 @@ function relative(at) {
 
 /** Update all relative times on the page. */
 export function refreshTimes() {
-  for (const element of document.querySelectorAll("time[data-at]")) {
-    write(element, relative(Number(element.getAttribute("data-at"))));
-  }
+  for (const each of ticking) each.setState({});
 }

@@ -1,6 +1,6 @@
 /** A picture of the fragments of an entity: fill level, locked messages, and faults. */
 
-import { h, keyed, set, svg, write } from "./dom.js";
+import { html } from "./dom.js";
 import { bytes, count, short } from "./format.js";
 import { niceAbove, stateOf } from "./pictures.js";
 
@@ -17,113 +17,69 @@ const SIGNS = {
 };
 
 /**
- * The picture; call `update(parts)` to redraw it.
+ * The picture.
  *
  * @param choose - called with the index of the chosen fragment, or null when it is chosen again.
  */
-export function fragments(choose) {
-  const list = h("ol", { class: "fragments" });
-  let chosen = null;
-  let latest = [];
-
-  const pick = (index) => {
-    chosen = chosen === index ? null : index;
-    update(latest);
-    choose(chosen);
-  };
-  list.addEventListener("keydown", (event) => {
+export function Fragments({ parts, chosen, choose }) {
+  const most = niceAbove(Math.max(10, ...parts.map(storedIn)));
+  const move = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const buttons = [...list.querySelectorAll("button")];
+    const buttons = [...event.currentTarget.querySelectorAll("button")];
     const at = buttons.indexOf(document.activeElement);
     if (!step || at < 0) return;
     event.preventDefault();
     buttons[(at + step + buttons.length) % buttons.length].focus();
-  });
-
-  function update(parts) {
-    latest = parts;
-    if (chosen !== null && chosen >= parts.length) chosen = null;
-    const most = niceAbove(Math.max(10, ...parts.map(storedIn)));
-    set(list, "aria-label", `${parts.length} fragments`);
-    keyed(
-      list,
-      parts,
-      (part) => part.index,
-      (part) => tank(part, pick),
-      (item, part) => show(item, part, most, chosen),
-    );
-  }
-  return {
-    element: list,
-    update,
-    clear() {
-      chosen = null;
-      update(latest);
-    },
   };
+  return html`
+    <ol class="fragments" aria-label="${parts.length} fragments" onkeydown=${move}>
+      ${parts.map((part) => html`<li key=${part.index}>${fragment(part, most, chosen, choose)}</li>`)}
+    </ol>`;
 }
 
-function tank(part, pick) {
-  const picture = svg(
-    "svg",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" },
-    svg("rect", { class: "tank", x: 1, y: 1, width: WIDTH - 2, height: HEIGHT - 2, rx: 4 }),
-    svg("rect", { class: "level level-deferred", x: 4, width: WIDTH - 8, fill: "url(#deferred)" }),
-    svg("rect", { class: "level level-scheduled", x: 4, width: WIDTH - 8 }),
-    svg("rect", { class: "level level-locked", x: 4, width: WIDTH - 8, fill: "url(#locked)" }),
-    svg("rect", { class: "level level-active", x: 4, width: WIDTH - 8 }),
-    svg("path", { class: "sign" }),
-  );
-  return h(
-    "li",
-    {},
-    h(
-      "button",
-      { type: "button", class: "fragment", onclick: () => pick(part.index) },
-      h("span", { class: "hearable" }),
-      h("span", { class: "fragment-count", "aria-hidden": "true" }),
-      picture,
-      h("span", { class: "fragment-index", "aria-hidden": "true" }, part.index),
-      h("span", { class: "fragment-state", "aria-hidden": "true" }),
-    ),
-  );
-}
-
-function show(item, part, most, chosen) {
-  const button = item.firstChild;
-  const state = stateOf(part.state);
-  const word = part.state === "up" ? "" : part.is_partial ? `${state.word} (partly)` : state.word;
-  button.dataset.state = part.state;
-  button.dataset.kind = state.kind;
-  button.classList.toggle("partial", part.is_partial);
-  set(button, "aria-pressed", String(chosen === part.index));
+function fragment(part, most, chosen, choose) {
+  const { index } = part;
+  const { word: name, kind } = stateOf(part.state);
+  const word = part.state === "up" ? "" : part.is_partial ? `${name} (partly)` : name;
   const said =
-    `Fragment ${part.index}: ${word || "up"}; ${count(part.active)} active, ${count(part.locked)} locked, ` +
+    `Fragment ${index}: ${word || "up"}; ${count(part.active)} active, ${count(part.locked)} locked, ` +
     `${count(part.scheduled)} scheduled, ${count(part.deferred)} deferred, ${count(part.dead)} dead-lettered; ` +
     `${bytes(part.size_bytes)} of ${bytes(part.max_bytes)}`;
-  write(button.firstChild, said);
-  set(button, "title", said);
-  write(button.querySelector(".fragment-count"), short(storedIn(part)));
-  write(button.querySelector(".fragment-state"), word);
-  set(button.querySelector(".sign"), "d", SIGNS[part.state] ?? "");
+  return html`
+    <button
+      type="button" class="fragment ${part.is_partial ? "partial" : ""}" title=${said} data-state=${part.state}
+      data-kind=${kind} aria-pressed=${chosen === index} onclick=${() => choose(chosen === index ? null : index)}
+    >
+      <span class="hearable">${said}</span>
+      <span class="fragment-count" aria-hidden="true">${short(storedIn(part))}</span>
+      <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" aria-hidden="true">
+        <rect class="tank" x="1" y="1" width=${WIDTH - 2} height=${HEIGHT - 2} rx="4" />
+        ${levels(part, most)}
+        <path class="sign" d=${SIGNS[part.state] ?? ""} />
+      </svg>
+      <span class="fragment-index" aria-hidden="true">${index}</span>
+      <span class="fragment-state" aria-hidden="true">${word}</span>
+    </button>`;
+}
+
+/** The bars of the messages by state, one above the other. */
+function levels(part, most) {
   const held = Math.min(part.locked, part.active);
-  const levels = [part.active - held, held, part.scheduled, part.deferred].map((each) => height(each, most));
-  const [active, locked, scheduled, deferred] = levels;
-  place(button.querySelector(".level-active"), 0, active);
-  place(button.querySelector(".level-locked"), active, locked);
-  place(button.querySelector(".level-scheduled"), active + locked, scheduled);
-  place(button.querySelector(".level-deferred"), active + locked + scheduled, deferred);
+  let below = 0;
+  return [
+    ["active", part.active - held],
+    ["locked", held, "url(#locked)"],
+    ["scheduled", part.scheduled],
+    ["deferred", part.deferred, "url(#deferred)"],
+  ].map(([name, value, fill]) => {
+    const size = value ? Math.max(1.5, (value / most) * (HEIGHT - 8)) : 0;
+    below += size;
+    const y = (HEIGHT - 4 - below).toFixed(1);
+    return html`
+      <rect class="level level-${name}" x="4" y=${y} width=${WIDTH - 8} height=${size.toFixed(1)} fill=${fill} />`;
+  });
 }
 
 function storedIn(part) {
   return part.active + part.scheduled + part.deferred;
-}
-
-function height(value, most) {
-  return value ? Math.max(1.5, (value / most) * (HEIGHT - 8)) : 0;
-}
-
-function place(bar, below, size) {
-  set(bar, "y", (HEIGHT - 4 - below - size).toFixed(1));
-  set(bar, "height", size.toFixed(1));
 }

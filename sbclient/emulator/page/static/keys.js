@@ -9,7 +9,7 @@ let isOn = localStorage.getItem(SLOT) !== "off";
 
 /** Assign an action to a key. */
 export function onKey(key, what, action) {
-  shortcuts.push({ keys: [key], what, action });
+  shortcuts.push({ key, what, action });
 }
 
 /** The shortcuts and their descriptions. */
@@ -26,6 +26,6 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") event.target.blur();
     return;
   }
-  const shortcut = shortcuts.find((each) => each.keys[0] === event.key);
+  const shortcut = shortcuts.find((each) => each.key === event.key);
   if (shortcut && shortcut.action() !== false) event.preventDefault();
 });

@@ -2,23 +2,22 @@
 
 import { setKeyDialog } from "./access.js";
 import { askForKey } from "./dialogs.js";
-import { h, set, write } from "./dom.js";
-import { entityView } from "./entity.js";
+import { html } from "./dom.js";
+import { EntityView } from "./entity.js";
 import { now, refreshTimes, timeOfDay } from "./format.js";
 import { help, onKey } from "./keys.js";
 import { addressOf, isSequenceNumber } from "./names.js";
-import { entityList } from "./nav.js";
-import { overview } from "./overview.js";
-import { patterns } from "./pictures.js";
+import { adjacent, EntityList, focusFilter } from "./nav.js";
+import { Overview } from "./overview.js";
+import { render } from "./preact.js";
 import { listen, lookAt, paced, state } from "./store.js";
-import { storyLine } from "./story.js";
+import { Story } from "./story.js";
 
 const DRAW_MS = 200;
 const TICK_MS = 1000;
+const LINKS = { live: "live", lost: "connection lost", connecting: "connecting" };
 
 const place = (id) => document.getElementById(id);
-const list = entityList();
-const story = storyLine(place("story"));
 let view = null;
 let shownFor = null;
 
@@ -41,24 +40,22 @@ function decoded(part) {
 }
 
 function openRoute() {
-  const asked = route();
-  const key = `${asked.namespace}\n${asked.entity}`;
-  if (key !== shownFor) {
-    const isFirst = shownFor === null;
-    shownFor = key;
-    view?.close?.();
-    view = asked.entity === null ? overview() : entityView(asked.namespace, asked.entity, { show, leave });
-    place("main").replaceChildren(view.element);
+  const { namespace, entity } = route();
+  const key = `${namespace}\n${entity}`;
+  const isOther = key !== shownFor;
+  const isFirst = shownFor === null;
+  shownFor = key;
+  if (isOther) {
+    lookAt(namespace, entity);
     openMenu(false);
-    document.title = `${view.title} – sbclient emulator`;
-    list.mark(asked.entity === null ? null : asked.namespace, asked.entity);
-    lookAt(asked.namespace, asked.entity);
+    document.title = `${entity ?? "Overview"} – sbclient emulator`;
+  }
+  drawNow();
+  if (isOther) {
     scrollTo(0, 0);
     if (!isFirst && document.activeElement === document.body) place("main").focus();
   }
-  view.open?.(asked.tab, asked.number);
-  view.update();
-  view.reveal?.(asked.namespace);
+  if (entity === null) place(`namespace-${namespace}`)?.scrollIntoView();
 }
 
 /** Go to an address that has a way back: the back button, or `leave`. */
@@ -77,54 +74,63 @@ function leave(other) {
   }
 }
 
+const go = { show, leave };
+const ready = (component) => {
+  view = component;
+};
+
 /** On a narrow screen, a button shows the list of entities. */
 function openMenu(isOpen) {
-  set(place("menu"), "aria-expanded", String(isOpen));
+  place("menu").setAttribute("aria-expanded", String(isOpen));
   document.body.classList.toggle("menu-open", isOpen);
 }
 
-function showLink() {
-  const connection = place("connection");
-  connection.dataset.link = state.link;
-  write(connection, { live: "live", lost: "connection lost", connecting: "connecting" }[state.link]);
-  set(connection, "title", state.link === "live" ? `Time at the emulator: ${timeOfDay(now())}` : state.reason);
-  document.body.classList.toggle("stale", state.link === "lost");
-  const banner = document.querySelector(".banner");
-  if (state.link !== "lost") banner?.remove();
-  else if (!banner) place("main").before(lostBanner());
+/** Show the state and the open view. */
+function drawNow() {
+  const { namespace, entity, tab, number } = route();
+  const { link, reason, story } = state;
+  place("connection").dataset.link = link;
+  place("connection").title = link === "live" ? `Time at the emulator: ${timeOfDay(now())}` : (reason ?? "");
+  place("story").hidden = story === null;
+  document.body.classList.toggle("stale", link === "lost");
+  render(LINKS[link], place("connection"));
+  render(story && html`<${Story} story=${story} />`, place("story"));
+  render(link === "lost" && html`<${LostBanner} />`, place("lost"));
+  render(html`<${EntityList} namespace=${namespace} entity=${entity} />`, place("nav"));
+  const open =
+    entity === null
+      ? html`<${Overview} />`
+      : html`
+          <${EntityView}
+            key=${shownFor} namespace=${namespace} path=${entity} tab=${tab} number=${number} go=${go} ready=${ready}
+          />`;
+  render(open, place("main"));
 }
 
-function lostBanner() {
+function LostBanner() {
   const outside = state.about.http_port;
   const isOutside = location.port === String(outside);
-  return h(
-    "div",
-    { class: "banner", role: "alert" },
-    `${state.reason ?? ""} The data is from before; the page tries again by itself.`,
-    outside && !isOutside
-      ? h("a", { href: `http://${location.hostname}:${outside}/` }, ` Faults do not affect port ${outside}.`)
-      : null,
-  );
+  return html`
+    <div class="banner">
+      ${`${state.reason ?? ""} The data is from before; the page tries again by itself.`}
+      ${
+        outside &&
+        !isOutside &&
+        html`<a href="http://${location.hostname}:${outside}/">${` Faults do not affect port ${outside}.`}</a>`
+      }
+    </div>`;
 }
 
-const draw = paced(() => {
-  showLink();
-  story.update();
-  view?.update();
-}, DRAW_MS);
+const draw = paced(drawNow, DRAW_MS);
 
-listen((change) => {
-  list.update(change);
-  draw();
-});
+listen(draw);
 setInterval(() => {
   refreshTimes();
   draw();
 }, TICK_MS);
 
 setKeyDialog(askForKey);
-place("nav").append(list.element);
-document.body.append(patterns());
+place("main").replaceChildren();
 place("help").addEventListener("click", help);
 place("menu").addEventListener("click", () => openMenu(place("menu").getAttribute("aria-expanded") !== "true"));
 addEventListener("hashchange", openRoute);
@@ -140,13 +146,13 @@ const openTab = (tab) => {
   return entity !== null && goTo(addressOf(namespace, entity, tab));
 };
 onKey("?", "this help", help);
-onKey("/", "filter the entities", list.focusFilter);
+onKey("/", "filter the entities", focusFilter);
 onKey("o", "the overview", () => goTo("#/"));
-onKey("j", "the next entity", () => goTo(list.adjacent(1)));
-onKey("k", "the previous entity", () => goTo(list.adjacent(-1)));
+onKey("j", "the next entity", () => goTo(adjacent(1)));
+onKey("k", "the previous entity", () => goTo(adjacent(-1)));
 onKey("m", "its messages", () => openTab("messages"));
 onKey("d", "its dead letters", () => openTab("dead"));
 onKey("f", "its faults", () => openTab("faults"));
-onKey("s", "send a message to it", () => view?.send?.());
-onKey("r", "reload its messages", () => view?.reload?.());
+onKey("s", "send a message to it", () => view?.send());
+onKey("r", "reload its messages", () => view?.reload());
 openRoute();

@@ -2,10 +2,11 @@
 
 import { ask } from "./api.js";
 import { bodyViews } from "./body.js";
-import { copyButton } from "./connection.js";
+import { CopyButton } from "./connection.js";
 import { attempt, confirmed, openWindow, notify } from "./dialogs.js";
-import { h, set, visible } from "./dom.js";
-import { ago, bytes, span } from "./format.js";
+import { html, visible } from "./dom.js";
+import { Ago, bytes, span } from "./format.js";
+import { Component } from "./preact.js";
 import { isPartitioned } from "./store.js";
 
 const TIMESTAMPS = new Set(["enqueued_at", "scheduled_at", "expires_at", "locked_until"]);
@@ -75,98 +76,84 @@ export async function openMessage(place, number, changed, closed) {
     if (sure && (await attempt(() => ask("POST", "purge", { namespace: place.namespace }, said))))
       done(`Deleted message ${number}.`);
   };
-  const element = openWindow(
-    `Message ${number}`,
-    "message",
-    h(
-      "div",
-      { class: "message-parts" },
-      bodyPart(message.body),
-      factsPart(message, isPartitioned(place)),
-      propertiesPart(message.application_properties),
-    ),
-    h(
-      "div",
-      { class: "buttons" },
-      copyButton("Copy link to this message", async () => location.href, "Copied the address.", "Copy link"),
-      h("button", { type: "button", class: "danger", onclick: remove }, "Delete…"),
-      isDead ? h("button", { type: "button", class: "primary", onclick: resubmit }, "Resubmit") : null,
-    ),
-  );
+  const content = () => html`
+    <div class="message-parts">
+      <${Body} body=${message.body} />
+      ${factsPart(message, isPartitioned(place))}
+      ${propertiesPart(message.application_properties)}
+    </div>
+    <div class="buttons">
+      <${CopyButton}
+        name="Copy link to this message" text=${async () => location.href} said="Copied the address." word="Copy link"
+      />
+      <button type="button" class="danger" onclick=${remove}>Delete…</button>
+      ${isDead && html`<button type="button" class="primary" onclick=${resubmit}>Resubmit</button>`}
+    </div>`;
+  const element = openWindow(`Message ${number}`, "message", content);
   element.addEventListener("close", closed);
   return () => element.close();
 }
 
-function bodyPart(body) {
-  const views = bodyViews(body);
-  const place = h("div", { class: "body-place" });
-  const choose = (view) => {
-    place.replaceChildren(view.element);
-    buttons.forEach((button, at) => set(button, "aria-pressed", String(views[at] === view)));
-  };
-  const buttons = views.map((view) =>
-    h("button", { type: "button", class: "quiet", onclick: () => choose(view) }, view.name),
-  );
-  const copy = copyButton("Copy the body", async () => place.textContent, "Copied the body as shown.");
-  copy?.classList.add("push");
-  choose(views[0]);
-  return h(
-    "section",
-    { class: "message-body" },
-    h(
-      "div",
-      { class: "part-head" },
-      h("h3", {}, "Body"),
-      h(
-        "span",
-        { class: "muted" },
-        `${bytes(body.size_bytes)}${body.type === "data" ? "" : `, AMQP ${body.type}`}${body.is_cut ? ", cut" : ""}`,
-      ),
-      h("span", { class: "segments", role: "group", "aria-label": "Show the body as" }, ...buttons),
-      copy,
-    ),
-    place,
-  );
+class Body extends Component {
+  views = bodyViews(this.props.body);
+
+  render({ body }, { shown = this.views[0] }) {
+    const text = async (button) => button.closest("section").querySelector(".body-place").textContent;
+    const kind = `${body.type === "data" ? "" : `, AMQP ${body.type}`}${body.is_cut ? ", cut" : ""}`;
+    return html`
+      <section class="message-body">
+        <div class="part-head">
+          <h3>Body</h3>
+          <span class="muted">${bytes(body.size_bytes)}${kind}</span>
+          <span class="segments" role="group" aria-label="Show the body as">
+            ${this.views.map(
+              (view) => html`
+                <button
+                  type="button" class="quiet" aria-pressed=${view === shown}
+                  onclick=${() => this.setState({ shown: view })}
+                >
+                  ${view.name}
+                </button>`,
+            )}
+          </span>
+          <${CopyButton} name="Copy the body" text=${text} said="Copied the body as shown." look="push" />
+        </div>
+        <div class="body-place" key=${shown.name}>${shown.view}</div>
+      </section>`;
+  }
 }
 
 function factsPart(message, hasFragments) {
   const isGiven = (name) => message[name] !== null && message[name] !== undefined;
   const rows = FACTS.filter(([name]) => isGiven(name) && (name !== "fragment" || hasFragments));
-  return h(
-    "section",
-    {},
-    h("h3", {}, "Properties"),
-    h(
-      "dl",
-      { class: "facts" },
-      ...rows.flatMap(([name, word]) => [h("dt", {}, word), h("dd", {}, shown(name, message[name]))]),
-    ),
-  );
+  return html`
+    <section>
+      <h3>Properties</h3>
+      <dl class="facts">
+        ${rows.map(([name, word]) => html`<dt>${word}</dt><dd>${shown(name, message[name])}</dd>`)}
+      </dl>
+    </section>`;
 }
 
 function shown(name, value) {
-  if (TIMESTAMPS.has(name)) return ago(value);
+  if (TIMESTAMPS.has(name)) return html`<${Ago} at=${value} />`;
   if (name === "time_to_live_s") return span(value);
   if (name === "size_bytes") return bytes(value);
   return visible(value);
 }
 
 function propertiesPart(properties) {
-  const rows = properties.map(({ name, type, value }) =>
-    h(
-      "tr",
-      {},
-      h("th", { scope: "row" }, visible(name)),
-      h("td", { class: "value" }, visible(value)),
-      h("td", { class: "muted" }, type),
-    ),
+  const rows = properties.map(
+    ({ name, type, value }) => html`
+      <tr>
+        <th scope="row">${visible(name)}</th>
+        <td class="value">${visible(value)}</td>
+        <td class="muted">${type}</td>
+      </tr>`,
   );
-  return h(
-    "section",
-    {},
-    h("h3", {}, "Application properties"),
-    rows.length
-      ? h("table", { class: "properties" }, h("tbody", {}, ...rows))
-      : h("p", { class: "empty" }, "None."),
-  );
+  return html`
+    <section>
+      <h3>Application properties</h3>
+      ${rows.length ? html`<table class="properties"><tbody>${rows}</tbody></table>` : html`<p class="empty">None.</p>`}
+    </section>`;
 }

@@ -2,9 +2,10 @@
 
 import { ask } from "./api.js";
 import { attempt, confirmed, notify } from "./dialogs.js";
-import { h, keyed, visible, write } from "./dom.js";
-import { ago, bytes, count, plural, setAgo } from "./format.js";
+import { html, visible } from "./dom.js";
+import { Ago, bytes, count, plural } from "./format.js";
 import { isSequenceNumber } from "./names.js";
+import { Component } from "./preact.js";
 import { isPartitioned, paced } from "./store.js";
 
 const PAGE = 50;
@@ -12,316 +13,239 @@ const PAUSE_MS = 1200;
 
 /** The columns that are hidden while they are empty, with their field. */
 const OPTIONAL = [
-  ["fragment", "fragment"],
   ["id", "message_id"],
   ["session", "session_id"],
   ["subject", "subject"],
 ];
 
+/** The columns of messages, and those of dead letters. */
+const HEADS = ["number", "fragment", "id", "session", "subject", "enqueued", "size", "body"];
+const DEAD_HEADS = ["number", "fragment", "reason", "id", "session", "enqueued", "size", "body"];
+
 /**
  * The list.
  *
  * @param place - `{namespace, path}`; the path may be that of a dead-letter queue.
- * @param kind - "messages" or "dead".
+ * @param isDead - whether they are dead letters.
+ * @param isShown - whether the list is visible; only then it is loaded.
+ * @param numbers - the list is loaded again when one of them changes.
+ * @param fragment, session - show only those of a fragment and of a session; null = all.
+ * @param showAll - called with "fragment" or "session" to show all again.
  * @param open - called with the sequence number of a message to show.
- * @param emptyText - returns the text that is shown if the list is empty.
- * @param emptyHint - an element below it.
+ * @param empty - the text that is shown if the list is empty, and `children` a hint below it.
  */
-export function messageList(place, kind, open, emptyText, emptyHint = null) {
-  const isDead = kind === "dead";
-  const query = { order: isDead ? "newest" : "oldest", fragment: null, session: null, text: null };
-  const chosen = new Set();
-  let messages = [];
-  let next = null;
-  let isShown = false;
-  let seen = null;
-  let asked = 0;
+export class MessageList extends Component {
+  state = { messages: [], next: null, chosen: new Set(), text: null, order: this.props.isDead ? "newest" : "oldest" };
+  loads = 0;
+  refresh = paced(() => this.props.isShown && this.load(true), PAUSE_MS);
 
-  const order = h(
-    "select",
-    { "aria-label": "Order", onchange: reorder },
-    h("option", { value: "oldest" }, "oldest first"),
-    h("option", { value: "newest" }, "newest first"),
-  );
-  order.value = query.order;
-  const chips = h("span", { class: "chips" });
-  const all = h("input", {
-    type: "checkbox",
-    "aria-label": "Choose all shown messages",
-    onchange: () => chooseAll(all.checked),
-  });
-  const remove = h("button", { type: "button", class: "quiet danger-text", onclick: removeChosen }, "Delete…");
-  const resubmit = h("button", { type: "button", onclick: () => resubmitThese([...chosen]) }, "Resubmit");
-  const resubmitAll = h("button", { type: "button", onclick: () => resubmitThese(null) }, "Resubmit all…");
-  const purge = h("button", { type: "button", class: "quiet danger-text", onclick: purgeAll }, "Purge…");
-  const selection = h(
-    "span",
-    { class: "selection", hidden: true },
-    h("span", { class: "muted" }),
-    isDead ? resubmit : null,
-    remove,
-  );
-  const more = h("button", { type: "button", class: "quiet", onclick: () => loadMore() }, "Show more");
-  const body = h("tbody");
-  const heads = isDead
-    ? ["number", "fragment", "reason", "id", "session", "enqueued", "size", "body"]
-    : ["number", "fragment", "id", "session", "subject", "enqueued", "size", "body"];
-  const table = h(
-    "table",
-    { class: "messages" },
-    h("caption", { class: "hearable" }, isDead ? "Dead letters" : "Messages"),
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        h("td", { class: "choice" }, all),
-        ...heads.map((head) => h("th", { scope: "col", class: `head-${head}` }, head)),
-      ),
-    ),
-    body,
-  );
-  const emptyLine = h("p", {});
-  const empty = h("div", { class: "empty", hidden: true }, emptyLine, emptyHint);
-  const wanted = h("input", {
-    type: "search",
-    placeholder: "Filter: text, name=value, number",
-    "aria-label": "Filter by text, property=value or sequence number",
-    autocomplete: "off",
-    spellcheck: "false",
-    oninput: () => filter(),
-  });
-  const search = async (event) => {
-    event.preventDefault();
-    const text = wanted.value.trim();
-    await filter();
-    if (isSequenceNumber(text) && !messages.length) open(text);
-  };
-  const element = h(
-    "div",
-    { class: "message-list" },
-    h(
-      "div",
-      { class: "toolbar" },
-      order,
-      h("form", { class: "find", role: "search", onsubmit: search }, wanted),
-      chips,
-      selection,
-      h("span", { class: "push" }),
-      isDead ? resubmitAll : null,
-      isDead ? purge : null,
-    ),
-    h("div", { class: "scroll" }, table),
-    empty,
-    h("p", { class: "more" }, more),
-  );
-  const refresh = paced(() => isShown && load(true), PAUSE_MS);
-
-  function filter() {
-    query.text = wanted.value.trim() || null;
-    return load();
+  componentDidMount() {
+    if (this.props.isShown) this.load();
   }
 
-  function reorder() {
-    query.order = order.value;
-    load();
+  componentDidUpdate(before) {
+    const { isShown, fragment, session, numbers } = this.props;
+    const isOther = fragment !== before.fragment || session !== before.session;
+    if (isShown && (isOther || !before.isShown)) this.load();
+    else if (numbers.join() !== before.numbers.join()) this.refresh();
   }
 
-  async function load(isQuiet = false) {
-    const ticket = ++asked;
-    const count = isQuiet ? Math.min(200, Math.max(PAGE, messages.length)) : PAGE;
-    const page = await attempt(() => list(count, null));
-    if (!page || ticket !== asked) return;
-    messages = page.messages;
-    next = page.next;
-    show();
+  async load(isQuiet = false, changes = {}) {
+    const ticket = ++this.loads;
+    this.setState(changes);
+    const wanted = { ...this.state, ...changes };
+    const most = isQuiet ? Math.min(200, Math.max(PAGE, wanted.messages.length)) : PAGE;
+    const page = await attempt(() => this.list(most, null, wanted));
+    if (!page || ticket !== this.loads) return;
+    const numbers = new Set(page.messages.map((message) => message.sequence_number));
+    const chosen = new Set([...this.state.chosen].filter((number) => numbers.has(number)));
+    this.setState({ messages: page.messages, next: page.next, chosen });
   }
 
-  async function loadMore() {
-    const page = await attempt(() => list(PAGE, next));
+  async loadMore() {
+    const page = await attempt(() => this.list(PAGE, this.state.next, this.state));
     if (!page) return;
+    const { messages } = this.state;
     const known = new Set(messages.map((message) => message.sequence_number));
-    messages = [...messages, ...page.messages.filter((message) => !known.has(message.sequence_number))];
-    next = page.next;
-    show();
+    const more = page.messages.filter((message) => !known.has(message.sequence_number));
+    this.setState({ messages: [...messages, ...more], next: page.next });
   }
 
-  async function list(count, places) {
+  async list(most, places, { order, text }) {
+    const { place, fragment, session } = this.props;
+    const { namespace, path: entity } = place;
+    const query = { namespace, entity, count: most, places, order, fragment, session, text };
     try {
-      return await ask("GET", "messages", { namespace: place.namespace, entity: place.path, count, places, ...query });
+      return await ask("GET", "messages", query);
     } catch (error) {
       if (error.status === 404) return { messages: [], next: null };
       throw error;
     }
   }
 
-  function show() {
-    const numbers = new Set(messages.map((message) => message.sequence_number));
-    for (const number of chosen) if (!numbers.has(number)) chosen.delete(number);
-    keyed(body, messages, (message) => message.sequence_number, makeRow, showRow);
-    table.hidden = !messages.length;
-    empty.hidden = messages.length > 0;
-    const isFiltered = query.fragment !== null || query.session !== null || query.text !== null;
-    write(emptyLine, isFiltered ? "No messages match the filter." : emptyText());
-    if (emptyHint) emptyHint.classList.toggle("off", isFiltered);
-    for (const [name, field] of OPTIONAL) {
-      const isEmpty = messages.every((message) => (message[field] ?? null) === null);
-      table.classList.toggle(`without-${name}`, name === "fragment" ? !isPartitioned(place) : isEmpty);
-    }
-    more.hidden = next === null;
-    write(more, query.text === null ? "Show more" : "Search further");
-    showChosen();
-    showChips();
+  filter = ({ target }) => this.load(false, { text: target.value.trim() || null });
+
+  search = async (event) => {
+    event.preventDefault();
+    const text = event.target.querySelector("input").value.trim();
+    await this.load(false, { text: text || null });
+    if (isSequenceNumber(text) && !this.state.messages.length) this.props.open(text);
+  };
+
+  choose(numbers, isChosen) {
+    const chosen = new Set(this.state.chosen);
+    for (const number of numbers) chosen[isChosen ? "add" : "delete"](number);
+    this.setState({ chosen });
   }
 
-  function showChosen() {
-    selection.hidden = !chosen.size;
-    write(selection.firstChild, `${count(chosen.size)} chosen`);
-    all.checked = chosen.size > 0 && chosen.size === messages.length;
-    all.indeterminate = chosen.size > 0 && chosen.size < messages.length;
-    resubmitAll.disabled = purge.disabled = !messages.length;
+  /** Send a request about some messages, or all; resolves to its answer. */
+  async act(what, numbers) {
+    const { namespace, path } = this.props.place;
+    const body = numbers === null ? { entity: path } : { entity: path, sequence_numbers: numbers };
+    const done = await attempt(() => ask("POST", what, { namespace }, body));
+    this.load(true, { chosen: new Set() });
+    return done;
   }
 
-  function showChips() {
-    const chip = (name, clear) =>
-      h(
-        "button",
-        { type: "button", class: "chip", "aria-label": `${name}: show all again`, onclick: clear },
-        `${name} ✕`,
-      );
-    chips.replaceChildren(
-      ...(query.fragment === null ? [] : [chip(`fragment ${query.fragment}`, () => filters.clearFragment())]),
-      ...(query.session === null ? [] : [chip(`session ${visible(query.session)}`, () => filters.session(null))]),
-    );
-  }
-
-  function makeRow(message) {
-    const number = message.sequence_number;
-    const box = h("input", {
-      type: "checkbox",
-      "aria-label": `Choose message ${number}`,
-      onchange: () => toggle(number, box.checked),
-    });
-    const show = () => open(String(number));
-    const cells = heads.map((head) => h("td", { class: `cell-${head}`, "data-head": head }));
-    cells[0].append(h("button", { type: "button", class: "link", onclick: show }, String(number)));
-    write(cells[1], message.fragment);
-    cells[heads.indexOf("enqueued")].append(ago(null));
-    return h(
-      "tr",
-      { onclick: (event) => !event.target.closest("input, button") && show() },
-      h("td", { class: "choice" }, box),
-      ...cells,
-    );
-  }
-
-  function showRow(row, message) {
-    const cell = (name) => row.children[1 + heads.indexOf(name)];
-    row.firstChild.firstChild.checked = chosen.has(message.sequence_number);
-    row.classList.toggle("held", message.is_locked);
-    const state = message.is_locked ? "locked" : message.state === "active" ? "" : message.state;
-    if (!isDead) write(cell("subject"), visible(message.subject ?? ""));
-    else write(cell("reason"), visible(message.dead_letter_reason ?? "none given"));
-    write(cell("id"), visible(message.message_id ?? ""));
-    write(cell("session"), visible(message.session_id ?? ""));
-    setAgo(cell("enqueued").firstChild, message.scheduled_at ?? message.enqueued_at);
-    write(cell("size"), bytes(message.size_bytes));
-    const place = cell("body");
-    place.replaceChildren(
-      ...(state ? [h("span", { class: `mark mark-${state}` }, state)] : []),
-      ...(message.delivery_count ? [h("span", { class: "mark" }, `${message.delivery_count}× failed`)] : []),
-      message.preview === null ? h("em", { class: "muted" }, "binary") : message.preview,
-    );
-  }
-
-  function toggle(number, isChosen) {
-    if (isChosen) chosen.add(number);
-    else chosen.delete(number);
-    showChosen();
-  }
-
-  function chooseAll(isChosen) {
-    for (const message of messages) toggle(message.sequence_number, isChosen);
-    show();
-  }
-
-  async function removeChosen() {
-    const numbers = [...chosen];
+  removeChosen = async () => {
+    const numbers = [...this.state.chosen];
     const what = plural(numbers.length, "message");
-    if (
-      !(await confirmed(
-        `Delete ${what}?`,
-        `They will be deleted from ${place.path}, also locked ones. This cannot be undone.`,
-        `Delete ${what}`,
-      ))
-    )
-      return;
-    const done = await attempt(() =>
-      ask("POST", "purge", { namespace: place.namespace }, { entity: place.path, sequence_numbers: numbers }),
-    );
+    const explanation =
+      `They will be deleted from ${this.props.place.path}, also locked ones. This cannot be undone.`;
+    if (!(await confirmed(`Delete ${what}?`, explanation, `Delete ${what}`))) return;
+    const done = await this.act("purge", numbers);
     if (done) notify(`Deleted ${plural(done.purged, "message")}.`);
-    chosen.clear();
-    load(true);
-  }
+  };
 
-  async function purgeAll() {
-    const sure = await confirmed(
-      "Purge these dead letters?",
-      `All messages of ${place.path} will be deleted. This cannot be undone.`,
-      "Purge all dead letters",
-    );
-    if (!sure) return;
-    const done = await attempt(() => ask("POST", "purge", { namespace: place.namespace }, { entity: place.path }));
+  purgeAll = async () => {
+    const explanation = `All messages of ${this.props.place.path} will be deleted. This cannot be undone.`;
+    if (!(await confirmed("Purge these dead letters?", explanation, "Purge all dead letters"))) return;
+    const done = await this.act("purge", null);
     if (done) notify(`Purged ${plural(done.purged, "dead letter")}.`);
-    load(true);
-  }
+  };
 
-  async function resubmitThese(numbers) {
+  async resubmit(numbers) {
     const explanation =
       "Each returns to its queue as a new message: with a new time to live and no failed delivery.";
     if (numbers === null && !(await confirmed("Resubmit all dead letters?", explanation, "Resubmit all"))) return;
-    const said = numbers === null ? { entity: place.path } : { entity: place.path, sequence_numbers: numbers };
-    const done = await attempt(() => ask("POST", "resubmit", { namespace: place.namespace }, said));
-    if (done) {
-      const held = done.held ? `; ${count(done.held)} more are locked` : "";
-      const sessionless = done.sessionless ? `; ${count(done.sessionless)} have no session and stay` : "";
-      notify(`Resubmitted ${plural(done.resubmitted, "message")}${held}${sessionless}.`);
-    }
-    chosen.clear();
-    load(true);
+    const done = await this.act("resubmit", numbers);
+    if (!done) return;
+    const held = done.held ? `; ${count(done.held)} more are locked` : "";
+    const sessionless = done.sessionless ? `; ${count(done.sessionless)} have no session and stay` : "";
+    notify(`Resubmitted ${plural(done.resubmitted, "message")}${held}${sessionless}.`);
   }
 
-  const filters = {
-    clearFragment: () => {},
-    fragment(index) {
-      query.fragment = index;
-      if (isShown) load();
-    },
-    session(id) {
-      query.session = id;
-      if (isShown) load();
-    },
-  };
-  return {
-    element,
-    place,
-    ...filters,
-    onClearFragment(clear) {
-      filters.clearFragment = clear;
-    },
-    /** Called when the list is shown or hidden. */
-    shown(next) {
-      isShown = next;
-      if (next) load();
-    },
-    /** Reload if one of these numbers has changed. */
-    update(...numbers) {
-      const now = numbers.join();
-      if (now === seen) return;
-      seen = now;
-      refresh();
-    },
-    reload: () => load(true),
-  };
+  render({ isDead, fragment, session, place, empty, children }, { messages, next, chosen, text, order }) {
+    const isFiltered = fragment !== null || session !== null || text !== null;
+    const hidden = OPTIONAL.filter(([, field]) => messages.every((message) => (message[field] ?? null) === null));
+    const without = [...hidden.map(([name]) => name), ...(isPartitioned(place) ? [] : ["fragment"])];
+    return html`
+      <div class="message-list">
+        ${this.toolbar(this.props, this.state)}
+        <div class="scroll">
+          <table class="messages ${without.map((name) => `without-${name}`).join(" ")}" hidden=${!messages.length}>
+            <caption class="hearable">${isDead ? "Dead letters" : "Messages"}</caption>
+            <thead>
+              <tr>
+                <td class="choice">
+                  <input
+                    type="checkbox" aria-label="Choose all shown messages"
+                    checked=${chosen.size > 0 && chosen.size === messages.length}
+                    indeterminate=${chosen.size > 0 && chosen.size < messages.length}
+                    onchange=${({ target }) =>
+                      this.choose(messages.map((message) => message.sequence_number), target.checked)}
+                  />
+                </td>
+                ${(isDead ? DEAD_HEADS : HEADS).map((head) => html`<th scope="col" class="head-${head}">${head}</th>`)}
+              </tr>
+            </thead>
+            <tbody>${messages.map((message) => this.row(message))}</tbody>
+          </table>
+        </div>
+        <div class="empty" hidden=${messages.length > 0}>
+          <p>${isFiltered ? "No messages match the filter." : empty}</p>
+          ${!isFiltered && children}
+        </div>
+        <p class="more">
+          <button type="button" class="quiet" hidden=${next === null} onclick=${() => this.loadMore()}>
+            ${text === null ? "Show more" : "Search further"}
+          </button>
+        </p>
+      </div>`;
+  }
+
+  toolbar({ isDead, fragment, session, showAll }, { messages, chosen, order }) {
+    const chip = (what, name) => html`
+      <button type="button" class="chip" aria-label="${name}: show all again" onclick=${() => showAll(what)}>
+        ${name} ✕
+      </button>`;
+    const isEmpty = !messages.length;
+    return html`
+      <div class="toolbar">
+        <select aria-label="Order" value=${order} onchange=${({ target }) => this.load(false, { order: target.value })}>
+          <option value="oldest">oldest first</option>
+          <option value="newest">newest first</option>
+        </select>
+        <form class="find" role="search" onsubmit=${this.search}>
+          <input
+            type="search" placeholder="Filter: text, name=value, number" autocomplete="off" spellcheck=${false}
+            aria-label="Filter by text, property=value or sequence number" oninput=${this.filter}
+          />
+        </form>
+        <span class="chips">
+          ${fragment !== null && chip("fragment", `fragment ${fragment}`)}
+          ${session !== null && chip("session", `session ${visible(session)}`)}
+        </span>
+        <span class="selection" hidden=${!chosen.size}>
+          <span class="muted">${count(chosen.size)} chosen</span>
+          ${isDead && html`<button type="button" onclick=${() => this.resubmit([...chosen])}>Resubmit</button>`}
+          <button type="button" class="quiet danger-text" onclick=${this.removeChosen}>Delete…</button>
+        </span>
+        <span class="push"></span>
+        ${
+          isDead &&
+          html`
+            <button type="button" disabled=${isEmpty} onclick=${() => this.resubmit(null)}>Resubmit all…</button>
+            <button type="button" class="quiet danger-text" disabled=${isEmpty} onclick=${this.purgeAll}>
+              Purge…
+            </button>`
+        }
+      </div>`;
+  }
+
+  row(message) {
+    const { isDead, open } = this.props;
+    const number = message.sequence_number;
+    const show = () => open(String(number));
+    const state = message.is_locked ? "locked" : message.state === "active" ? "" : message.state;
+    const cells = {
+      number: html`<button type="button" class="link" onclick=${show}>${String(number)}</button>`,
+      fragment: message.fragment,
+      reason: visible(message.dead_letter_reason ?? "none given"),
+      id: visible(message.message_id ?? ""),
+      session: visible(message.session_id ?? ""),
+      subject: visible(message.subject ?? ""),
+      enqueued: html`<${Ago} at=${message.scheduled_at ?? message.enqueued_at} />`,
+      size: bytes(message.size_bytes),
+      body: html`
+        ${state && html`<span class="mark mark-${state}">${state}</span>`}
+        ${message.delivery_count > 0 && html`<span class="mark">${message.delivery_count}× failed</span>`}
+        ${message.preview === null ? html`<em class="muted">binary</em>` : message.preview}`,
+    };
+    return html`
+      <tr
+        key=${number} class=${message.is_locked ? "held" : ""}
+        onclick=${({ target }) => !target.closest("input, button") && show()}
+      >
+        <td class="choice">
+          <input
+            type="checkbox" aria-label="Choose message ${number}" checked=${this.state.chosen.has(number)}
+            onchange=${({ target }) => this.choose([number], target.checked)}
+          />
+        </td>
+        ${(isDead ? DEAD_HEADS : HEADS).map(
+          (head) => html`<td class="cell-${head}" data-head=${head}>${cells[head]}</td>`,
+        )}
+      </tr>`;
+  }
 }

@@ -1,151 +1,110 @@
 /** The list of namespaces and their entities, with the number of messages in each, and a filter. */
 
-import { h, keyed, set, visible, write } from "./dom.js";
+import { html, visible } from "./dom.js";
 import { count, short } from "./format.js";
 import { addressOf, nameOf } from "./names.js";
 import { stateOf } from "./pictures.js";
+import { Component } from "./preact.js";
 import { state } from "./store.js";
 
-const NONE = new Set();
 const order = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
-/** The list; call `update(change)` after each change, and `mark(namespace, path)` for the open entity. */
-export function entityList() {
-  const filter = h("input", {
-    type: "search",
-    id: "filter",
-    placeholder: "Filter entities",
-    "aria-label": "Filter entities",
-    autocomplete: "off",
-    spellcheck: "false",
-    oninput: () => update({ paths: null }),
-  });
-  const list = h("div", { class: "namespaces" });
-  const element = h(
-    "div",
-    { class: "nav" },
-    h("div", { class: "filter" }, filter, h("kbd", { "aria-hidden": "true" }, "/")),
-    list,
-  );
-  const groups = new Map();
-  let current = null;
+export function focusFilter() {
+  document.getElementById("filter").focus();
+}
 
-  function update({ paths }) {
-    const wanted = filter.value.trim().toLowerCase();
-    keyed(
-      list,
-      [...state.namespaces.entries()],
-      ([name]) => name,
-      ([name]) => {
-        const made = group(name);
-        groups.set(name, made);
-        return made.element;
-      },
-      (_, [name, each]) => groups.get(name).update(each, paths && (paths.get(name) ?? NONE), wanted, current),
-    );
+/** The address of the entity after or before the open one; null = there is none. */
+export function adjacent(step) {
+  const links = [...document.querySelectorAll("nav a.entity")];
+  const at = links.findIndex((link) => link.getAttribute("aria-current") === "page");
+  return links[at < 0 ? 0 : at + step]?.getAttribute("href") ?? null;
+}
+
+/** The list; `namespace` and `entity` are those of the open view, or null. */
+export class EntityList extends Component {
+  render({ namespace, entity }, { filter = "" }) {
+    const change = ({ target }) => this.setState({ filter: target.value.trim().toLowerCase() });
+    return html`
+      <div class="nav">
+        <div class="filter">
+          <input
+            type="search" id="filter" placeholder="Filter entities" aria-label="Filter entities" autocomplete="off"
+            spellcheck=${false} oninput=${change}
+          />
+          <kbd aria-hidden="true">/</kbd>
+        </div>
+        <div class="namespaces">
+          ${[...state.namespaces].map(([name, known]) => {
+            const current = name === namespace ? entity : null;
+            return html`<${Group} key=${name} name=${name} ...${known} filter=${filter} current=${current} />`;
+          })}
+        </div>
+      </div>`;
   }
-  return {
-    element,
-    update,
-    focusFilter: () => filter.focus(),
-    mark(namespace, path) {
-      current = namespace === null ? null : `${namespace}/${path}`;
-      update({ paths: null });
-    },
-    /** The address of the entity after or before the open one; null = there is none. */
-    adjacent(step) {
-      const links = [...list.querySelectorAll("a.entity")];
-      const at = links.findIndex((link) => link.getAttribute("aria-current") === "page");
-      return links[at < 0 ? 0 : at + step]?.getAttribute("href") ?? null;
-    },
-  };
 }
 
-function group(name) {
-  const badge = h("span", { class: "state" });
-  const port = h("span", { class: "muted" });
-  const list = h("ul", {});
-  const empty = h("p", { class: "empty" });
-  const element = h(
-    "section",
-    { "aria-label": `Entities of ${name}` },
-    h("h2", {}, h("span", { class: "name" }, visible(name)), badge, port),
-    list,
-    empty,
-  );
-  const items = new Map();
-  let drawnFor = null;
-  return {
-    element,
-    update({ facts, rows }, changed, filter, current) {
-      const { word, kind } = stateOf(facts.state);
-      badge.dataset.kind = kind;
-      badge.hidden = facts.state === "up";
-      write(badge, word);
-      write(port, facts.port ? `:${facts.port}` : "");
-      const wanted = `${filter}\n${current}`;
-      const isMeant = (path) => path.toLowerCase().includes(filter);
-      const moved = changed && [...changed].filter(isMeant);
-      if (drawnFor === wanted && moved?.every((path) => items.has(path) && rows.has(path))) {
-        for (const path of moved) show(items.get(path), name, rows.get(path), current);
-        return;
-      }
-      drawnFor = wanted;
-      items.clear();
-      const shown = [...rows.values()].filter((row) => isMeant(row.path));
-      shown.sort((a, b) => order.compare(a.path, b.path));
-      keyed(
-        list,
-        shown,
-        (row) => row.path,
-        (row) => item(name, row),
-        (each, row) => {
-          items.set(row.path, each);
-          show(each, name, row, current);
-        },
-      );
-      empty.hidden = shown.length > 0;
-      write(empty, rows.size ? `None of ${count(rows.size)} match.` : "No entities yet.");
-    },
-  };
+/** The entities of one namespace. */
+class Group extends Component {
+  /** The paths that match the filter in their order, sorted only when there are others. */
+  shown(rows, filter) {
+    const paths = [...rows.keys()].filter((path) => path.toLowerCase().includes(filter));
+    const key = paths.join("\n");
+    if (key !== this.key) Object.assign(this, { key, paths: paths.sort(order.compare) });
+    return this.paths;
+  }
+
+  render({ name, facts, rows, filter, current }) {
+    const { word, kind } = stateOf(facts.state);
+    const paths = this.shown(rows, filter);
+    return html`
+      <section aria-label="Entities of ${name}">
+        <h2>
+          <span class="name">${visible(name)}</span>
+          <span class="state" data-kind=${kind} hidden=${facts.state === "up"}>${word}</span>
+          <span class="muted">${facts.port && `:${facts.port}`}</span>
+        </h2>
+        <ul>
+          ${paths.map(
+            (path) => html`
+              <${Item} key=${path} namespace=${name} row=${rows.get(path)} isCurrent=${path === current} />`,
+          )}
+        </ul>
+        <p class="empty" hidden=${paths.length > 0}>
+          ${rows.size ? `None of ${count(rows.size)} match.` : "No entities yet."}
+        </p>
+      </section>`;
+  }
 }
 
-function item(namespace, row) {
-  const parts = row.path.split("/");
-  const isBelow = row.kind === "subscription";
-  return h(
-    "li",
-    {},
-    h(
-      "a",
-      {
-        class: `entity kind-${row.kind}${isBelow ? " below" : ""}`,
-        href: addressOf(namespace, row.path),
-        title: visible(row.path),
-      },
-      h("span", { class: "dot" }),
-      h("span", { class: "path" }, isBelow ? visible(parts.at(-1)) : nameOf(row.path)),
-      h("span", { class: "hearable" }),
-      h("span", { class: "dead", "aria-hidden": "true" }),
-      h("span", { class: "waiting", "aria-hidden": "true" }),
-    ),
-  );
-}
+class Item extends Component {
+  shouldComponentUpdate({ row, isCurrent }) {
+    return row !== this.props.row || isCurrent !== this.props.isCurrent;
+  }
 
-function show(element, namespace, row, current) {
-  const link = element.firstChild;
-  const [dot, , heard, dead, waiting] = link.children;
-  const { word, kind } = stateOf(row.state);
-  dot.dataset.kind = row.status === "Active" ? kind : "calm";
-  set(link, "aria-current", current === `${namespace}/${row.path}` ? "page" : null);
-  const messages = row.active + row.scheduled + row.deferred;
-  write(dead, row.dead ? short(row.dead) : "");
-  dead.title = row.dead ? `${count(row.dead)} dead-lettered` : "";
-  write(waiting, row.kind === "topic" && !messages ? "" : short(messages));
-  waiting.classList.toggle("none", !messages);
-  write(
-    heard,
-    `, ${row.kind}, ${word}, ${count(row.active)} active, ${count(row.scheduled)} scheduled, ` +
-      `${count(row.deferred)} deferred, ${count(row.dead)} dead-lettered`,
-  );
+  render({ namespace, row, isCurrent }) {
+    const { path, kind, status, dead } = row;
+    const { word, kind: look } = stateOf(row.state);
+    const isBelow = kind === "subscription";
+    const messages = row.active + row.scheduled + row.deferred;
+    const heard =
+      `, ${kind}, ${word}, ${count(row.active)} active, ${count(row.scheduled)} scheduled, ` +
+      `${count(row.deferred)} deferred, ${count(dead)} dead-lettered`;
+    return html`
+      <li>
+        <a
+          class="entity kind-${kind} ${isBelow ? "below" : ""}" href=${addressOf(namespace, path)}
+          title=${visible(path)} aria-current=${isCurrent ? "page" : null}
+        >
+          <span class="dot" data-kind=${status === "Active" ? look : "calm"}></span>
+          <span class="path">${isBelow ? visible(path.split("/").at(-1)) : nameOf(path)}</span>
+          <span class="hearable">${heard}</span>
+          <span class="dead" aria-hidden="true" title=${dead ? `${count(dead)} dead-lettered` : ""}>
+            ${dead > 0 && short(dead)}
+          </span>
+          <span class="waiting ${messages ? "" : "none"}" aria-hidden="true">
+            ${kind === "topic" && !messages ? "" : short(messages)}
+          </span>
+        </a>
+      </li>`;
+  }
 }

@@ -1,16 +1,16 @@
 /** The overview: pairs, namespaces and events. */
 
-import { activity } from "./activity.js";
-import { chart } from "./chart.js";
+import { Activity } from "./activity.js";
+import { Chart } from "./chart.js";
 import { ask } from "./api.js";
-import { commandHint, connectionPart } from "./connection.js";
+import { CommandHint, ConnectionString } from "./connection.js";
 import { attempt, confirmed, notify } from "./dialogs.js";
-import { h, keyed, visible, write } from "./dom.js";
+import { html, visible } from "./dom.js";
 import { openCreate } from "./entity_form.js";
-import { faultSwitches } from "./faults.js";
+import { FaultSwitches } from "./faults.js";
 import { bytes, count, plural } from "./format.js";
 import { addressOf } from "./names.js";
-import { pairList } from "./pairs.js";
+import { Pair } from "./pairs.js";
 import { stateOfNamespace } from "./pictures.js";
 import { state } from "./store.js";
 
@@ -21,146 +21,80 @@ const FIGURES = [
   ["deferred", "deferred"],
   ["dead", "dead-lettered"],
 ];
+const STORED = ["active", "scheduled", "deferred", "dead", "transfer", "transfer_dead"];
 
-/** The view; call `update()` after each change. */
-export function overview() {
-  const pairs = pairList();
-  const cards = new Map();
-  const namespaces = h("div", { class: "cards" });
-  const log = activity();
-  const element = h(
-    "div",
-    { class: "view" },
-    h("h1", { class: "hearable" }, "Overview"),
-    pairs.element,
-    namespaces,
-    log.element,
-  );
-  return {
-    element,
-    title: "Overview",
-    /** Scroll to the namespace in the address. */
-    reveal(namespace) {
-      cards.get(namespace)?.element.scrollIntoView();
-    },
-    update() {
-      pairs.update();
-      const make = ([name]) => {
-        const made = card(name);
-        cards.set(name, made);
-        return made.element;
-      };
-      keyed(
-        namespaces,
-        [...state.namespaces],
-        ([name]) => name,
-        make,
-        (_, [name, each]) => cards.get(name).update(each),
-      );
-      log.update();
-    },
-  };
+/** The view. */
+export function Overview() {
+  return html`
+    <div class="view">
+      <h1 class="hearable">Overview</h1>
+      <div class="pairs">
+        ${state.pairs.map((pair) => html`<${Pair} key=${`${pair.primary}\n${pair.secondary}`} pair=${pair} />`)}
+      </div>
+      <div class="cards">
+        ${[...state.namespaces].map(([name, known]) => html`<${Card} key=${name} name=${name} ...${known} />`)}
+      </div>
+      <${Activity} />
+    </div>`;
 }
 
-function card(name) {
-  const badge = h("span", { class: "state" });
-  const profile = h("span", {});
-  const figures = FIGURES.map(([key, word]) => ({ key, value: h("dd", {}), word: h("dt", {}, word) }));
-  const size = h("dd", {});
-  const throughput = chart(name);
-  const switches = faultSwitches({ namespace: name, entity: null, fragment: null });
-  const thrownCount = h("span", { class: "badge" });
-  const hint = commandHint(name);
-  const connection = connectionPart(name);
-  const empty = h(
-    "div",
-    { class: "empty" },
-    h("p", {}, "This namespace has no entities. Create one with the buttons above, in a program, or with:"),
-    hint.element,
-  );
-  const create = (kind) =>
-    openCreate(name, kind, [], ([path]) => {
+function Card({ name, facts, rows, history }) {
+  const total = totals(rows);
+  const { word, kind } = stateOfNamespace({ facts, rows });
+  const about = [plural(rows.size, "entity", "entities"), facts.profile, facts.port && `port ${facts.port}`];
+  const create = (what) =>
+    openCreate(name, what, [], ([path]) => {
       location.hash = addressOf(name, path);
     });
-  const creating = ["queue", "topic"].map((kind) =>
-    h("button", { type: "button", class: "quiet", onclick: () => create(kind) }, `New ${kind}…`),
-  );
   const purge = async () => {
-    const total = totals(state.namespaces.get(name).rows);
-    const all =
-      total.active + total.scheduled + total.deferred + total.dead + total.transfer + total.transfer_dead;
-    const question = `Remove every message of ${name}?`;
-    const sure = await confirmed(
-      question,
-      `${plural(all, "message")} will be deleted from all entities, with all dead letters. This cannot be undone.`,
-      `Purge ${plural(all, "message")}`,
-    );
-    if (!sure) return;
+    const all = plural(STORED.reduce((sum, each) => sum + total[each], 0), "message");
+    const explanation = `${all} will be deleted from all entities, with all dead letters. This cannot be undone.`;
+    if (!(await confirmed(`Remove every message of ${name}?`, explanation, `Purge ${all}`))) return;
     const done = await attempt(() => ask("POST", "purge", { namespace: name }, {}));
     if (done) notify(`Purged ${plural(done.purged, "message")} of ${name}.`);
   };
-  const purgeButton = h("button", { type: "button", class: "quiet danger-text", onclick: purge }, "Purge…");
   const heal = () => attempt(() => ask("DELETE", "faults", { namespace: name }));
-  const healAll = h("button", { type: "button", class: "quiet", onclick: heal }, "Heal all");
-  const element = h(
-    "section",
-    { class: "panel card", "aria-label": `Namespace ${name}` },
-    h(
-      "div",
-      { class: "panel-head" },
-      h("h2", {}, visible(name)),
-      h("span", { class: "push actions" }, ...creating, purgeButton),
-    ),
-    h("div", { class: "note about-namespace" }, badge, profile),
-    connection.element,
-    h(
-      "dl",
-      { class: "figures" },
-      ...figures.map((each) => h("div", { class: `is-${each.key}` }, each.word, each.value)),
-      h("div", {}, h("dt", {}, "size"), size),
-    ),
-    throughput.element,
-    empty,
-    h(
-      "details",
-      { class: "fault-box" },
-      h("summary", {}, "Faults of the namespace ", thrownCount),
-      switches.element,
-      healAll,
-    ),
-  );
-  return {
-    element,
-    update({ facts, rows, history }) {
-      const total = totals(rows);
-      const { word, kind } = stateOfNamespace({ facts, rows });
-      badge.dataset.kind = kind;
-      write(badge, word);
-      write(
-        profile,
-        `${plural(rows.size, "entity", "entities")} · ${facts.profile}${facts.port ? ` · port ${facts.port}` : ""}`,
-      );
-      for (const each of figures) {
-        write(each.value, count(total[each.key]));
-        each.value.classList.toggle("none", !total[each.key]);
-      }
-      write(size, bytes(total.size_bytes));
-      throughput.update(history);
-      throughput.element.hidden = !rows.size;
-      purgeButton.hidden = !rows.size;
-      empty.hidden = rows.size > 0;
-      hint.update("sbclient admin create queue orders");
-      connection.update();
-      switches.update();
-      write(thrownCount, facts.faults.length || "");
-      thrownCount.hidden = !facts.faults.length;
-      healAll.hidden = !facts.faults.length;
-    },
-  };
+  return html`
+    <section class="panel card" aria-label="Namespace ${name}" id="namespace-${name}">
+      <div class="panel-head">
+        <h2>${visible(name)}</h2>
+        <span class="push actions">
+          <button type="button" class="quiet" onclick=${() => create("queue")}>New queue…</button>
+          <button type="button" class="quiet" onclick=${() => create("topic")}>New topic…</button>
+          <button type="button" class="quiet danger-text" hidden=${!rows.size} onclick=${purge}>Purge…</button>
+        </span>
+      </div>
+      <div class="note about-namespace">
+        <span class="state" data-kind=${kind}>${word}</span><span>${about.filter(Boolean).join(" · ")}</span>
+      </div>
+      <${ConnectionString} namespace=${name} />
+      <dl class="figures">
+        ${FIGURES.map(
+          ([key, label]) => html`
+            <div class="is-${key}">
+              <dt>${label}</dt><dd class=${total[key] ? "" : "none"}>${count(total[key])}</dd>
+            </div>`,
+        )}
+        <div><dt>size</dt><dd>${bytes(total.size_bytes)}</dd></div>
+      </dl>
+      <${Chart} what=${name} history=${history} hidden=${!rows.size} />
+      <div class="empty" hidden=${rows.size > 0}>
+        <p>This namespace has no entities. Create one with the buttons above, in a program, or with:</p>
+        <${CommandHint} namespace=${name} command="sbclient admin create queue orders" />
+      </div>
+      <details class="fault-box">
+        <summary>
+          Faults of the namespace${" "}
+          <span class="badge" hidden=${!facts.faults.length}>${facts.faults.length || ""}</span>
+        </summary>
+        <${FaultSwitches} namespace=${name} entity=${null} fragment=${null} />
+        <button type="button" class="quiet" hidden=${!facts.faults.length} onclick=${heal}>Heal all</button>
+      </details>
+    </section>`;
 }
 
 function totals(rows) {
-  const names = ["active", "locked", "scheduled", "deferred", "dead", "transfer", "transfer_dead", "size_bytes"];
+  const names = [...STORED, "locked", "size_bytes"];
   const sum = Object.fromEntries(names.map((name) => [name, 0]));
   for (const row of rows.values()) {
     for (const name of names) {

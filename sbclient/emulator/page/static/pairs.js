@@ -1,11 +1,11 @@
 /** The pairs: the current state of each, its entities, and the history of their states. */
 
 import { recent } from "./chart.js";
-import { h, keyed, visible, write } from "./dom.js";
-import { ago, count, now, rate, setAgo } from "./format.js";
+import { html, visible } from "./dom.js";
+import { Ago, count, now, rate } from "./format.js";
 import { flowPicture } from "./flow.js";
 import { addressOf } from "./names.js";
-import { stateOf, stateOfNamespace } from "./pictures.js";
+import { Picture, stateOf, stateOfNamespace } from "./pictures.js";
 import { ribbonPicture, spansOf } from "./ribbon.js";
 import { rateOf, rowOf, state } from "./store.js";
 
@@ -19,108 +19,51 @@ const STATE_AFTER = {
   "failover.cleared": "healthy",
 };
 
-/** All pairs; call `update()` after each change. */
-export function pairList() {
-  const element = h("div", { class: "pairs" });
-  const cards = new Map();
-  return {
-    element,
-    update() {
-      const keyOf = (pair) => `${pair.primary}\n${pair.secondary}`;
-      const make = (pair) => {
-        const made = card(pair);
-        cards.set(keyOf(pair), made);
-        return made.element;
-      };
-      keyed(element, state.pairs, keyOf, make, (_, pair) => cards.get(keyOf(pair)).update(pair));
-    },
+/** One pair. */
+export function Pair({ pair }) {
+  const primary = state.namespaces.get(pair.primary);
+  const [diverted, home] = [rateOf(pair, "arrived"), rateOf(pair, "left")];
+  const direct = primary ? Math.max(0, recent(primary.history)[0] - home) : null;
+  const flow = {
+    primary: pair.primary,
+    secondary: pair.secondary,
+    isHere: pair.is_primary_here,
+    state: primary ? stateOfNamespace(primary) : stateOf("up"),
+    waiting: pair.queues.reduce((sum, queue) => sum + queue.waiting, 0),
+    direct: direct !== null && direct < 0.02 ? 0 : direct,
+    diverted,
+    home,
   };
+  const rows = rowsOf(pair);
+  const history = historyOf(pair, primary, rows);
+  return html`
+    <section class="panel pair" aria-label="Pair of ${pair.primary} and ${pair.secondary}">
+      <h2>${visible(pair.primary)}<span class="arrow">${" ⇄ "}</span>${visible(pair.secondary)}</h2>
+      <${Picture} draw=${(width) => flowPicture(flow, width)} />
+      <${Picture} draw=${(width) => ribbonPicture(history, width)}>${legendOf(pair)}<//>
+      <div class="scroll">
+        <table class="destinations" hidden=${!rows.length}>
+          <caption class="hearable">Paired entities of ${pair.primary}</caption>
+          <thead>
+            <tr>
+              ${HEADS.map((head) => html`<th scope="col" class=${NUMBERS.has(head) ? "number" : null}>${head}</th>`)}
+            </tr>
+          </thead>
+          <tbody>${rows.map((row) => destination(pair, row))}</tbody>
+        </table>
+      </div>
+      <p class="note">${noteOf(pair)}</p>
+    </section>`;
 }
 
-function card(pair) {
-  const flowPlace = h("div", { class: "picture" });
-  const ribbonPlace = h("div", { class: "picture" });
-  const flow = flowPicture(flowPlace);
-  const ribbon = ribbonPicture(ribbonPlace);
-  const body = h("tbody");
-  const note = h("p", { class: "note" });
-  flowPlace.append(flow.element);
-  ribbonPlace.append(ribbon.element, ribbonLegend(pair));
-  const element = h(
-    "section",
-    { class: "panel pair", "aria-label": `Pair of ${pair.primary} and ${pair.secondary}` },
-    h("h2", {}, visible(pair.primary), h("span", { class: "arrow" }, " ⇄ "), visible(pair.secondary)),
-    flowPlace,
-    ribbonPlace,
-    h(
-      "div",
-      { class: "scroll" },
-      h(
-        "table",
-        { class: "destinations" },
-        h("caption", { class: "hearable" }, `Paired entities of ${pair.primary}`),
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            ...HEADS.map((head) => h("th", { scope: "col", class: NUMBERS.has(head) ? "number" : null }, head)),
-          ),
-        ),
-        body,
-      ),
-    ),
-    note,
-  );
-  return {
-    element,
-    update(latest) {
-      const primary = state.namespaces.get(latest.primary);
-      const [diverted, home] = [rateOf(latest, "arrived"), rateOf(latest, "left")];
-      const direct = primary ? Math.max(0, recent(primary.history)[0] - home) : null;
-      flow.update({
-        primary: latest.primary,
-        secondary: latest.secondary,
-        isHere: latest.is_primary_here,
-        state: primary ? stateOfNamespace(primary) : stateOf("up"),
-        waiting: latest.queues.reduce((sum, queue) => sum + queue.waiting, 0),
-        direct: direct !== null && direct < 0.02 ? 0 : direct,
-        diverted,
-        home,
-      });
-      const rows = rowsOf(latest);
-      body.parentElement.hidden = !rows.length;
-      keyed(
-        body,
-        rows,
-        (row) => row.path,
-        (row) => line(latest, row),
-        (element, row) => showLine(element, row, rateOf(latest, "to", row.path)),
-      );
-      ribbon.update(historyOf(latest, primary, rows));
-      write(note, noteOf(latest));
-    },
-  };
-}
-
-function ribbonLegend(pair) {
+function legendOf(pair) {
   const words = pair.client
-    ? [
-        ["good", "healthy"],
-        ["warn", "suspect: the failover interval"],
-        ["bad", "down, or failed over to the backlog"],
-      ]
-    : [
-        ["good", "up"],
-        ["warn", "waiting in the backlog"],
-        ["bad", "down, or diverted now"],
-      ];
-  return h(
-    "ul",
-    { class: "legend" },
-    ...words.map(([kind, word]) => h("li", {}, h("span", { class: `swatch swatch-${kind}` }), word)),
-  );
+    ? { good: "healthy", warn: "suspect: the failover interval", bad: "down, or failed over to the backlog" }
+    : { good: "up", warn: "waiting in the backlog", bad: "down, or diverted now" };
+  return html`
+    <ul class="legend">
+      ${Object.entries(words).map(([kind, word]) => html`<li><span class="swatch swatch-${kind}"></span>${word}</li>`)}
+    </ul>`;
 }
 
 /** The rows of the entities: as reported by the client if there is a report, else as observed by the broker. */
@@ -145,36 +88,24 @@ function nothingSeen(path) {
   return { path, waiting: 0, oldest_at: null, states: [], ping: null };
 }
 
-function line(pair, row) {
-  const name = pair.is_primary_here
-    ? h("a", { href: addressOf(pair.primary, row.path) }, visible(row.path))
-    : visible(row.path);
-  return h(
-    "tr",
-    {},
-    h("th", { scope: "row" }, name),
-    h("td", {}, h("span", { class: "state" })),
-    h("td", {}, ago(null)),
-    h("td", { class: "number" }),
-    h("td", {}, ago(null)),
-    h("td", { class: "number" }),
-    h("td", {}, h("span", { class: "ping" }), " ", ago(null, "muted")),
-  );
-}
-
-function showLine(element, row, divertedPerS) {
-  const [, place, since, waiting, oldest, diverted, ping] = element.children;
-  const { word, kind } = stateOf(row.state);
-  place.firstChild.dataset.kind = kind;
-  write(place.firstChild, word);
-  setAgo(since.firstChild, row.since_at);
-  write(waiting, count(row.waiting));
-  setAgo(oldest.firstChild, row.oldest_at);
-  write(diverted, rate(divertedPerS));
-  write(ping.firstChild, row.ping === null ? "" : row.ping.refusal === null ? "accepted" : "refused");
-  ping.firstChild.dataset.kind = row.ping?.refusal ? "bad" : "good";
-  ping.firstChild.title = row.ping?.refusal ?? "";
-  setAgo(ping.lastChild, row.ping?.at ?? null);
+function destination(pair, { path, state: name, since_at: since, waiting, oldest_at: oldest, ping }) {
+  const { word, kind } = stateOf(name);
+  const answer = ping === null ? "" : ping.refusal === null ? "accepted" : "refused";
+  return html`
+    <tr key=${path}>
+      <th scope="row">
+        ${pair.is_primary_here ? html`<a href=${addressOf(pair.primary, path)}>${visible(path)}</a>` : visible(path)}
+      </th>
+      <td><span class="state" data-kind=${kind}>${word}</span></td>
+      <td><${Ago} at=${since} /></td>
+      <td class="number">${count(waiting)}</td>
+      <td><${Ago} at=${oldest} /></td>
+      <td class="number">${rate(rateOf(pair, "to", path))}</td>
+      <td>
+        <span class="ping" data-kind=${ping?.refusal ? "bad" : "good"} title=${ping?.refusal ?? ""}>${answer}</span>
+        ${" "}<${Ago} at=${ping?.at} class="muted" />
+      </td>
+    </tr>`;
 }
 
 function historyOf(pair, primary, rows) {

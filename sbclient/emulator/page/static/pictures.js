@@ -1,6 +1,7 @@
 /** Shared by all pictures: width, scale of an axis, and the name and severity of each state. */
 
-import { svg } from "./dom.js";
+import { html } from "./dom.js";
+import { Component } from "./preact.js";
 
 /** The name and severity of each state. */
 export const STATES = {
@@ -34,18 +35,21 @@ export function stateOfNamespace({ facts, rows }) {
   return { word: facts.is_partial ? `${word}, partly` : word, kind };
 }
 
-/** Call `draw(width)` now and whenever the width changes; returns a function that redraws at the same width. */
-export function sized(element, draw) {
-  let width = 0;
-  const redraw = () => width > 0 && draw(width);
-  new ResizeObserver((entries) => {
-    const next = Math.round(entries[0].contentRect.width);
-    if (next !== width) {
-      width = next;
-      redraw();
-    }
-  }).observe(element);
-  return redraw;
+/** A component that knows the width of its element, which has `ref=${this.measured}`; 0 while that is hidden. */
+export class Sized extends Component {
+  state = { width: 0 };
+  measured = (element) => {
+    this.observer?.disconnect();
+    this.observer = new ResizeObserver(([{ contentRect }]) => this.setState({ width: Math.round(contentRect.width) }));
+    if (element) this.observer.observe(element);
+  };
+}
+
+/** A place for the picture that `draw(width)` returns. */
+export class Picture extends Sized {
+  render({ draw, children }, { width }) {
+    return html`<div class="picture" ref=${this.measured}>${width > 0 && draw(width)}${children}</div>`;
+  }
 }
 
 /** A coordinate at the edge of a pixel of the screen, so that edges are sharp. */
@@ -64,28 +68,5 @@ export function niceAbove(value) {
 export function label(x, y, text, className, widthPx = Infinity, anchor = "start") {
   const most = Math.max(3, Math.floor(widthPx / 6.6));
   const said = text.length > most ? `${text.slice(0, most - 1)}…` : text;
-  return svg("text", { x, y, class: className, "text-anchor": anchor }, said);
-}
-
-/** Patterns for shapes, so that no information depends on colour alone; once in the document. */
-export function patterns() {
-  const stripe = (id, className, width) =>
-    svg(
-      "pattern",
-      { id, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      svg("rect", { width: 6, height: 6, class: `${className} pattern-ground` }),
-      svg("rect", { width, height: 6, class: `${className} pattern-line` }),
-    );
-  return svg(
-    "svg",
-    { width: 0, height: 0, class: "patterns", "aria-hidden": "true" },
-    svg(
-      "defs",
-      {},
-      stripe("locked", "tone-accent", 3),
-      stripe("bad", "tone-bad", 3),
-      stripe("warn", "tone-warn", 2),
-      stripe("deferred", "tone-calm", 2),
-    ),
-  );
+  return html`<text x=${x} y=${y} class=${className} text-anchor=${anchor}>${said}</text>`;
 }

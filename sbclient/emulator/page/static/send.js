@@ -1,9 +1,10 @@
 /** Send a message as a client does: faults, full queues and wrong keys apply. */
 
 import { ask } from "./api.js";
-import { field, notify, openForm } from "./dialogs.js";
-import { h } from "./dom.js";
+import { Field, notify, openForm } from "./dialogs.js";
+import { html } from "./dom.js";
 import { now, plural } from "./format.js";
+import { Component } from "./preact.js";
 import { rowOf } from "./store.js";
 
 const TEXTS = [
@@ -17,121 +18,108 @@ const TEXTS = [
   ["reply_to", "Reply to"],
   ["reply_to_session_id", "Reply to session"],
 ];
+const KEYS = ["session_id", "partition_key"];
+const KINDS = ["text", "number", "true or false"];
 const remembered = new Map();
 
 /** Open the dialog for an entity; `changed` is called after a send. */
 export function openSend(namespace, path, changed) {
   const row = rowOf(namespace, path);
   const before = remembered.get(`${namespace}/${path}`) ?? {};
-  const body = h("textarea", { id: "send-body", rows: 6, spellcheck: "false", value: before.body ?? '{"order": 1}' });
-  const fields = new Map(
-    TEXTS.map(([name, , hint]) => [
-      name,
-      h("input", {
-        id: `send-${name}`,
-        autocomplete: "off",
-        spellcheck: "false",
-        placeholder: hint,
-        value: before[name] ?? "",
-      }),
-    ]),
-  );
-  if (row?.requires_session) fields.get("session_id").required = true;
-  const copies = number("send-copies", 1, before.copies ?? 1);
-  const delay = number("send-delay", 0, before.delay ?? "", "none");
-  const timeToLive = number("send-life", 0, before.timeToLive ?? "", "that of the entity");
-  const properties = h("div", { class: "property-rows" });
-  for (const [name, value] of Object.entries(before.application_properties ?? {}))
-    properties.append(propertyRow(name, value));
+  const text = ([name, label, placeholder]) => html`
+    <${Field}
+      id="send-${name}" name=${name} label=${label} placeholder=${placeholder} defaultValue=${before[name] ?? ""}
+      required=${name === "session_id" && row?.requires_session}
+    />`;
+  const number = (name, label, min, placeholder, value = "") => html`
+    <${Field}
+      id="send-${name}" name=${name} label=${label} type="number" step="any" min=${min} placeholder=${placeholder}
+      defaultValue=${before[name] ?? value}
+    />`;
+  const known = Object.entries(before.application_properties ?? {});
 
-  const send = async () => {
-    const said = read();
+  const send = async (data) => {
+    const said = messageIn(data);
     const done = await ask("POST", "messages", { namespace, entity: path }, said);
-    const times = { delay: delay.value, timeToLive: timeToLive.value };
+    const times = { delay: data.get("delay"), life: data.get("life") };
     remembered.set(`${namespace}/${path}`, { ...said, message_id: undefined, ...times });
     notify(`Sent ${plural(done.sent, "message")} to ${path}.`);
     changed();
   };
+  const fields = html`
+    <label for="send-body">Body</label>
+    <textarea
+      id="send-body" name="body" rows="6" spellcheck=${false} autofocus defaultValue=${before.body ?? '{"order": 1}'}
+    />
+    <div class="grid">
+      ${TEXTS.filter(([name]) => KEYS.includes(name)).map(text)}
+      ${number("copies", "How many", 1, null, "1")}
+      ${number("delay", "Delay in seconds", 0, "none")}
+    </div>
+    <details open=${known.length > 0}>
+      <summary>More properties</summary>
+      <div class="grid">
+        ${TEXTS.filter(([name]) => !KEYS.includes(name)).map(text)}
+        ${number("life", "Time to live in seconds", 0, "that of the entity")}
+      </div>
+      <h3>Application properties</h3>
+      <${Properties} known=${known} />
+    </details>`;
+  openForm(`Send to ${path}`, "send", fields, "Send", send);
+}
 
-  function read() {
-    const said = { body: body.value, application_properties: propertiesIn(properties) };
-    for (const [name, input] of fields) if (input.value) said[name] = input.value;
-    if (Number(copies.value) > 1) said.copies = Number(copies.value);
-    if (delay.value) said.scheduled_enqueue_time_utc = new Date((now() + Number(delay.value)) * 1000).toISOString();
-    if (timeToLive.value) said.time_to_live = `${timeToLive.value} s`;
-    return said;
+/** The message that the fields describe. */
+function messageIn(data) {
+  const said = { body: data.get("body"), application_properties: propertiesIn(data) };
+  for (const [name] of TEXTS) if (data.get(name)) said[name] = data.get(name);
+  const [copies, delay, life] = ["copies", "delay", "life"].map((name) => data.get(name));
+  if (Number(copies) > 1) said.copies = Number(copies);
+  if (delay) said.scheduled_enqueue_time_utc = new Date((now() + Number(delay)) * 1000).toISOString();
+  if (life) said.time_to_live = `${life} s`;
+  return said;
+}
+
+/** Application properties: a row for each, and a button for more. */
+class Properties extends Component {
+  state = { rows: this.props.known.map((each, at) => [at, ...each]) };
+
+  render(_, { rows }) {
+    const drop = (row) => this.setState({ rows: rows.filter((each) => each !== row) });
+    const add = () => this.setState({ rows: [...rows, [rows.length && rows.at(-1)[0] + 1, "", ""]] });
+    return html`
+      <div class="property-rows">
+        ${rows.map((row) => {
+          const [id, name, value] = row;
+          const kind = { number: "number", boolean: "true or false" }[typeof value] ?? "text";
+          return html`
+            <div class="property-row" key=${id}>
+              <input name="name" aria-label="Name of the property" placeholder="name" defaultValue=${name} />
+              <input
+                name="value" aria-label="Value of the property" placeholder="value" defaultValue=${String(value)}
+              />
+              <select name="kind" aria-label="Type of the property">
+                ${KINDS.map((each) => html`<option selected=${each === kind}>${each}</option>`)}
+              </select>
+              <button
+                type="button" class="quiet" aria-label="Remove the property" onclick=${() => drop(row)}
+              >✕</button>
+            </div>`;
+        })}
+      </div>
+      <button type="button" class="quiet" onclick=${add}>Add a property</button>`;
   }
-
-  const keys = ["session_id", "partition_key"];
-  const labelled = ([name, word]) => field(word, fields.get(name));
-  const parts = [
-    h("label", { for: "send-body" }, "Body"),
-    body,
-    h(
-      "div",
-      { class: "grid" },
-      ...TEXTS.filter(([name]) => keys.includes(name)).map(labelled),
-      field("How many", copies),
-      field("Delay in seconds", delay),
-    ),
-    h(
-      "details",
-      { open: properties.children.length > 0 },
-      h("summary", {}, "More properties"),
-      h(
-        "div",
-        { class: "grid" },
-        ...TEXTS.filter(([name]) => !keys.includes(name)).map(labelled),
-        field("Time to live in seconds", timeToLive),
-      ),
-      h("h3", {}, "Application properties"),
-      properties,
-      h(
-        "button",
-        { type: "button", class: "quiet", onclick: () => properties.append(propertyRow("", "")) },
-        "Add a property",
-      ),
-    ),
-  ];
-  openForm(`Send to ${path}`, "send", parts, "Send", send);
-  body.focus();
 }
 
-function number(id, min, value, hint = null) {
-  return h("input", { id, type: "number", min, step: "any", value: String(value), placeholder: hint });
-}
-
-function propertyRow(name, value) {
-  const row = h(
-    "div",
-    { class: "property-row" },
-    h("input", { "aria-label": "Name of the property", placeholder: "name", value: name }),
-    h("input", { "aria-label": "Value of the property", placeholder: "value", value: String(value) }),
-    h(
-      "select",
-      { "aria-label": "Type of the property" },
-      ...["text", "number", "true or false"].map((kind) => h("option", {}, kind)),
-    ),
-    h(
-      "button",
-      { type: "button", class: "quiet", "aria-label": "Remove the property", onclick: () => row.remove() },
-      "✕",
-    ),
-  );
-  row.querySelector("select").value = { number: "number", boolean: "true or false" }[typeof value] ?? "text";
-  return row;
-}
-
-function propertiesIn(place) {
+function propertiesIn(data) {
   const found = {};
-  for (const row of place.children) {
-    const [name, value, kind] = row.children;
-    if (!name.value) continue;
-    if (kind.value === "number") {
-      if (!value.value.trim() || Number.isNaN(Number(value.value)))
-        throw new Error(`${name.value} must be a number, but is ${value.value || "empty"}.`);
-      found[name.value] = Number(value.value);
-    } else found[name.value] = kind.value === "text" ? value.value : value.value.trim().toLowerCase() === "true";
-  }
+  const [values, kinds] = [data.getAll("value"), data.getAll("kind")];
+  data.getAll("name").forEach((name, at) => {
+    const [value, kind] = [values[at], kinds[at]];
+    if (!name) return;
+    if (kind === "number" && (!value.trim() || Number.isNaN(Number(value))))
+      throw new Error(`${name} must be a number, but is ${value || "empty"}.`);
+    if (kind === "text") found[name] = value;
+    else found[name] = kind === "number" ? Number(value) : value.trim().toLowerCase() === "true";
+  });
   return found;
 }

@@ -22,16 +22,15 @@ export const state = {
   at: 0,
 };
 
-const listeners = new Set();
+let publish = () => {};
 
 /** The last snapshots of the pairs: the time, and by name the numbers of messages that had arrived or left. */
 let looks = [];
 let stop = null;
 
-/** Subscribe to changes; called with the changed entities: `{paths}`, a set for each namespace by name. */
+/** Set the function that is called after each change. */
 export function listen(changed) {
-  listeners.add(changed);
-  return () => listeners.delete(changed);
+  publish = changed;
 }
 
 /** The row of an entity, or undefined. */
@@ -91,7 +90,7 @@ function setLink(link, reason = null) {
   if (state.link === link && state.reason === reason) return;
   state.link = link;
   state.reason = reason;
-  publish({ paths: new Map() });
+  publish();
 }
 
 function take(said) {
@@ -101,9 +100,8 @@ function take(said) {
   state.reason = null;
   if ("story" in said) state.story = said.story;
   takeTime(said.at);
-  const paths = new Map(said.namespaces.map((each) => [each.name, new Set()]));
-  if (said.is_whole) forgetOld(said.namespaces, paths);
-  for (const each of said.namespaces) takeNamespace(each, paths.get(each.name), before);
+  if (said.is_whole) forgetOld(said.namespaces);
+  for (const each of said.namespaces) takeNamespace(each, before);
   if (said.pairs) state.pairs = said.pairs;
   if (said.gaps) state.gaps = said.gaps;
   if ("detail" in said) state.detail = said.detail;
@@ -112,7 +110,7 @@ function take(said) {
   if (said.detail_history) state.detailHistory = said.detail_history;
   else if (row) state.detailHistory = noted(state.detailHistory, row, before);
   if (said.events) state.events = [...state.events, ...said.events].slice(-EVENTS_KEPT);
-  publish({ paths });
+  publish();
 }
 
 /** A history with the numbers of this snapshot, and before them the time until which the last ones were true. */
@@ -143,42 +141,23 @@ export function rateOf(pair, ...names) {
   return Math.max(0, (last.numbers.get(key) ?? 0) - first.numbers.get(key)) / (last.at - first.at);
 }
 
-/** Before a whole snapshot, which has all events and histories again. */
-function forgetOld(namespaces, changed) {
+/** Before a whole snapshot, which has all events, entities and histories again. */
+function forgetOld(namespaces) {
   Object.assign(state, { events: [], detailHistory: [], pairs: [] });
   looks = [];
   const names = new Set(namespaces.map((each) => each.name));
   for (const name of state.namespaces.keys()) if (!names.has(name)) state.namespaces.delete(name);
-  for (const said of namespaces) {
-    const known = state.namespaces.get(said.name);
-    const paths = new Set(said.entities.map((row) => row.path));
-    for (const path of known?.rows.keys() ?? []) {
-      if (!paths.has(path)) {
-        known.rows.delete(path);
-        changed.get(said.name).add(path);
-      }
-    }
-  }
+  for (const known of state.namespaces.values()) known.rows.clear();
 }
 
-function takeNamespace(said, changed, before) {
+function takeNamespace(said, before) {
   const known = state.namespaces.get(said.name) ?? { rows: new Map(), history: [] };
   const { entities, removed, history, ...facts } = said;
   known.history = history ?? noted(known.history, facts, before);
   known.facts = facts;
-  for (const path of removed) {
-    known.rows.delete(path);
-    changed.add(path);
-  }
-  for (const row of entities) {
-    known.rows.set(row.path, row);
-    changed.add(row.path);
-  }
+  for (const path of removed) known.rows.delete(path);
+  for (const row of entities) known.rows.set(row.path, row);
   state.namespaces.set(said.name, known);
-}
-
-function publish(change) {
-  for (const changed of listeners) changed(change);
 }
 
 /** Call a function a few times a second at most, whatever changes. */

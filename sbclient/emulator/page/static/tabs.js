@@ -1,61 +1,41 @@
 /** Tabs: one panel at a time; the arrow keys switch between them. */
 
-import { h, set, write } from "./dom.js";
+import { html } from "./dom.js";
 
 /**
- * @param tabs - `[{id, name, panel}]`, the panels being elements.
- * @param chosen - called with the id of a tab when it is opened.
+ * The bar of tabs.
+ *
+ * @param tabs - `[{id, name, badge, isShown}]`.
+ * @param open - the id of the open one.
+ * @param choose - called with the id of a tab that the user opens.
  */
-export function tabBar(tabs, chosen) {
-  const buttons = tabs.map(({ id, name }) =>
-    h(
-      "button",
-      { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": `panel-${id}`, onclick: () => open(id, true) },
-      name,
-      h("span", { class: "badge", hidden: true }),
-    ),
-  );
-  const bar = h("div", { role: "tablist", class: "tabs", "aria-label": "Parts of this entity" }, ...buttons);
-  for (const { id, panel } of tabs) {
-    for (const [name, value] of [
-      ["role", "tabpanel"],
-      ["id", `panel-${id}`],
-      ["aria-labelledby", `tab-${id}`],
-    ])
-      set(panel, name, value);
-  }
-  bar.addEventListener("keydown", (event) => {
+export function TabBar({ tabs, open, choose }) {
+  const shown = tabs.filter((tab) => tab.isShown);
+  const move = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const shown = buttons.filter((button) => !button.hidden);
-    const at = shown.indexOf(document.activeElement);
+    const at = shown.findIndex(({ id }) => document.activeElement.id === `tab-${id}`);
     if (!step || at < 0) return;
     event.preventDefault();
-    const next = shown[(at + step + shown.length) % shown.length];
-    next.focus();
-    next.click();
-  });
-  let current = null;
-  function open(id, isByUser = false) {
-    if (current === id) return;
-    current = id;
-    tabs.forEach((tab, at) => {
-      const isOpen = tab.id === id;
-      set(buttons[at], "aria-selected", String(isOpen));
-      set(buttons[at], "tabindex", isOpen ? "0" : "-1");
-      tab.panel.hidden = !isOpen;
-    });
-    chosen(id, isByUser);
-  }
-  const button = (id) => buttons[tabs.findIndex((tab) => tab.id === id)];
-  return {
-    element: bar,
-    open,
-    badge(id, text) {
-      write(button(id).lastChild, text);
-      button(id).lastChild.hidden = !text;
-    },
-    show(id, isShown) {
-      button(id).hidden = !isShown;
-    },
+    const { id } = shown[(at + step + shown.length) % shown.length];
+    document.getElementById(`tab-${id}`).focus();
+    choose(id);
   };
+  return html`
+    <div role="tablist" class="tabs" aria-label="Parts of this entity" onkeydown=${move}>
+      ${shown.map(
+        ({ id, name, badge }) => html`
+          <button
+            key=${id} type="button" role="tab" id="tab-${id}" aria-controls="panel-${id}" aria-selected=${id === open}
+            tabindex=${id === open ? "0" : "-1"} onclick=${() => id !== open && choose(id)}
+          >
+            ${name}<span class="badge" hidden=${!badge}>${badge}</span>
+          </button>`,
+      )}
+    </div>`;
+}
+
+/** The panel of a tab, hidden unless its tab is open. */
+export function Panel({ id, open, children }) {
+  return html`
+    <div role="tabpanel" id="panel-${id}" aria-labelledby="tab-${id}" hidden=${id !== open}>${children}</div>`;
 }

@@ -1,111 +1,88 @@
 /** The subscriptions of a topic with their rules, and the rules of a subscription. */
 
-import { h, keyed, visible, write } from "./dom.js";
+import { html, visible } from "./dom.js";
 import { deleteEntity, openChange, openCreate } from "./entity_form.js";
 import { count } from "./format.js";
 import { addressOf } from "./names.js";
 import { rowOf } from "./store.js";
 
-const head = (word, className = null) => h("th", { scope: "col", class: className }, word);
-
-/** The subscriptions; its `update(detail)` shows them. */
-export const subscriptionList = (namespace, topic) =>
-  list({
-    className: "subscriptions",
-    caption: `Subscriptions of ${topic}`,
-    heads: [head("subscription"), head("active", "number"), head("dead-lettered", "number"), head("rules")],
-    create: ["New subscription…", () => openCreate(namespace, "subscription", [topic])],
-    none: "No subscriptions: the topic drops every message.",
-    partsOf: ({ subscriptions }) => subscriptions,
-    keyOf: (each) => each.path,
-    make: (each) => subscription(namespace, each),
-    show: (row, each) => showSubscription(row, rowOf(namespace, each.path), each.rules),
-  });
-
-/** The rules; its `update(detail)` shows them. */
-export function ruleList(namespace, path) {
-  const [topic, , name] = splitPath(path);
-  return list({
-    className: "rules",
-    caption: `Rules of ${path}`,
-    heads: [head("rule"), head("accepts"), head("then"), h("td")],
-    create: ["New rule…", () => openCreate(namespace, "rule", [topic, name])],
-    none: "No rules: the subscription accepts no message.",
-    note: "A message is accepted if a rule matches; each matching action adds a copy.",
-    partsOf: ({ rules }) => rules,
-    keyOf: (each) => JSON.stringify(each),
-    make: (each) => rule(namespace, path, each),
-  });
+/** The subscriptions. */
+export function SubscriptionList({ namespace, topic, detail }) {
+  return html`
+    <${Parts}
+      look="subscriptions" caption="Subscriptions of ${topic}" parts=${detail?.subscriptions ?? []}
+      heads=${["subscription", ["active", "number"], ["dead-lettered", "number"], "rules"].map(head)}
+      word="New subscription…" create=${() => openCreate(namespace, "subscription", [topic])}
+      none="No subscriptions: the topic drops every message." row=${(each) => subscription(namespace, each)}
+    />`;
 }
+
+/** The rules. */
+export function RuleList({ namespace, path, detail }) {
+  const [topic, , name] = splitPath(path);
+  return html`
+    <${Parts}
+      look="rules" caption="Rules of ${path}" parts=${detail?.rules ?? []}
+      heads=${[...["rule", "accepts", "then"].map(head), html`<td></td>`]}
+      word="New rule…" create=${() => openCreate(namespace, "rule", [topic, name])}
+      none="No rules: the subscription accepts no message." row=${(each) => rule(namespace, path, each)}
+      note="A message is accepted if a rule matches; each matching action adds a copy."
+    />`;
+}
+
+const head = (each) => {
+  const [word, look] = [each].flat();
+  return html`<th scope="col" class=${look}>${word}</th>`;
+};
 
 /** A table of the parts of an entity, with a button that creates one. */
-function list({ className, caption, heads, create: [word, onclick], none, note, partsOf, keyOf, make, show }) {
-  const body = h("tbody");
-  const empty = h("p", { class: "empty" }, none);
-  const table = h(
-    "table",
-    { class: className },
-    h("caption", { class: "hearable" }, caption),
-    h("thead", {}, h("tr", {}, ...heads)),
-    body,
-  );
-  return {
-    element: h(
-      "div",
-      {},
-      h("div", { class: "toolbar" }, h("button", { type: "button", onclick }, word)),
-      h("div", { class: "scroll" }, table),
-      empty,
-      note ? h("p", { class: "note" }, note) : null,
-    ),
-    update(detail) {
-      const parts = partsOf(detail) ?? [];
-      table.hidden = !parts.length;
-      empty.hidden = parts.length > 0;
-      keyed(body, parts, keyOf, make, show);
-    },
-  };
+function Parts({ look, caption, parts, heads, word, create, none, row, note }) {
+  return html`
+    <div class="toolbar"><button type="button" onclick=${create}>${word}</button></div>
+    <div class="scroll">
+      <table class=${look} hidden=${!parts.length}>
+        <caption class="hearable">${caption}</caption>
+        <thead><tr>${heads}</tr></thead>
+        <tbody>${parts.map(row)}</tbody>
+      </table>
+    </div>
+    <p class="empty" hidden=${parts.length > 0}>${none}</p>
+    ${note && html`<p class="note">${note}</p>`}`;
 }
 
-function subscription(namespace, { path }) {
-  const link = h("a", { href: addressOf(namespace, path) }, visible(path.split("/").at(-1)));
-  const number = () => h("td", { class: "number" });
-  return h("tr", {}, h("th", { scope: "row" }, link), number(), number(), h("td", {}, h("ul", {})));
-}
-
-function showSubscription(element, row, rules) {
-  const [, active, dead, place] = element.children;
-  write(active, count(row?.active ?? 0));
-  write(dead, count(row?.dead ?? 0));
-  keyed(
-    place.firstChild,
-    rules,
-    (rule) => JSON.stringify(rule),
-    (rule) => h("li", {}, visible(rule.name), ": ", ...filterOf(rule)),
-  );
-  if (!rules.length) write(place.firstChild, "none: it accepts no message");
+function subscription(namespace, { path, rules }) {
+  const row = rowOf(namespace, path);
+  return html`
+    <tr key=${path}>
+      <th scope="row"><a href=${addressOf(namespace, path)}>${visible(path.split("/").at(-1))}</a></th>
+      <td class="number">${count(row?.active ?? 0)}</td>
+      <td class="number">${count(row?.dead ?? 0)}</td>
+      <td>
+        <ul>
+          ${rules.map((each) => html`<li>${visible(each.name)}: ${filterOf(each)}</li>`)}
+          ${!rules.length && "none: it accepts no message"}
+        </ul>
+      </td>
+    </tr>`;
 }
 
 /** A filter and its action. */
 function filterOf({ filter, action }) {
-  return [h("code", {}, visible(filter)), ...(action ? [", then ", h("code", {}, visible(action))] : [])];
+  return html`<code>${visible(filter)}</code>${action && html`, then <code>${visible(action)}</code>`}`;
 }
 
 function rule(namespace, path, { name, filter, action }) {
   const change = () => openChange(namespace, path, name);
   const remove = () => deleteEntity(namespace, path, "New messages are no longer compared with it.", name);
-  const button = (word, className, onclick) => {
-    const label = `${word} rule ${name}`;
-    return h("button", { type: "button", class: `quiet ${className}`, "aria-label": label, onclick }, `${word}…`);
-  };
-  return h(
-    "tr",
-    {},
-    h("th", { scope: "row" }, visible(name)),
-    h("td", {}, h("code", {}, visible(filter))),
-    h("td", {}, h("code", {}, visible(action ?? ""))),
-    h("td", { class: "row-actions" }, button("Change", "", change), button("Delete", "danger-text", remove)),
-  );
+  const button = (word, look, click) => html`
+    <button type="button" class="quiet ${look}" aria-label="${word} rule ${name}" onclick=${click}>${word}…</button>`;
+  return html`
+    <tr key=${name}>
+      <th scope="row">${visible(name)}</th>
+      <td><code>${visible(filter)}</code></td>
+      <td><code>${visible(action ?? "")}</code></td>
+      <td class="row-actions">${button("Change", "", change)}${button("Delete", "danger-text", remove)}</td>
+    </tr>`;
 }
 
 /** The topic, the word between and the name in the path of a subscription. */
