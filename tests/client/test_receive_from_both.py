@@ -391,3 +391,95 @@ async def test_a_primary_that_hangs_does_not_hold_up_the_secondary(both: MemoryP
         began_at = clock.monotonic()
         assert await receiver.receive_messages(max_wait_time=5) == []
         assert clock.monotonic() - began_at < 6.0
+
+
+@pytest.mark.parametrize("side", ["primary", "secondary"])
+async def test_a_later_absence_of_a_side_takes_its_course_as_the_first(both: MemoryPair, side: NamespaceSide) -> None:
+    namespace = both.primary if side == "primary" else both.secondary
+    courses: list[list[tuple[str, str]]] = []
+    lasted_s: list[float] = []
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        for _ in range(3):
+            assert await receiver.receive_messages(max_wait_time=5) == []
+            before, began_at = len(events(client)), clock.monotonic()
+            fault = namespace.inject(Fault(FaultKind.DOWN))
+            for _ in range(4):
+                assert await receiver.receive_messages(max_wait_time=5) == []
+            namespace.heal(fault)
+            await fill(both, "back", secondary=side == "secondary")
+            (message,) = await receiver.receive_messages(max_wait_time=70)
+            await receiver.complete_message(message)
+            courses.append(events(client)[before:])
+            lasted_s.append(clock.monotonic() - began_at)
+    assert courses == [[("receiver.side_left_out", side), ("receiver.side_is_back", side)]] * 3
+    assert lasted_s == [pytest.approx(lasted_s[0], rel=0.2)] * 3
+
+
+async def test_an_answer_of_the_primary_proves_that_it_was_reached(both: MemoryPair) -> None:
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        assert not client.pair.state.is_primary_reached
+        await receiver.receive_messages(max_wait_time=1)
+        assert client.pair.state.is_primary_reached
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_sessions_are_held_at_one_side_and_not_after_the_end(sessions: MemoryPair, named: bool) -> None:
+    async with sessions.client(BOTH) as client:
+        for cycle in range(4):
+            for secondary in [False, True] if cycle % 2 else [True]:
+                await fill(sessions, f"{cycle}", session_id="s", secondary=secondary)
+            receiver = client.get_queue_receiver(QUEUE, session_id="s" if named else NEXT_AVAILABLE_SESSION)
+            async with receiver:
+                (message,) = await receiver.receive_messages()
+                assert str(message) == f"{cycle}"
+                await receiver.session.set_state(b"%d" % cycle)
+                assert await receiver.session.get_state() == b"%d" % cycle
+                await receiver.session.set_state(None)
+                side = message.namespace
+                assert await holds(sessions, side)
+                assert not await holds(sessions, "primary" if side == "secondary" else "secondary")
+                await receiver.complete_message(message)
+            assert not await holds(sessions, "primary")
+            assert not await holds(sessions, "secondary")
+            for secondary in (False, True):
+                await taken(sessions, secondary=secondary)
+
+
+async def holds(pair: MemoryPair, side: NamespaceSide) -> bool:
+    """Whether a receiver holds the session."""
+    async with pair.unpaired_client(secondary=side == "secondary") as client:
+        try:
+            async with client.get_queue_receiver(QUEUE, session_id="s"):
+                return False
+        except SessionCannotBeLockedError:
+            return True
+
+
+async def test_messages_that_no_call_has_returned_are_available_when_the_receiver_is_closed(both: MemoryPair) -> None:
+    async with both.client(BOTH) as client:
+        for _ in range(3):
+            for secondary in (False, True):
+                await fill(both, *"abc", secondary=secondary)
+            receiver = client.get_queue_receiver(QUEUE)
+            returned = 0
+            while returned < 4:
+                messages = await receiver.receive_messages(2, max_wait_time=3)
+                returned += len(messages)
+                for message in messages:
+                    await receiver.complete_message(message)
+            await receiver.close()
+            assert len(await taken(both)) + len(await taken(both, secondary=True)) == 6 - returned
+
+
+async def test_a_wait_for_a_session_that_found_none_can_be_repeated(sessions: MemoryPair) -> None:
+    async with sessions.client(BOTH) as client:
+        receiver = client.get_queue_receiver(QUEUE, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=3)
+        for secondary in (False, True):
+            for _ in range(2):
+                with pytest.raises(ServiceBusError, match="no session of orders became available"):
+                    await receiver.receive_messages()
+            await fill(sessions, "a", session_id="s", secondary=secondary)
+            assert texts(await receiver.receive_messages()) == ["a"]
+            await receiver.close()
+            receiver = client.get_queue_receiver(QUEUE, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=3)
+            await taken(sessions, secondary=secondary)
