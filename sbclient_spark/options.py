@@ -173,7 +173,10 @@ def _namespace(given: Mapping[str, Any], prefix: str, bare: str, auth: str) -> N
     if secret.is_given and bare in given:
         raise InvalidOperationError(f"both {name} and {bare} are given: leave one of them out")
     if secret.value is not None:
-        parse_connection_string(secret.value)
+        try:
+            parse_connection_string(secret.value)
+        except InvalidOperationError as error:
+            raise InvalidOperationError(f"option {name}: {error.message}") from None
     if bare in given and auth == "sas":
         raise InvalidOperationError(
             f"{bare} requires auth default, managedIdentity, clientSecret or token: set auth, or give {name} for auth "
@@ -213,7 +216,8 @@ def _client_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
             raise InvalidOperationError(f"option {key} cannot be set here: {_NOT_FOR_WORKERS[name]}")
         if name not in OPTIONS_OF_CLIENT:
             raise InvalidOperationError(
-                f"there is no option {key!r}: {CLIENT_PREFIX!r} is followed by {', '.join(sorted(OPTIONS_OF_CLIENT))}"
+                f"there is no option {key!r:.100}: {CLIENT_PREFIX!r} is followed by "
+                f"{', '.join(sorted(OPTIONS_OF_CLIENT))}"
             )
         (pairing if name in PAIR_OPTIONS else retry)[name] = OPTIONS_OF_CLIENT[name].kind.parse(key, value)
     return pairing, retry

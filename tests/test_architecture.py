@@ -33,7 +33,7 @@ FLOOR_OF: Final = {name: floor for floor, names in enumerate(FLOORS) for name in
 
 PURE: Final = """
     amqp arguments broker delivery entities errors formats formats.description_tables formats.entity_settings
-    formats.iso8601 formats.message_json message options rules settings transport.base
+    formats.iso8601 formats.message_json formats.strict_json message options rules settings transport.base
 """
 IMPURE_MODULES: Final = """
     asyncio concurrent http io logging multiprocessing os pathlib secrets select selectors signal socket ssl structlog

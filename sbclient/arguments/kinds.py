@@ -68,6 +68,11 @@ def shown(value: object) -> str:
     return f"{kind} {value!r:.40}" if isinstance(value, _SHOWN) else kind
 
 
+def shown_text(text: str) -> str:
+    """Return a text in quotes and cut, for an error; of a connection string, which has a key, only what it is."""
+    return "a connection string" if "sharedaccess" in text.lower() else f"{text!r:.100}"
+
+
 def wrong_type(name: str, value: object, takes: str, remedy: str = "") -> ArgumentTypeError:
     """Return the error for a value of a wrong type."""
     return ArgumentTypeError(f"{name} must be {takes}, not {shown(value)}{remedy}")

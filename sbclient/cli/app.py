@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -180,7 +181,28 @@ def _print_version(is_set: bool) -> None:
         raise typer.Exit
 
 
+@contextmanager
+def _noted_warnings() -> Iterator[None]:
+    """Print each warning for users once, in one line and without a place in the code."""
+    noted: set[str] = set()
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def note(message: Warning | str, category: type[Warning], *place: Any) -> None:
+            from sbclient.cli.common import print_note
+
+            if not issubclass(category, UserWarning):
+                show(message, category, *place)
+            elif str(message) not in noted:
+                noted.add(str(message))
+                print_note(f"sbclient: {message}")
+
+        warnings.showwarning = note  # type: ignore[assignment]
+        yield
+
+
 def _common(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -204,6 +226,7 @@ def _common(
         ),
     ] = None,
 ) -> None:
+    context.with_resource(_noted_warnings())
     if transport is not None:
         os.environ["SERVICEBUS_TRANSPORT"] = transport
     if http_proxy is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, TextIO
 
 from sbclient.errors import InvalidOperationError
+from sbclient.formats.strict_json import read_json
 from sbclient.message import MAX_ID_LENGTH
 
 LARGEST_FIELD: Final = 100 * 2**20
@@ -215,13 +216,9 @@ def json_objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, dict[st
         if not line.strip():
             raise _empty(place)
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InvalidOperationError(
-                f"{place}: invalid JSON: {error.msg} at column {error.colno}"
-            ) from None  # the error contains the line
-        except (ValueError, RecursionError) as error:
-            raise InvalidOperationError(f"{place}: a number is too long, or values are nested too deeply") from error
+            row = read_json(line)
+        except InvalidOperationError as error:
+            raise InvalidOperationError(f"{place}: {error.message}") from None
         if not isinstance(row, dict):
             raise InvalidOperationError(f"{place}: the line is a JSON {type(row).__name__}, not an object")
         yield place, row

@@ -24,6 +24,7 @@ from sbclient.amqp.value_texts import NAMES, name_of, text_of, value_of
 from sbclient.entities import LEAST_UNLIMITED, UNLIMITED
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import read_timestamp, write_duration
+from sbclient.formats.strict_json import read_json
 from sbclient.message import AmqpMessageBodyType, PropertyValue, ServiceBusMessage
 from sbclient.settings.durations import seconds_of
 
@@ -257,10 +258,9 @@ def property_named(name: str, text: str) -> tuple[str, PropertyValue]:
     if not short.endswith(TYPED):
         return short, text
     try:
-        return short.removesuffix(TYPED), property_of(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        reason = getattr(error, "msg", "a number is too long, or values are nested too deeply")
-        raise InvalidOperationError(f"{name}={text!r:.50} is not JSON: {reason}") from error
+        return short.removesuffix(TYPED), property_of(read_json(text))
+    except InvalidOperationError as error:
+        raise InvalidOperationError(f"{name}={text!r:.50}: {error.message}") from error
 
 
 _SHORT: Final = {"timestamp": "datetime", "decimal128": "decimal", "binary": "base64"}

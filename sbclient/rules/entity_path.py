@@ -15,6 +15,7 @@ import re
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from sbclient.arguments.kinds import shown_text
 from sbclient.errors import InvalidOperationError
 
 SubQueue: TypeAlias = Literal["deadletter", "transferdeadletter"]
@@ -72,10 +73,11 @@ def check_entity_path(path: str, kind: str = "queue") -> str:
     cleaned = path.replace("\\", "/")
     if len(cleaned) > form.max_length:
         raise InvalidOperationError(
-            f"{kind} {path[:40]!r}... has {len(path)} characters, {form.max_length} are allowed: choose a shorter name"
+            f"{kind} {shown_text(path[:40])}... has {len(path)} characters, {form.max_length} are allowed: choose a "
+            "shorter name"
         )
     if form.pattern.fullmatch(cleaned) is None:
-        raise InvalidOperationError(f"{path!r} cannot name a {kind}: use {form.rule}")
+        raise InvalidOperationError(f"{shown_text(path)} cannot name a {kind}: use {form.rule}")
     if _SUBSCRIPTIONS.casefold() in cleaned.casefold():
         raise InvalidOperationError(f"{path!r} cannot name a {kind}: {_SUBSCRIPTIONS} is reserved for subscriptions")
     return cleaned

@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
+from sbclient.arguments.kinds import INT64, MAX_SECONDS, shown_text
 from sbclient.errors import InvalidOperationError
 from sbclient.settings.durations import duration_text, seconds_of
 
@@ -53,12 +54,15 @@ class ValueKind:
         Raises:
             InvalidOperationError: it is not allowed. The error has the name and the text.
         """
+        if "\0" in text or not _is_encodable(text, is_path=self.metavar == PATH.metavar):
+            # The text is not shown: it may be a secret.
+            raise InvalidOperationError(f"option {name} contains a NUL, or half of a surrogate pair: remove it")
         try:
             value = self.read(text.strip())
-        except (ValueError, InvalidOperationError):
+        except (ValueError, OverflowError, InvalidOperationError):
             value = None
         if value is None or not self.allows(value):
-            raise InvalidOperationError(f"option {name} is {text!r}: {self.advice}")
+            raise InvalidOperationError(f"option {name} is {shown_text(text)}: {self.advice}")
         return value
 
     def check(self, name: str, value: Any, *, or_none: bool = False) -> None:
@@ -71,6 +75,15 @@ class ValueKind:
             shown = str(value) if isinstance(value, timedelta) else repr(value)
             advice = (self.advice_in_code or self.advice) + (", or None" if or_none else "")
             raise InvalidOperationError(f"{name} is {shown}: {advice}")
+
+
+def _is_encodable(text: str, *, is_path: bool) -> bool:
+    """Return whether a text can be sent, or for a path whether a file can have that name."""
+    try:
+        text.encode(errors="surrogateescape" if is_path else "strict")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_number(value: object) -> bool:
@@ -103,9 +116,16 @@ def _are_names(value: Any) -> bool:
 _BYTES: Final = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
+def _int64(text: str) -> int:
+    number = int(text)
+    if number not in INT64:
+        raise ValueError
+    return number
+
+
 def _size(text: str) -> int:
     digits = text.lower().rstrip("bgikm ")
-    return int(digits) * _BYTES.get(text.lower()[len(digits) :].strip(), 0) if digits.isdecimal() else 0
+    return _int64(digits) * _BYTES.get(text.lower()[len(digits) :].strip(), 0) if digits.isdecimal() else 0
 
 
 def _size_text(size_bytes: int) -> str:
@@ -119,16 +139,16 @@ def _numbers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ValueError
-    return tuple(sorted({int(part) for part in parts}))
+    return tuple(sorted({_int64(part) for part in parts}))
 
 
 def whole(least: int, most: int | None = None) -> ValueKind:
     """Return the kind of whole numbers from `least` to `most`; None = no upper limit."""
-    range_text = f"of at least {least}" if most is None else f"from {least} to {most}"
+    range_text = f"of at least {least}, and of 64 bits" if most is None else f"from {least} to {most}"
     return ValueKind(
         word=f"whole number from {least}" + ("" if most is None else f" to {most:,}"),
         metavar="N",
-        read=int,
+        read=_int64,
         allows=lambda value: (
             isinstance(value, int) and is_number(value) and least <= value and (most is None or value <= most)
         ),
@@ -141,6 +161,15 @@ def _range(least_s: float, most_s: float) -> str:
     return f"from {duration_text(least_s)}" + ("" if most_s == math.inf else f" to {duration_text(most_s)}")
 
 
+def _seconds(text: str) -> float:
+    """Return the seconds of a duration that timers can wait."""
+    seconds = seconds_of(text)
+    if seconds > _LONGEST_S:
+        raise ValueError
+    return seconds
+
+
+_LONGEST_S: Final = MAX_SECONDS // 86_400 * 86_400
 _EXAMPLES: Final = "such as 90, '90 s', '10 minutes' or 'PT1H30M'"
 
 
@@ -149,9 +178,9 @@ def duration(least_s: float = 0.0, most_s: float = math.inf) -> ValueKind:
     return ValueKind(
         word=f"duration {_range(least_s, most_s)}",
         metavar="DURATION",
-        read=seconds_of,
+        read=_seconds,
         allows=lambda value: is_number(value) and least_s <= value <= most_s,
-        advice=f"it must be a duration {_range(least_s, most_s)}, {_EXAMPLES}",
+        advice=f"it must be a duration {_range(least_s, min(most_s, _LONGEST_S))}, {_EXAMPLES}",
         advice_in_code=f"it must be a number of seconds {_range(least_s, most_s)}",
         in_file=(int, float, str),
         unit="seconds",
@@ -239,9 +268,9 @@ NUMBERS: Final = ValueKind(
 POSITIVE_SECONDS: Final = ValueKind(
     word="duration above 0 s",
     metavar="DURATION",
-    read=seconds_of,
+    read=_seconds,
     allows=RATE.allows,
-    advice=f"it must be a duration above 0 s, {_EXAMPLES}",
+    advice=f"it must be a duration above 0 s, of at most {duration_text(_LONGEST_S)}, {_EXAMPLES}",
     advice_in_code="it must be a number of seconds, more than 0 and finite",
     in_file=(int, float, str),
     unit="seconds",

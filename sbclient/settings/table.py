@@ -180,7 +180,7 @@ def read_texts(texts: Mapping[str, str], table: Mapping[str, Setting], what: str
     rows = {name.lower(): row for name, row in table.items()}
     for name in texts:
         if name.lower() not in rows:
-            raise InvalidOperationError(f"there is no {what} {name!r}: {suggestion(name, table)}")
+            raise InvalidOperationError(f"there is no {what} {name!r:.{_LONGEST_NAME}}: {suggestion(name, table)}")
     chosen = {rows[name.lower()]: text for name, text in texts.items()}
     return {row.attribute: row.kind.parse(row.name, text) for row, text in chosen.items()}
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
+from sbclient.arguments.kinds import INT64
 from sbclient.errors import InvalidOperationError
 from sbclient_spark.read.options import Mode
 
@@ -49,8 +51,8 @@ class QueueOffset:
     @classmethod
     def of_json(cls, given: Mapping[str, Any]) -> QueueOffset:
         return cls(
-            created=given.get("created"),
-            until=given.get("until"),
+            created=_text(given.get("created")),
+            until=_time(_text(given.get("until"))),
             next=_numbers(given.get("next", {})),
             first=_numbers(given["first"]) if "first" in given else None,
             numbers=numbers_of(given.get("numbers", "")),
@@ -86,7 +88,7 @@ class StreamOffset:
         """
         try:
             queues = {path: QueueOffset.of_json(queue) for path, queue in given["queues"].items()}
-            found = cls(given["mode"], given["namespace"], given["batch"], queues)
+            found = cls(given["mode"], given["namespace"], _number(given["batch"]), queues)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InvalidOperationError(
                 f"the checkpoint has an offset of another source ({type(error).__name__}): {ADVICE}"
@@ -132,7 +134,7 @@ def numbers_of(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for part in filter(None, text.split(",")):
         low, _, high = part.partition("-")
-        numbers = range(int(low), int(high or low) + 1)
+        numbers = range(_number(int(low)), _number(int(high or low)) + 1)
         if len(found) + numbers.stop - numbers.start > MAX_NUMBERS:
             raise ValueError(f"more than {MAX_NUMBERS:,} numbers")
         found += numbers
@@ -144,4 +146,22 @@ def _texts(numbers: Mapping[int, int]) -> dict[str, int]:
 
 
 def _numbers(texts: Mapping[str, int]) -> dict[int, int]:
-    return {int(fragment): number for fragment, number in texts.items()}
+    return {_number(int(fragment)): _number(number) for fragment, number in texts.items()}
+
+
+def _number(given: int) -> int:
+    if type(given) is not int or given not in INT64:
+        raise ValueError("no whole number of 64 bits")
+    return given
+
+
+def _text(given: str | None) -> str | None:
+    if not isinstance(given, str | None):
+        raise TypeError("no text")
+    return given
+
+
+def _time(given: str | None) -> str | None:
+    if given is not None and datetime.fromisoformat(given).tzinfo is None:
+        raise ValueError("no time with a zone")
+    return given

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
 
+from sbclient.arguments.kinds import utc
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.connection_string import parse_connection_string
+from sbclient.rules.entity_path import check_entity_path, split_sub_queue, split_subscription, subscription_path
 from sbclient.settings.kinds import NAMES, SIZE, TEXT, ValueKind, whole
 from sbclient.settings.table import setting
 from sbclient_spark.options import (
@@ -32,8 +34,7 @@ _BATCH: Final = "a batch read"
 
 
 def _timestamp(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    return utc("timestamp", datetime.fromisoformat(text))
 
 
 SESSIONS: Final = ValueKind(
@@ -44,11 +45,14 @@ SESSIONS: Final = ValueKind(
     advice=NAMES.advice,
     in_file=(str, list),
 )
+_START: Final = whole(LATEST)
 START: Final = ValueKind(
     word="sequence number, earliest or latest",
     metavar="N",
-    read=lambda text: {"earliest": EARLIEST, "latest": LATEST}.get(text.lower()) if text.isalpha() else int(text),
-    allows=whole(LATEST).allows,
+    read=lambda text: (
+        {"earliest": EARLIEST, "latest": LATEST}.get(text.lower()) if text.isalpha() else _START.read(text)
+    ),
+    allows=_START.allows,
     advice="give a sequence number, earliest or latest",
     in_file=(int, str),
     show=lambda value: {EARLIEST: "earliest", LATEST: "latest"}.get(value, str(value)),
@@ -178,6 +182,22 @@ def _check_kind(names: set[str], given: Mapping[str, Any], *, is_streaming: bool
         raise InvalidOperationError("maxMessages and minPartitions exclude each other: leave one of them out")
 
 
+def _checked_path(path: str) -> str:
+    """Return the path of a queue or subscription, or of a sub-queue of one.
+
+    Raises:
+        InvalidOperationError: nothing can have this path.
+    """
+    base, _ = split_sub_queue(path)
+    topic, subscription = split_subscription(base) or (None, None)
+    if topic is None or subscription is None:
+        check_entity_path(base)
+    else:
+        check_entity_path(topic, "topic")
+        check_entity_path(subscription, "subscription")
+    return path
+
+
 def _paths(given: Mapping[str, Any], connection: ConnectionOptions) -> tuple[str, ...]:
     if ("topic" in given) != ("subscription" in given):
         raise InvalidOperationError("topic and subscription require each other: a topic itself holds no messages")
@@ -187,11 +207,12 @@ def _paths(given: Mapping[str, Any], connection: ConnectionOptions) -> tuple[str
         if name in given
     }
     if "topic" in given:
-        ways["topic"] = (f"{given['topic']}/Subscriptions/{given['subscription']}",)
+        topic, subscription = (check_entity_path(given[word], word) for word in ("topic", "subscription"))
+        ways["topic"] = (subscription_path(topic, subscription),)
     if len(ways) > 1:
         raise InvalidOperationError(f"{' and '.join(ways)} are given: leave all but one of them out")
     if ways:
-        return next(iter(ways.values()))
+        return tuple(map(_checked_path, *ways.values()))
     value = connection.primary.connection_string.value
     path = parse_connection_string(value).entity_path if value is not None else None
     return (path,) if path is not None and not given.get("backlog") else ()

@@ -6,7 +6,6 @@ What fails there is an error of its row, and the other rows are encoded without 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
@@ -21,6 +20,7 @@ from sbclient.amqp.encoded import encode_application_properties, encode_body
 from sbclient.amqp.value_texts import typed
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.message_json import body_of
+from sbclient.formats.strict_json import read_json
 from sbclient.message import MAX_ID_LENGTH, AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.entity_path import check_entity_path
 from sbclient.rules.partition_key import check_keys
@@ -463,8 +463,8 @@ def _other_body(kind: str, raw: bytes) -> bytes:
         raise InvalidOperationError(f"body_type is {kind!r:.40}: give data, {TEXT}, value or sequence")
     try:
         text = raw.decode()
-        found = {"body_type": "value", "body": text} if kind == TEXT else {"body_type": kind, "body": json.loads(text)}
-    except (ValueError, RecursionError):
+        found = {"body_type": "value", "body": text} if kind == TEXT else {"body_type": kind, "body": read_json(text)}
+    except ValueError:
         wanted = "UTF-8" if kind == TEXT else "JSON"
         raise InvalidOperationError(f"the body of a row with body_type {kind!r} is not {wanted}") from None
     return encode_body(*body_of(found))

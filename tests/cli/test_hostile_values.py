@@ -6,11 +6,13 @@ then also prints the line that accounts for its messages.
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from typing import Any, Final
 
 import pytest
 
-from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
+from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusSubQueue
 from sbclient.transport.memory.transport import drop_memory_host
 from tests import commands
 from tests.cli.calling import PRIMARY, on
@@ -47,6 +49,11 @@ LINES: Final = (
     b'{"body": "x", "subject": {}}',
     b'{"body": "x", "nonsense": 1}',
     b'{"body": ' + b"9" * 5000 + b"}",
+    b'{"body": 1e400}',
+    b'{"body": NaN}',
+    b'{"body": [-Infinity]}',
+    b'{"body": "x", "application_properties": {"a": 1e400}}',
+    b'{"body": "x", "application_properties": {"a": NaN}}',
     b'{"body": ' + b"[" * 100_000,
 )
 SELECTION: Final = ("--where", "--since", "--before", "--sequence-number")
@@ -120,3 +127,31 @@ def test_a_value_of_an_option_is_taken_or_refused_in_one_line(
 def test_a_hostile_line_of_json_is_refused_in_one_line(line: bytes) -> None:
     arguments = ["send", "--queue", "orders", "--format", "messages", "--primary", PRIMARY]
     assert not _broken_laws(arguments, line + b"\n", is_refused=True)
+
+
+@pytest.mark.parametrize("text", ["99999999999d", "P99999999D", "9" * 300 + "d", "unlimited"])
+def test_a_time_to_live_beyond_every_limit_is_none(text: str) -> None:
+    drop_memory_host(PRIMARY)
+    on(PRIMARY, _make)
+    line = json.dumps({"body": "lasting", "time_to_live": text})
+    commands.call("send", "--queue", "orders", "--format", "messages", "--primary", PRIMARY, stdin=line)
+
+    async def look(client: ServiceBusClient) -> ServiceBusReceivedMessage:
+        async with client.get_queue_receiver("orders") as receiver:
+            return (await receiver.peek_messages(50, sequence_number=1))[-1]
+
+    message = on(PRIMARY, look)
+    assert str(message) == "lasting"
+    assert message.time_to_live is not None
+    assert message.time_to_live > timedelta(days=2_900_000)  # until the year 9999
+
+
+@pytest.mark.filterwarnings("default:parts of the connection string")
+def test_an_unknown_part_of_a_connection_string_is_named_in_one_line() -> None:
+    unknown = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;TransportType=Amqp;TryTimeout=1"
+    result = commands.call(
+        "send", "--queue", "orders", "--body", "x", "--timeout", "0.1", "--primary", unknown, status=3
+    )
+    warning, *errors = result.stderr.splitlines()
+    assert warning.startswith("sbclient: parts of the connection string that have no effect here: TransportType, TryT")
+    assert len(errors) == 2  # the error, and the count of what was accepted

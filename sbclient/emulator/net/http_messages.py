@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from sbclient.errors import InvalidOperationError
+from sbclient.formats.strict_json import read_json
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json; charset=utf-8"
@@ -108,10 +109,7 @@ def json_body(request: Request) -> Any:
     Raises:
         InvalidOperationError: the body is not JSON.
     """
-    try:
-        return json.loads(request.body) if request.body.strip() else None
-    except (ValueError, RecursionError):  # the original error shows the body, which may contain a message
-        raise InvalidOperationError("the body is not JSON: send an object") from None
+    return read_json(request.body) if request.body.strip() else None
 
 
 def json_object(request: Request, *names: str) -> dict[str, Any]:
