@@ -151,6 +151,7 @@ class ServiceBusReceiver:
         chosen: Any = {"session": session, "receive_mode": self._mode, "prefetch_count": prefetch_count}
         self._both = None if pair is None else BothLinks(pair, path, **chosen)
         self._link: ReceiverLink = self._both or core.primary.open_receiver(path, **chosen)
+        self._settle_once = self._link.settle  # a bound method for each message in flight takes memory and time
         self._session = ServiceBusSession(self) if session is not None else None
         self._is_named_session = isinstance(session, str)
         self._telemetry = Telemetry(core.primary.namespace, path)
@@ -437,9 +438,10 @@ class ServiceBusReceiver:
         self, message: ServiceBusReceivedMessage, settlement: Settlement, transaction: Transaction | None
     ) -> None:
         self._check_settleable(message, settlement.mode)
-        await self._open()
+        if self._is_closed or self._core.home.ready is not asyncio._get_running_loop() or self._session is not None:
+            await self._open()
         if transaction is None:
-            retry, settle = self._core.retry, self._link.settle
+            retry, settle = self._core.retry, self._settle_once
             timeout_s = retry.options.timeout
             deadline = clock.monotonic() + timeout_s
             first = settle(message, settlement, timeout_s=retry.attempt_s(timeout_s))  # to read the clock once

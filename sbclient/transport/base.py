@@ -11,7 +11,7 @@ is in doubt. Every await can be cancelled.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, Protocol, TypeAlias
@@ -178,15 +178,15 @@ class ReceiverLink(Protocol):
             MessageNotFoundError: one of them does not exist.
         """
 
-    async def settle(
+    def settle(
         self,
         message: ServiceBusReceivedMessage,
         settlement: Settlement,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,
-    ) -> None:
-        """Settle a locked message. Returns when the service has confirmed the settlement."""
+    ) -> Awaitable[None]:
+        """Settle a locked message, also if the result is not awaited; it ends when the service has confirmed that."""
 
     async def settle_together(
         self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float

@@ -34,7 +34,7 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.links import LinkEnd
 from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery
-from sbclient.transport.amqp.settlements import Settlements
+from sbclient.transport.amqp.settlements import LostSettlement, Settlements
 from sbclient.transport.amqp.waiter import Waiter, own_error
 
 DRAIN_S: Final = 0.2
@@ -62,6 +62,8 @@ class IncomingEnd(LinkEnd[IncomingLink]):
 
     Args:
         accept: checks the service's answer to the attach, and raises a `ServiceBusError` if it is not acceptable.
+        deadlines: expires settlements.
+        on_lost: takes settlements whose link is lost.
     """
 
     def __init__(
@@ -72,16 +74,20 @@ class IncomingEnd(LinkEnd[IncomingLink]):
         *,
         owns_session: bool,
         accept: Callable[[IncomingEnd, Attach], None],
+        deadlines: Deadlines,
+        on_lost: Callable[[LostSettlement], None],
     ) -> None:
         super().__init__(wire, doing, owns_session=owns_session)
         self._accept = accept
+        self._deadlines = deadlines
+        self._on_lost = on_lost
         self.inbox = inbox
         self.connection = wire
         self.settlements: Settlements
 
     def start(self, link: IncomingLink) -> None:
         super().start(link)
-        self.settlements = Settlements(link, self.wire)
+        self.settlements = Settlements(link, self.wire, self._deadlines, self._on_lost, self.connection.suspect)
 
     def on_attached(self, attach: Attach) -> None:
         if attach.source is not None and not self.is_released:

@@ -21,7 +21,7 @@ Source: Service Bus protocol guide; request-response operations, documented.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -30,7 +30,6 @@ from uuid import UUID
 from sbclient import clock
 from sbclient.amqp import Attach, IncomingDelivery, Source, TransactionalState, servicebus
 from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETTLED, SETTLE_UNSETTLED
-from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
@@ -48,9 +47,9 @@ from sbclient.rules.sequence_number import partition_of
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
 from sbclient.transport.amqp.owner import Owner
-from sbclient.transport.amqp.received import AmqpReceivedMessage
+from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery
 from sbclient.transport.amqp.requests import Reply, items_of
-from sbclient.transport.amqp.settlements import Settling, outcome_of
+from sbclient.transport.amqp.settlements import LostSettlement, outcome_of
 from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.amqp.token_requests import TokenRequests
 from sbclient.transport.amqp.transactions import transaction_of
@@ -194,7 +193,13 @@ class AmqpReceiver(ReceiverLink):
         """Send an attach. No task waits for the answer, which for a session may take minutes."""
         amqp_session, owns_session = self._owner.session_of(connection)
         end = IncomingEnd(
-            self._inbox, connection, f"attach to {self.path!r}", owns_session=owns_session, accept=self._accept
+            self._inbox,
+            connection,
+            f"attach to {self.path!r}",
+            owns_session=owns_session,
+            accept=self._accept,
+            deadlines=self._owner.deadlines,
+            on_lost=self._settlement_lost,
         )
         properties = None
         filters = None
@@ -279,58 +284,84 @@ class AmqpReceiver(ReceiverLink):
 
     # -- settling ------------------------------------------------------------------------------------------------
 
-    async def settle(
+    def settle(
         self,
         message: ServiceBusReceivedMessage,
         settlement: Settlement,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,
+    ) -> Awaitable[None]:
+        if transaction is None and type(message) is AmqpReceivedMessage and message._token is not None:
+            delivery = message.delivery
+            if delivery is not None and not delivery.is_settled and not self._is_closed:
+                end = delivery.link.owner
+                if type(end) is IncomingEnd and end.is_open:
+                    outcome, doing = outcome_of(settlement), self._doing[settlement.mode]
+                    return end.settlements.settle(delivery, outcome, settlement, timeout_s, doing)
+        return self._settle_otherwise(message, settlement, timeout_s, transaction)
+
+    async def _settle_otherwise(
+        self,
+        message: ServiceBusReceivedMessage,
+        settlement: Settlement,
+        timeout_s: float,
+        transaction: TransactionLink | None,
     ) -> None:
-        began_at = clock.monotonic()
-        deadline = began_at + timeout_s
+        """Settle in a transaction, or by the lock token.
+
+        Raises:
+            InvalidOperationError: the message is not locked, or the receiver is closed.
+        """
+        deadline = clock.monotonic() + timeout_s
         delivery, end = self._delivery_of(message)
-        in_doubt = False
-        if delivery is not None and end is not None:
-            outcome = outcome_of(settlement)
-            state: DeliveryState = outcome
-            if transaction is not None:
-                begun = await transaction_of(transaction).state_on(end.connection, deadline)
-                state = TransactionalState(begun.txn_id, outcome)
-            settling = Settling([delivery], state, deadline, self._doing[settlement.mode])
-            try:
-                await self._confirmed(end, settling, began_at)
-                return
-            except ServiceBusConnectionError as error:
-                in_doubt = error.is_in_doubt
-                if transaction is not None or self._session is not None or self._is_closed:
-                    raise
-        if self._session is not None and delivery is not None:
+        if transaction is not None and delivery is not None and end is not None:
+            begun = await transaction_of(transaction).state_on(end.connection, deadline)
+            state = TransactionalState(begun.txn_id, outcome_of(settlement))
+            left_s = deadline - clock.monotonic()
+            await end.settlements.settle(delivery, state, None, left_s, self._doing[settlement.mode])
+        elif self._session is not None and delivery is not None:
             raise self._session_lost()
-        try:
+        else:
             await self._settle_by_token(message, settlement, deadline, transaction)
+
+    def _settlement_lost(self, lost: LostSettlement) -> None:
+        """Settle a message by its token after its link was lost, without a session and a transaction."""
+        if lost.settlement is None or self._session is not None or self._is_closed or self._owner.tasks.is_closed:
+            lost.future.set_exception(lost.error)
+        else:
+            work = self._settle_lost(lost, lost.settlement)
+            self._owner.tasks.start(work, name=f"settle a message of {self.path!r}")
+
+    async def _settle_lost(self, lost: LostSettlement, settlement: Settlement) -> None:
+        try:
+            message = read_delivery(lost.delivery, is_locked=True, has_session=False)
+            assert message is not None  # it was read before
+            await self._settle_by_token(message, settlement, lost.deadline, None)
         except ServiceBusError as error:
-            keep_doubt(error, in_doubt)
+            if not lost.future.done():
+                lost.future.set_exception(keep_doubt(error, lost.error.is_in_doubt))
+        except BaseException:
+            if not lost.future.done():
+                lost.future.set_exception(lost.error)
             raise
+        else:
+            if not lost.future.done():
+                lost.future.set_result(None)
 
     async def settle_together(
         self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float
     ) -> list[ServiceBusReceivedMessage]:
-        began_at = clock.monotonic()
-        by_end: dict[IncomingEnd, dict[IncomingDelivery, ServiceBusReceivedMessage]] = {}
+        settling = []
         for message in messages:
-            delivery, end = self._delivery_of(message)
-            if delivery is not None and end is not None:
-                by_end.setdefault(end, {})[delivery] = message
+            _, end = self._delivery_of(message)
+            if end is not None:
+                settling.append((message, self.settle(message, settlement, timeout_s=timeout_s)))
         settled: list[ServiceBusReceivedMessage] = []
-        for end, several in by_end.items():
-            doing = self._doing[settlement.mode]
-            confirmed: set[IncomingDelivery] = set()
-            settling = Settling(list(several), outcome_of(settlement), began_at + timeout_s, doing, confirmed)
-            if end.is_open:
-                with suppress(ServiceBusError):  # the caller settles the others by themselves
-                    await self._confirmed(end, settling, began_at)
-                settled += [message for delivery, message in several.items() if delivery in confirmed]
+        for message, each in settling:
+            with suppress(ServiceBusError):  # the caller settles it alone
+                await each
+                settled.append(message)
         return settled
 
     def _delivery_of(self, message: ServiceBusReceivedMessage) -> tuple[IncomingDelivery | None, IncomingEnd | None]:
@@ -353,17 +384,6 @@ class AmqpReceiver(ReceiverLink):
         end = None if delivery is None else delivery.link.owner
         is_usable = isinstance(end, IncomingEnd) and end.is_open and delivery is not None and not delivery.is_settled
         return delivery, end if is_usable else None
-
-    async def _confirmed(self, end: IncomingEnd, settling: Settling, began_at: float) -> None:
-        self._owner.deadlines.add(settling)
-        end.settlements.add(settling)
-        try:
-            await settling.future
-        except OperationTimeoutError:
-            end.connection.suspect(began_at)
-            raise
-        finally:
-            self._owner.deadlines.remove(settling)
 
     async def _settle_by_token(
         self,

@@ -12,11 +12,10 @@ Source: AMQP 1.0 part 2 section 2.7.6; Service Bus protocol guide.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from itertools import chain
-from operator import attrgetter
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
+from sbclient import clock
 from sbclient.amqp import (
     ACCEPTED,
     Accepted,
@@ -29,14 +28,16 @@ from sbclient.amqp import (
     servicebus,
 )
 from sbclient.amqp.states import DeliveryState, Outcome
+from sbclient.deadlines import Deadlines
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from sbclient.transport.amqp.links import Wire, inner_outcome
 from sbclient.transport.amqp.transfers import refusal_of
-from sbclient.transport.amqp.waiter import Waiter, own_error
+from sbclient.transport.amqp.waiter import own_error, timeout_error
 
-_deliveries_of = attrgetter("deliveries")
+DEADLINES_APART_S: Final = 0.1
+"""The deadlines of settlements that share one differ by less."""
 
 _ABANDONED: Final = Modified(delivery_failed=True, undeliverable_here=False)
 _DEFERRED: Final = Modified(delivery_failed=True, undeliverable_here=True)
@@ -60,51 +61,59 @@ def outcome_of(settlement: Settlement) -> Outcome:
             return Rejected(AmqpError(servicebus.DEAD_LETTER, None, info))
 
 
-class Settling(Waiter):
-    """A settlement of one or several deliveries that waits for its confirmation.
-
-    Args:
-        confirmed: receives the deliveries whose settlement the service has confirmed.
+class _Group:
+    """Settlements of one step of the event loop with the same outcome: they leave together, and share a deadline.
 
     Attributes:
-        has_left: whether its disposition was written.
+        state: the outcome, or that of a transaction.
+        settlement: what the outcome means, None in a transaction.
+        deadline, began_at: monotonic seconds.
+        doing: the operation and its object, for errors.
+        futures: of the deliveries that the service has not confirmed.
+        has_left: whether the disposition was written.
     """
 
-    __slots__ = ("_confirmed", "_error", "_left", "deliveries", "has_left", "state")
+    __slots__ = ("_owner", "began_at", "deadline", "doing", "futures", "has_left", "settlement", "state")
 
     def __init__(
         self,
-        deliveries: Sequence[IncomingDelivery],
+        owner: Settlements,
         state: DeliveryState,
+        settlement: Settlement | None,
         deadline: float,
+        began_at: float,
         doing: str,
-        confirmed: set[IncomingDelivery] | None = None,
     ) -> None:
-        super().__init__(deadline, doing)
-        self.deliveries = deliveries
+        self._owner = owner
         self.state = state
+        self.settlement = settlement
+        self.deadline = deadline
+        self.began_at = began_at
+        self.doing = doing
+        self.futures: dict[IncomingDelivery, asyncio.Future[None]] = {}
         self.has_left = False
-        self._confirmed = confirmed
-        self._left = len(deliveries)
-        self._error: ServiceBusError | None = None
 
-    @property
-    def is_in_doubt(self) -> bool:
-        return self.has_left
+    def expire(self) -> None:
+        """The deadline has passed."""
+        self._owner.expired(self)
 
-    def answered(self, delivery: IncomingDelivery, refusal: ServiceBusError | None) -> None:
-        """The service has confirmed or refused the settlement of a delivery."""
-        if refusal is not None:
-            self._error = self._error or refusal
-        elif self._confirmed is not None:
-            self._confirmed.add(delivery)
-        self._left -= 1
-        if self._left:
-            return
-        if self._error is None:
-            self.finish()
-        else:
-            self.fail(self._error)
+
+class LostSettlement(NamedTuple):
+    """A settlement whose link was lost before the service confirmed it.
+
+    Attributes:
+        delivery: the delivery.
+        settlement: None in a transaction.
+        deadline: monotonic seconds.
+        future: the result of the call.
+        error: of the link; in doubt if the settlement left.
+    """
+
+    delivery: IncomingDelivery
+    settlement: Settlement | None
+    deadline: float
+    future: asyncio.Future[None]
+    error: ServiceBusError
 
 
 class Settlements:
@@ -113,50 +122,84 @@ class Settlements:
     Args:
         link: the engine's.
         wire: the connection.
+        deadlines: expires settlements.
+        on_lost: takes a settlement whose link is lost, and ends its future.
+        suspect: called with the time at which a settlement began that expired.
     """
 
-    def __init__(self, link: IncomingLink, wire: Wire) -> None:
+    def __init__(
+        self,
+        link: IncomingLink,
+        wire: Wire,
+        deadlines: Deadlines,
+        on_lost: Callable[[LostSettlement], None],
+        suspect: Callable[[float], None],
+    ) -> None:
         self._link = link
         self._wire = wire
-        self._waiting: list[Settling] = []
-        self._unconfirmed: dict[IncomingDelivery, Settling] = {}
+        self._deadlines = deadlines
+        self._on_lost = on_lost
+        self._suspect = suspect
+        self._waiting: list[_Group] = []
+        self._by_state: dict[int, _Group] = {}
+        self._unconfirmed: dict[IncomingDelivery, _Group] = {}
 
-    def add(self, settling: Settling) -> None:
-        """Settle at the end of this step of the event loop."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self.write)
-        self._waiting.append(settling)
+    def settle(
+        self,
+        delivery: IncomingDelivery,
+        state: DeliveryState,
+        settlement: Settlement | None,
+        timeout_s: float,
+        doing: str,
+    ) -> asyncio.Future[None]:
+        """Settle at the end of this step of the event loop; the future ends when the service has confirmed.
+
+        Args:
+            state: the outcome, or that of a transaction.
+            settlement: what the outcome means, None in a transaction.
+            timeout_s: seconds for the call.
+            doing: the operation and its object, for errors.
+        """
+        now = clock.monotonic()
+        deadline = now + timeout_s
+        loop = asyncio.get_running_loop()
+        group = self._by_state.get(id(state))
+        if group is None or abs(deadline - group.deadline) > DEADLINES_APART_S or delivery in group.futures:
+            if not self._waiting:
+                loop.call_soon(self.write)
+            group = self._by_state[id(state)] = _Group(self, state, settlement, deadline, now, doing)
+            self._waiting.append(group)
+            self._deadlines.add(group)
+        future = group.futures[delivery] = loop.create_future()
+        return future
 
     def write(self) -> None:
         """Write the dispositions of what waits, like states together."""
         waiting, self._waiting = self._waiting, []
-        runs: dict[int, list[Settling]] = {}
-        for settling in waiting:
-            if settling.future.done():
+        self._by_state.clear()
+        for group in waiting:
+            together = [delivery for delivery, future in group.futures.items() if not future.done()]
+            if not together:
+                self._deadlines.remove(group)
                 continue
-            shared = settling.state if settling.state in _SHARED else settling
-            runs.setdefault(id(shared), []).append(settling)
-        for run in runs.values():
-            state = run[0].state
-            for settling in run:
-                settling.has_left = True
-                self._unconfirmed.update(dict.fromkeys(settling.deliveries, settling))
-            together = list(chain.from_iterable(map(_deliveries_of, run)))
+            group.has_left = True
+            self._unconfirmed.update(dict.fromkeys(together, group))
             try:
-                self._link.settle_many(together, state, settled=False)
+                self._link.settle_many(together, group.state, settled=False)
             except Exception as error:  # of these alone: nothing of them has left
-                self._refused(run, error)
+                self._refused(group, error)
         self._wire.flush()
 
-    def _refused(self, run: Sequence[Settling], error: Exception) -> None:
+    def _refused(self, group: _Group, error: Exception) -> None:
         """Fail the settlements whose state cannot be encoded."""
-        for settling in run:
-            settling.has_left = False
-            for delivery in settling.deliveries:
-                self._unconfirmed.pop(delivery, None)
-            refused = InvalidOperationError(f"{settling.doing}: it cannot be encoded: {error}")
-            refused.__cause__ = error
-            settling.fail(refused)
+        self._deadlines.remove(group)
+        group.has_left = False
+        for delivery, future in group.futures.items():
+            self._unconfirmed.pop(delivery, None)
+            if not future.done():
+                refused = InvalidOperationError(f"{group.doing}: it cannot be encoded: {error}")
+                refused.__cause__ = error
+                future.set_exception(refused)
 
     def confirmed(self, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool) -> None:
         """The service has stated what became of settlements."""
@@ -165,22 +208,37 @@ class Settlements:
         outcome: Any = state if type(state) is Accepted else inner_outcome(state)
         is_refused = getattr(outcome, "error", None) is not None
         for delivery in deliveries:
-            settling = self._unconfirmed.pop(delivery, None)
-            if settling is None or settling.future.done():
+            group = self._unconfirmed.pop(delivery, None)
+            if group is None:
+                continue
+            future = group.futures.pop(delivery)
+            if not group.futures:
+                self._deadlines.remove(group)
+            if future.done():
                 continue
             is_done = outcome is None and settled
-            if is_done or (type(outcome) is type(inner_outcome(settling.state)) and not is_refused):
-                settling.answered(delivery, None)
+            if is_done or (type(outcome) is type(inner_outcome(group.state)) and not is_refused):
+                future.set_result(None)
             else:
-                settling.answered(delivery, refusal_of(settling.doing, outcome))
+                future.set_exception(refusal_of(group.doing, outcome))
+
+    def expired(self, group: _Group) -> None:
+        """The deadline of settlements has passed."""
+        late = [future for future in group.futures.values() if not future.done()]
+        for future in late:
+            future.set_exception(timeout_error(group.doing, is_in_doubt=group.has_left))
+        if late:
+            self._suspect(group.began_at)
 
     def lost(self, error: ServiceBusError) -> None:
         """The link is over."""
-        unconfirmed = dict.fromkeys([*self._unconfirmed.values(), *self._waiting])
+        groups = dict.fromkeys([*self._unconfirmed.values(), *self._waiting])
         self._unconfirmed.clear()
         self._waiting.clear()
-        for settling in unconfirmed:
-            settling.fail(own_error(error, is_in_doubt=settling.has_left))
-
-
-_SHARED: Final = (ACCEPTED, _ABANDONED, _DEFERRED)
+        self._by_state.clear()
+        for group in groups:
+            self._deadlines.remove(group)
+            for delivery, future in group.futures.items():
+                if not future.done():
+                    own = own_error(error, is_in_doubt=group.has_left)
+                    self._on_lost(LostSettlement(delivery, group.settlement, group.deadline, future, own))

@@ -45,13 +45,17 @@ class Waiter:
     def expire(self) -> None:
         """The deadline has passed."""
         if not self.future.done():
-            late = OperationTimeoutError(
-                f"{self.doing}: the service did not answer in time, whether it acted is in doubt"
-                if self.is_in_doubt
-                else f"{self.doing}: the service did not become ready in time, nothing was sent",
-                is_in_doubt=self.is_in_doubt,
-            )
-            self.future.set_exception(late)
+            self.future.set_exception(timeout_error(self.doing, is_in_doubt=self.is_in_doubt))
+
+
+def timeout_error(doing: str, *, is_in_doubt: bool) -> OperationTimeoutError:
+    """Return the error of a call whose deadline has passed."""
+    return OperationTimeoutError(
+        f"{doing}: the service did not answer in time, whether it acted is in doubt"
+        if is_in_doubt
+        else f"{doing}: the service did not become ready in time, nothing was sent",
+        is_in_doubt=is_in_doubt,
+    )
 
 
 def own_error(error: E, *, is_in_doubt: bool) -> E:

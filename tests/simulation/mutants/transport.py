@@ -273,10 +273,10 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "the wrong delivery is settled",
         Change(
             "transport.amqp.settlements:Settlements.write",
-            "self._link.settle_many(together, state, settled=False)",
+            "self._link.settle_many(together, group.state, settled=False)",
             """
                 oldest = [*self._link.unsettled.values()][:len(together)]
-                self._link.settle_many(oldest, state, settled=False)
+                self._link.settle_many(oldest, group.state, settled=False)
             """,
         ),
     ),
@@ -284,27 +284,32 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
         "a settlement is done when it is written",
         Change(
             "transport.amqp.settlements:Settlements.write",
-            "settling.has_left = True",
+            "group.has_left = True",
             """
-                settling.has_left = True
-                settling.finish()
+                group.has_left = True
+                for each in together:
+                    group.futures[each].set_result(None)
             """,
         ),
     ),
     _mutant(
         "a refused settlement counts as done",
-        Change("transport.amqp.settlements:Settlements.confirmed", "refusal_of(settling.doing, outcome)", "None"),
+        Change(
+            "transport.amqp.settlements:Settlements.confirmed",
+            "future.set_exception(refusal_of(group.doing, outcome))",
+            "future.set_result(None)",
+        ),
     ),
     _mutant(
         "a settlement in doubt is reported as not done",
-        Change("transport.amqp.settlements:Settlements.lost", "settling.has_left", "False"),
+        Change("transport.amqp.settlements:Settlements.lost", "group.has_left", "False"),
     ),
     _mutant(
         "settlements of a lost link wait for their deadline",
         Change(
             "transport.amqp.settlements:Settlements.lost",
-            "settling.fail(own_error(error, is_in_doubt=settling.has_left))",
-            "",
+            "self._on_lost(LostSettlement(delivery, group.settlement, group.deadline, future, own))",
+            "pass",
         ),
     ),
     _mutant(
@@ -321,7 +326,11 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "a message is settled outside of the transaction",
-        Change("transport.amqp.receiver:AmqpReceiver.settle", "TransactionalState(begun.txn_id, outcome)", "outcome"),
+        Change(
+            "transport.amqp.receiver:AmqpReceiver._settle_otherwise",
+            "TransactionalState(begun.txn_id, outcome_of(settlement))",
+            "outcome_of(settlement)",
+        ),
     ),
     _mutant(
         "a token of a lost link completes what should be abandoned",
@@ -333,7 +342,9 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     _mutant(
         "the doubt of the first settlement is forgotten by the second",
-        Change("transport.amqp.receiver:AmqpReceiver.settle", "keep_doubt(error, in_doubt)", ""),
+        Change(
+            "transport.amqp.receiver:AmqpReceiver._settle_lost", "keep_doubt(error, lost.error.is_in_doubt)", "error"
+        ),
     ),
     # -- requests --------------------------------------------------------------------------------------------------
     _mutant(

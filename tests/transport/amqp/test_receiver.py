@@ -529,8 +529,7 @@ async def test_settlement_that_left_before_the_loss_stays_in_doubt_if_the_token_
     assert caught.value.is_in_doubt
     store(service, "b")
     (message,) = await receive(receiver, 1)
-    settling = asyncio.create_task(receiver.settle(message, COMPLETE, timeout_s=10))
-    await asyncio.sleep(0)
+    settling = receiver.settle(message, COMPLETE, timeout_s=10)
     service.end.cut()  # before the disposition was written
     with pytest.raises(MessageLockLostError) as caught:
         await settling
@@ -543,10 +542,10 @@ async def test_cancelled_settlement_leaves_the_link_usable(service: Service, tra
     store(service, "a", "b")
     receiver = transport.open_receiver("orders")
     one, other = await receive(receiver, 2)
-    settling = asyncio.create_task(receiver.settle(one, COMPLETE, timeout_s=60))
+    settling = asyncio.ensure_future(receiver.settle(one, COMPLETE, timeout_s=60))
     await clock.sleep(1)
     settling.cancel()
-    second = asyncio.create_task(receiver.settle(other, COMPLETE, timeout_s=60))
+    second = asyncio.ensure_future(receiver.settle(other, COMPLETE, timeout_s=60))
     await clock.sleep(1)
     for event in held:
         event.delivery.settle(ACCEPTED)
