@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, SupportsIndex, TypeAlias
 from uuid import UUID
 
@@ -247,6 +246,10 @@ def _warn_of_bytes(name: object) -> str | None:
 
 class Content(Protocol):
     """The encoded form of a message, with the attributes of `ServiceBusMessage`."""
+
+    @property
+    def content_type(self) -> str | None:
+        """The MIME type of the body."""
 
     @property
     def typed_properties(self) -> dict[str, PropertyValue]:
@@ -532,33 +535,21 @@ class ServiceBusMessage:
         self._reply_to_session_id = _short_id("reply_to_session_id", value)
 
     def _hold(self, content: Content) -> None:
-        """Take the attributes of encoded content. Body and application properties are decoded when they are read."""
+        """Take encoded content. Attributes, body and application properties are taken from it when they are read."""
         self._content = content
-        (
-            self._content_type,
-            self._correlation_id,
-            self._message_id,
-            self._partition_key,
-            self._reply_to,
-            self._reply_to_session_id,
-            self._scheduled_enqueue_time_utc,
-            self._session_id,
-            self._subject,
-            self._time_to_live,
-            self._to,
-            self._body_type,
-        ) = _attributes_of(content)
+        self._content_type = content.content_type  # every receiver reads it
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Decode the body or the application properties of encoded content when they are read."""
-            if name == "_body" and self._content is not None:
-                self._body = self._content.body
-                return self._body
-            if name == "_application_properties" and self._content is not None:
-                self._application_properties = self._content.typed_properties or None
-                return self._application_properties
+            """Take an attribute from encoded content when it is read for the first time."""
+            of_content = _OF_CONTENT.get(name)
+            if of_content is not None and self._content is not None:
+                value = getattr(self._content, of_content)
+                if name == "_application_properties":
+                    value = value or None
+                setattr(self, name, value)
+                return value
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def copy(self, **changes: Any) -> ServiceBusMessage:
@@ -585,20 +576,11 @@ class ServiceBusMessage:
 
 
 _CONTENT: Final = tuple(name for name in ServiceBusMessage.__slots__ if name != "_content")
-_attributes_of: Final = attrgetter(
-    "content_type",
-    "correlation_id",
-    "message_id",
-    "partition_key",
-    "reply_to",
-    "reply_to_session_id",
-    "scheduled_enqueue_time_utc",
-    "session_id",
-    "subject",
-    "time_to_live",
-    "to",
-    "body_type",
-)
+_OF_CONTENT: Final = {
+    **{name: name.removeprefix("_") for name in _CONTENT},
+    "_application_properties": "typed_properties",
+}
+"""The attribute of encoded content for each one of a message."""
 
 
 class ServiceBusReceivedMessage(ServiceBusMessage):

@@ -620,14 +620,15 @@ def _read_properties(message: EncodedMessage) -> None:
         session_id,
         _,
         reply_to_session_id,
-    ) = message.properties
-    message.to = None if to is None else _text(to)
-    message.reply_to = None if reply_to is None else _text(reply_to)
-    message.correlation_id = None if correlation_id is None else _text(correlation_id)
+    ) = message.property_fields()
+    message.to = to if to is None or type(to) is str else _text(to)
+    message.reply_to = reply_to if reply_to is None or type(reply_to) is str else _text(reply_to)
+    is_text = correlation_id is None or type(correlation_id) is str
+    message.correlation_id = correlation_id if is_text else _text(correlation_id)
     if message_id is not None and (type(message_id) is not str or len(message_id) > MAX_ID_LENGTH):
         message_id = _short("message_id", _text(message_id))
     message.message_id = message_id
-    message.session_id = None if session_id is None else _short("session_id", session_id)
+    message.session_id = session_id if session_id is None else _short("session_id", session_id)
     message.reply_to_session_id = (
         None if reply_to_session_id is None else _short("reply_to_session_id", reply_to_session_id)
     )

@@ -229,9 +229,15 @@ class Sections:
         return b"".join([self.payload[start:end] for start, _, end in self._body_places()])
 
     @property
+    def is_bare(self) -> bool:
+        """Whether it has no header and no annotations."""
+        bounds = self._bounds
+        return not (bounds[2] or bounds[5] or bounds[8])
+
+    @property
     def bare(self) -> slice | None:
         """The position of properties, application properties, body and footer, if no other section is between them."""
-        if not any(self._bounds[:9]):
+        if self.is_bare:
             return slice(0, len(self.payload))
         codes = PROPERTIES, APPLICATION_PROPERTIES, FOOTER
         places = [place for place in (*map(self._place, codes), *self._body_places()) if place[2]]
@@ -271,11 +277,14 @@ class Sections:
     @property
     def properties(self) -> Properties:
         """The properties, all None if there are none."""
+        return Properties._make(self.property_fields())
+
+    def property_fields(self) -> Sequence[Any]:
+        """The fields of the properties, in their order."""
         _, at, end = self._bounds[9:12]
         if not end:
             return _NO_PROPERTIES
-        usual: list[Any] | None = read_properties(self.payload, at, end)
-        return Properties._make(self._fields(PROPERTIES)) if usual is None else tuple.__new__(Properties, usual)
+        return read_properties(self.payload, at, end) or Properties._make(self._fields(PROPERTIES))
 
     @property
     def delivery_annotations(self) -> dict[Any, Any]:
