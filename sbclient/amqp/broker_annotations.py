@@ -121,9 +121,13 @@ def encode_delivery(sections: Sections, broker: BrokerAnnotations, *, without_bo
     Raises:
         WireError: the sender's header or annotations are malformed; `EncodedMessage.of` rejects such messages earlier.
     """
+    is_whole = not (without_body or broker.added_properties or broker.is_ttl_cut)
     shared: _Shared | None = sections.remembered
     if shared is None:
-        shared = sections.remembered = _shared_parts(sections)
+        if is_whole and sections.is_bare and _DECIMAL128 not in sections.raw_value(APPLICATION_PROPERTIES):
+            shared = _BARE
+        else:
+            shared = sections.remembered = _shared_parts(sections)
     enqueued_at_ms, ttl_ms = broker.enqueued_at_ms, broker.ttl_ms
     header = shared.header
     header += b"\x40" if ttl_ms is None else encode_uint(min(ttl_ms, MAX_TTL_MS))
@@ -143,7 +147,7 @@ def encode_delivery(sections: Sections, broker: BrokerAnnotations, *, without_bo
     if broker.dead_letter_source is not None:
         annotations += _SOURCE + encode_string(broker.dead_letter_source)
         count += 2
-    bare = None if without_body or broker.added_properties or broker.is_ttl_cut else shared.bare
+    bare = shared.bare if is_whole else None
     return b"".join(
         (
             b"\x00\x53\x70",
@@ -155,6 +159,10 @@ def encode_delivery(sections: Sections, broker: BrokerAnnotations, *, without_bo
             _joined_sections(sections, shared, broker, without_body) if bare is None else sections.payload[bare],
         )
     )
+
+
+_BARE: Final = _Shared(b"\x40\x40", b"\x40", [], [], b"", b"", slice(None))
+"""Of a message that consists of the bare message."""
 
 
 def _delivery_annotations(shared: _Shared, token: UUID | None) -> bytes:
