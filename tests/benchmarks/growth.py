@@ -235,7 +235,7 @@ async def data_directory(size: int) -> Costs:
 async def failed_over(size: int) -> Costs:
     """An entity of a client that is failed over."""
     names = [f"{QUEUE}-{number}" for number in range(size)]
-    options = PairedNamespaceOptions(failover_interval=timedelta(0), ping_primary_interval=timedelta(hours=1))
+    options = PairedNamespaceOptions(failover_interval=timedelta(0), ping_primary_interval=timedelta(minutes=30))
     pair = memory_pair()
     for name in names:
         pair.primary.create_queue(name)

@@ -26,6 +26,7 @@ _PROGRESS: Final = "progress"
 _LIMIT: Final = "limit"
 _RIGHTS: Final = "rights"
 _TIME: Final = "time"
+_FILTERS: Final = "filters"
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     # -- acknowledged before it is stored, or lost on the way ------------------------------------------------------
@@ -1109,6 +1110,62 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         _TIME,
         "a topic forgets rules that came after its last message",
         Change("broker.topic:Topic._forget_index", "self._index = None", "self._index = self._index"),
+    ),
+    _mutant(
+        _FILTERS,
+        "a filter with several values matches only the first",
+        Change("broker.rule_index:_Group.add", "set(equality.values)", "equality.values[:1]"),
+    ),
+    _mutant(
+        _FILTERS,
+        "a filter that is unknown without a value is left out",
+        Change("broker.rule_index:_Group.add", "not equality.needs_value", "False"),
+    ),
+    _mutant(
+        _FILTERS,
+        "a message without a value is not tried",
+        Change("broker.rule_index:_Group.find", "into += self.without_value", "pass"),
+    ),
+    _mutant(
+        _FILTERS,
+        "a value of another type is no error",
+        Change("broker.rule_index:_Group.add", "equality.is_sql", "False"),
+    ),
+    _mutant(
+        _FILTERS,
+        "a number with a fraction of zero equals no integer",
+        Change("broker.rule_index:_Group.find", "into += self.all", "pass"),
+    ),
+    _mutant(
+        _FILTERS,
+        "the name of a property is found in one case only",
+        Change("broker.rule_index:RuleIndex.candidates", "folded.get(name.lower())", "None"),
+    ),
+    _mutant(
+        _FILTERS,
+        "a property in the case of the filter loses to another one",
+        Change(
+            "broker.rule_index:RuleIndex.candidates",
+            "properties[name] if name in properties else folded.get(name.lower())",
+            "folded.get(name.lower())",
+        ),
+    ),
+    _mutant(
+        _FILTERS,
+        "rules are tried in another order",
+        Change("broker.rule_index:RuleIndex.candidates", "found.sort()", "pass"),
+    ),
+    _mutant(
+        _FILTERS,
+        "a rule that no property decides is left out",
+        Change("broker.rule_index:RuleIndex.__init__", "self._always.append(position)", "pass"),
+    ),
+    _mutant(
+        _FILTERS,
+        "a filter that excludes values is found by them",
+        Change(
+            "broker.rule_index:sql_equality", "isinstance(first, In) and not first.is_negated", "isinstance(first, In)"
+        ),
     ),
     _mutant(
         _TIME,
