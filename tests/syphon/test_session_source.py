@@ -131,6 +131,7 @@ async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monke
     assert await left(pair) == []
 
 
+@pytest.mark.deviation("pairing.unavailable-destinations")
 async def test_a_refusing_destination_releases_its_sessions_and_holds_up_no_other(pair: MemoryPair) -> None:
     await make_queue(pair, GOOD)
     async with pair.client(ORDERED) as client:
