@@ -13,7 +13,7 @@ const LOWER = HEIGHT - BOX_HEIGHT - 4;
 export function flowPicture(flow, width) {
   const isNarrow = width < 560;
   const left = isNarrow ? 66 : 132;
-  const boxWidth = isNarrow ? Math.min(190, width - left - 84) : Math.min(300, width - left - 210);
+  const boxWidth = Math.max(20, isNarrow ? Math.min(190, width - left - 84) : Math.min(300, width - left - 210));
   const boxX = width - boxWidth - 1;
   const [upperMiddle, lowerMiddle] = [UPPER + BOX_HEIGHT / 2, LOWER + BOX_HEIGHT / 2];
   const { state, waiting } = flow;

@@ -6,6 +6,7 @@ import { setClock } from "./format.js";
 const EVENTS_KEPT = 300;
 const HISTORY_KEPT = 1500;
 const LOOKS_KEPT = 7;
+const LOOK_AGE_S = 30;
 const PAUSES_MS = [250, 500, 1000, 2000, 4000];
 
 export const state = {
@@ -128,7 +129,8 @@ function noteLook() {
       numbers.set(keyOf(pair, name), pair.queues.reduce((sum, queue) => sum + queue[name], 0));
     for (const { path, arrived } of pair.destinations) numbers.set(keyOf(pair, "to", path), arrived);
   }
-  looks = [...looks, { at: state.at, numbers }].slice(-LOOKS_KEPT);
+  const recent = looks.filter((look) => state.at - look.at < LOOK_AGE_S * speed());
+  looks = [...recent, { at: state.at, numbers }].slice(-LOOKS_KEPT);
 }
 
 const keyOf = ({ primary, secondary }, ...names) => [primary, secondary, ...names].join("\n");
@@ -144,7 +146,6 @@ export function rateOf(pair, ...names) {
 /** Before a whole snapshot, which has all events, entities and histories again. */
 function forgetOld(namespaces) {
   Object.assign(state, { events: [], detailHistory: [], pairs: [] });
-  looks = [];
   const names = new Set(namespaces.map((each) => each.name));
   for (const name of state.namespaces.keys()) if (!names.has(name)) state.namespaces.delete(name);
   for (const known of state.namespaces.values()) known.rows.clear();
