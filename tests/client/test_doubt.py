@@ -163,7 +163,9 @@ async def send_under(script: Kinds, how: str, form: str) -> None:
             found = await stored(pair)
             return [any(str(message) in found for message in group) for group in groups]
 
-        await check(pair, Operation.SEND, script, work, happened)
+        # Parts go to the queues of their sessions: after the first one the others are in doubt.
+        doubtful = {*DOUBTFUL, FINE} if form == "sessions" else DOUBTFUL
+        await check(pair, Operation.SEND, script, work, happened, doubtful)
 
 
 ALONE: Final[list[Kinds]] = [((one, then), ("busy",)) for one, then in product(["lost", CUT, "busy"], FAULTS)]

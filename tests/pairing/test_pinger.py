@@ -146,12 +146,13 @@ async def test_a_session_entity_is_pinged_with_a_random_session(pair: MemoryPair
     await make_queue(pair, "visits", requires_session=True)
     pings = Pings(pair)
     async with pair.client(options(pings_to_recover=3, ping_primary_interval=1)) as client:
-        client.pair.mark_unhealthy("visits")
-        await clock.sleep(5.0)
-        assert state(client, "visits") is FailoverState.HEALTHY
+        for _ in range(2):
+            client.pair.mark_unhealthy("visits")
+            await clock.sleep(5.0)
+            assert state(client, "visits") is FailoverState.HEALTHY
     sessions = [ping.session_id for ping in pings.messages]
     assert sessions[0] is None
-    assert len(set(sessions)) == 4
+    assert len(set(sessions)) == len(sessions) == 1 + 3 + 3  # only the first one is without
 
 
 async def test_a_session_entity_recovers_after_a_partition_key_failed(
