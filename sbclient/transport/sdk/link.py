@@ -199,7 +199,8 @@ class SdkLink(Generic[S]):
                 await self._wait_for(acquired)
         except TimeoutError:
             raise OperationTimeoutError(
-                f"{doing} {self._subject}: waited {timeout_s:g} s for other calls, nothing was sent"
+                f"{doing} {self._subject}: waited {timeout_s:g} s for other calls, nothing was sent",
+                is_in_doubt=False,
             ) from None
 
     async def _wait_for(self, acquired: asyncio.Future[None]) -> None:

@@ -19,7 +19,13 @@ from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.delivery import SenderLimits
 from sbclient.entities import EntityAddress, RuleProperties
-from sbclient.errors import InvalidOperationError, MessageSizeExceededError, OperationTimeoutError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessageSizeExceededError,
+    OperationTimeoutError,
+    ServiceBusError,
+    keep_doubt,
+)
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.rules.entity_path import canonical
 from sbclient.tasks import Move
@@ -195,18 +201,22 @@ class SdkSender(SenderLink):
             )
         deadline = clock.monotonic() + timeout_s
         await self._checked(batch, timeout_s)
+        numbers: list[int] = []
 
-        async def schedule(sdk: Any) -> list[int]:
+        async def schedule(sdk: Any) -> None:
             """Send one request for each enqueue time, because the SDK's method accepts only one."""
-            numbers: list[int] = []
             for enqueue_at, group in groupby(batch, key=lambda message: message.scheduled_enqueue_time_utc):
                 left_s = max(deadline - clock.monotonic(), 0.001)
                 outgoing = [to_sdk(message) for message in group]
-                numbers += await sdk.schedule_messages(outgoing, enqueue_at, timeout=left_s)
-            return numbers
+                numbers.extend(await sdk.schedule_messages(outgoing, enqueue_at, timeout=left_s))
 
         left_s = deadline - clock.monotonic()
-        return await self._call(batch.first.key, schedule, doing="schedule for", timeout_s=left_s)
+        try:
+            await self._call(batch.first.key, schedule, doing="schedule for", timeout_s=left_s)
+        except ServiceBusError as error:
+            keep_doubt(error, bool(numbers))  # an earlier request has scheduled its messages
+            raise
+        return numbers
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
         deadline = clock.monotonic() + timeout_s
@@ -232,7 +242,9 @@ class SdkSender(SenderLink):
         while True:
             left_s = deadline - clock.monotonic()
             if left_s <= 0:
-                raise OperationTimeoutError(f"{doing} {self.path!r}: the timeout expired before anything was sent")
+                raise OperationTimeoutError(
+                    f"{doing} {self.path!r}: the timeout expired before anything was sent", is_in_doubt=False
+                )
             try:
                 with self._lane(key) as link:
                     return await link.call(work, doing=doing, timeout_s=left_s)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sbclient.broker.faults import Fault, FaultKind, Operation
-from sbclient.broker.profile import PREM_2017
+from sbclient.broker.profile import PREM_2017, PREM_2021
 from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.entities import (
     EntityAddress,
@@ -24,6 +24,7 @@ from sbclient.errors import (
     ServiceBusConnectionError,
     SessionLockLostError,
 )
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.base import ReceiverLink
 from sbclient.transport.memory.transport import MemoryTransport, drop_memory_host, memory_host
@@ -237,3 +238,22 @@ async def test_a_transaction_whose_connection_ends_does_nothing(transport: Memor
     with pytest.raises(InvalidOperationError):
         await transaction.commit(timeout_s=T)
     assert bodies(await receive(transport.open_receiver("q"), wait_s=100)) == ["a"]
+
+
+async def test_a_link_that_is_opened_again_knows_the_entity_of_now() -> None:
+    transport = MemoryTransport(BrokerHost("premium", random=Random(1), profile=PREM_2021))
+    await transport.administration.create(QUEUE, QueueProperties("q"))
+    limits: list[int] = []
+    sender = transport.open_sender("q", lambda _, known: limits.append(known.max_message_size_bytes))
+    management = transport.administration
+    for size in (2**20, 2**21, 2**22, 2**20):
+        await sender.send(batch_of([message("a")]), timeout_s=T)
+        await management.delete(QUEUE)
+        with pytest.raises(MessagingEntityNotFoundError):
+            await sender.send(batch_of([message("b")]), timeout_s=T)
+        assert not sender.is_open
+        await management.create(QUEUE, QueueProperties("q", max_message_size_in_kilobytes=size // 1024))
+        assert (await sender.limits(timeout_s=T)).max_message_size_bytes == size
+        await sender.send(batch_of([message("c")]), timeout_s=T)
+        assert limits.pop() == size
+        assert sender.known_limits == await sender.limits(timeout_s=T)

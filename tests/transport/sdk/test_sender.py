@@ -3,7 +3,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from sbclient.errors import (
     MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusConnectionError,
+    ServiceBusError,
     TransactionNotSupportedError,
 )
 from sbclient.message import ServiceBusMessage
@@ -186,6 +189,48 @@ async def test_schedule_sends_one_request_per_enqueue_time(owner: OwnerDouble, s
         ("schedule", ["a", "b"], noon),
         ("schedule", ["c"], later),
     ]
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2])
+async def test_a_schedule_of_which_a_part_was_accepted_is_in_doubt(
+    owner: OwnerDouble, sender: SdkSender, accepted: int
+) -> None:
+    await sender.open(timeout_s=5.0)
+
+    async def schedule(request: Any) -> list[int]:
+        if len(owner.senders[0].log) > accepted:
+            raise sdk_errors.ServiceBusQuotaExceededError(message="full")
+        return [7]
+
+    owner.senders[0].on_call = schedule
+    times = [datetime(2030, 1, 1, hour, tzinfo=UTC) for hour in range(3)]
+    messages = [message().copy(scheduled_enqueue_time_utc=at) for at in times]
+    with pytest.raises(ServiceBusError) as caught:
+        await sender.schedule(batch_of(messages), timeout_s=5.0)
+    assert caught.value.is_in_doubt == (accepted > 0)
+
+
+async def test_each_link_states_its_limits_anew(owner: OwnerDouble, sender: SdkSender) -> None:
+    for size in (262_144, 1_048_576, 262_144):
+        owner.prepare = partial(limited_to, size)
+        await sender.send(batch_of([message()]), timeout_s=5.0)
+        assert sender.known_limits == await sender.limits(timeout_s=5.0)
+        assert sender.known_limits is not None
+        assert sender.known_limits.max_batch_size_bytes == size
+        owner.senders[-1].on_call = fails
+        with pytest.raises(ServiceBusConnectionError):
+            await sender.send(batch_of([message()]), timeout_s=5.0)
+
+
+def limited_to(size: int, sdk: SenderDouble) -> None:
+    async def create_message_batch() -> Any:
+        return SimpleNamespace(max_size_in_bytes=size)
+
+    vars(sdk)["create_message_batch"] = create_message_batch
+
+
+async def fails(_: object) -> None:
+    raise sdk_errors.ServiceBusConnectionError(message="lost")
 
 
 async def test_a_closed_sender_rejects_messages(owner: OwnerDouble, sender: SdkSender) -> None:
