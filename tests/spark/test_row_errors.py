@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import BadRow
 from sbclient_spark.write.row_errors import WriteFailedError
 from tests.client.scene import make_queue
+from tests.client.test_doubt import CUT, FAULTS, FINE, Script
 from tests.spark.writing import PAIRED, Scene, bodies, rows, written
 
 
@@ -95,6 +97,30 @@ async def test_a_bad_record_says_that_its_row_is_in_doubt(scene: Scene, tmp_path
         await writer.finish()
     assert (scene.report.row_errors, scene.report.in_doubt) == (10, 10)
     assert all(line["in_doubt"] for line in written(scene))
+
+
+@pytest.mark.parametrize("first", ["lost", CUT, "busy", "invalid"])
+async def test_a_row_without_doubt_was_not_sent_whatever_its_attempts_met(first: str, tmp_path: Path) -> None:
+    for number, (then, last) in enumerate(product([*FAULTS, FINE], repeat=2)):
+        scene, folder = await Scene.made(), tmp_path / f"{number}"
+        folder.mkdir()
+        async with scene.writer(
+            directory=folder, onSendError="badRecords", onRowError="skip", badRecordsPath=str(folder), maxRetries="1"
+        ) as writer:
+            script = Script(scene.pair.primary, Operation.SEND, [first, then, last])
+            script.is_on = True
+            await writer.offer(rows(3))
+            await writer.finish()
+            script.is_on = False
+        scene.pair.primary.heal()
+        lines = written(scene) if scene.report.row_errors else []
+        doubtful = {line["row"] for line in lines if line.get("in_doubt")}
+        refused = {line["row"] for line in lines} - doubtful
+        arrived = {int(body) for body in await scene.arrived()}
+        assert not refused & arrived, script.met
+        assert scene.report.in_doubt == len(doubtful), script.met
+        assert scene.report.sent + scene.report.row_errors == 3
+        assert arrived | doubtful | refused == {0, 1, 2}
 
 
 async def test_a_wrong_name_fails_at_once(scene: Scene) -> None:
