@@ -16,7 +16,7 @@ import pytest_asyncio
 from sbclient import ServiceBusMessage, TransportType
 from sbclient.emulator import Emulator
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
-from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
+from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
 from sbclient.transport.amqp.socket import Endpoint, open_stream, proxy_of, tls_context
 from sbclient.transport.amqp.transport import endpoint_of
@@ -118,6 +118,61 @@ async def test_tls_trusts_the_given_authority(emulator: Emulator) -> None:
 async def test_tls_refuses_an_unknown_authority(emulator: Emulator) -> None:
     error = await failure(without_emulator_flag(emulator), ssl_context=ssl.create_default_context())
     assert "certificate verify failed" in str(error)
+
+
+@pytest.mark.parametrize("kind", [TransportType.Amqp, TransportType.AmqpOverWebsocket])
+@pytest.mark.parametrize("is_upstream", [True, False])
+async def test_tls_connection_that_is_cut_within_a_record(
+    emulator: Emulator, kind: TransportType, is_upstream: bool
+) -> None:
+    """The send ends with an error that says whether the message is stored, and the next connection works."""
+    unexpected: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unexpected.append(context))
+    refused: set[str] = set()
+    stored: set[str] = set()
+    left = 0
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: bool) -> None:
+        nonlocal left
+        with suppress(ConnectionError):
+            while piece := await reader.read(65_536):
+                writer.write(piece[:left] if is_cut else piece)
+                left -= len(piece) if is_cut else 0
+                if left < 0:
+                    break
+                await writer.drain()
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", emulator.ports["contoso"])
+        both = [cut(reader, inner_writer, is_upstream), cut(inner_reader, writer, not is_upstream)]
+        await asyncio.wait([asyncio.ensure_future(each) for each in both], return_when=asyncio.FIRST_COMPLETED)
+        inner_writer.close()
+
+    options: dict[str, Any] = {"transport_type": kind, "connection_verify": str(emulator.certificate_path)}
+    async with server(relay) as port:
+        for after in range(1, 20_000, 449):
+            left, name = after, f"{after}"
+            transport = await opened(
+                without_emulator_flag(emulator), custom_endpoint_address=f"sb://127.0.0.1:{port}", **options
+            )
+            try:
+                await transport.open_sender("orders").send(batch_of([ServiceBusMessage(name)]), timeout_s=20)
+                break
+            except ServiceBusError as error:
+                refused |= set() if error.is_in_doubt else {name}
+            finally:
+                await transport.close()
+        else:
+            raise AssertionError("it was cut in the last run, too")
+    transport = await opened(without_emulator_flag(emulator), **options)
+    receiver = transport.open_receiver("orders")
+    while messages := await receiver.receive(max_message_count=100, max_wait_time_s=0.1):
+        stored |= {str(message) for message in messages}
+    await transport.close()
+    assert not stored & refused
+    assert name in stored
+    assert all(isinstance(each["exception"], asyncio.CancelledError) for each in unexpected)  # of the relay
 
 
 @pytest.mark.parametrize("is_tls", [False, True])
