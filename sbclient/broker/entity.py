@@ -7,11 +7,20 @@ Rules (source: partitioned entities, documented, unless said otherwise):
 3. Peek returns the oldest messages of one fragment, at most 250 and 256 KB: of the one that answers first (here: a
    random one). Further calls, each from the number after the last one, return the messages of the other fragments, each
    once.
+
+With several front ends (source: partitioned entities, documented, unless said otherwise):
+
+4. A receive queries all fragments at once and returns the first messages. The front end locks and caches the others,
+   and returns them to later receives through the same front end without asking the fragments again.
+5. Receives through another front end do not see cached messages until their locks end.
+6. A cached message that was never returned does not count as delivered (our choice).
+
+A single front end caches nothing: the only effect would be locked messages that no receiver has (our choice).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from random import Random
@@ -21,7 +30,6 @@ from uuid import UUID
 from sbclient.broker.entry import Entry, Selector
 from sbclient.broker.faults import Call, Faults
 from sbclient.broker.fragment import Fragment
-from sbclient.broker.front_end import FrontEndCache
 from sbclient.broker.locks import TOKEN_FRAGMENT_BITS
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
@@ -58,7 +66,7 @@ class Queue:
         faults, random: of the namespace.
         on_ready: called when a message becomes ready.
         dead_letters: the dead-letter queue, for a queue of transfers that of them; None if this is a dead-letter queue.
-        front_end_count: with more than one, each front end caches messages; see `front_end`.
+        front_end_count: with more than one, each front end caches messages.
     """
 
     def __init__(
@@ -381,3 +389,47 @@ class SharedPeekCursor(PeekCursor):
         self._orders.move_to_end(number)
         if len(self._orders) > MAX_SHARED_POSITIONS:
             self._orders.popitem(last=False)
+
+
+class FrontEndCache:
+    """The messages of one entity that each front end has locked and cached, in the order in which they were cached.
+
+    Attributes:
+        store_queries: the number of queries to fragments so far.
+    """
+
+    def __init__(self) -> None:
+        self.store_queries = 0
+        self._cached: dict[int, deque[tuple[Fragment, int]]] = {}
+
+    def receive(
+        self, call: Call, fragments: Sequence[Fragment], max_message_count: int, *, delete: bool
+    ) -> list[Entry]:
+        """Take at most `max_message_count` messages, cached ones first.
+
+        Args:
+            fragments: the reachable fragments, in the order in which to query them; `Queue.receive` chooses both.
+            delete: whether the messages are deleted rather than locked.
+        """
+        cached = self._cached.setdefault(call.front_end, deque())
+        taken: list[Entry] = []
+        while len(taken) < max_message_count:
+            if not cached and not self._query(call, fragments, cached):
+                break
+            fragment, lock_token = cached.popleft()
+            entry = fragment.take_from_cache(lock_token, call.now, delete=delete)
+            if entry is not None:
+                taken.append(entry)
+        return taken
+
+    def drop(self, front_end: int) -> None:
+        """Drop the cache of a front end."""
+        self._cached.pop(front_end, None)
+
+    def _query(self, call: Call, fragments: Sequence[Fragment], cached: deque[tuple[Fragment, int]]) -> bool:
+        for fragment in fragments:
+            self.store_queries += 1
+            entry = fragment.take_for_cache(call.now)
+            if entry is not None:
+                cached.append((fragment, entry.token))
+        return bool(cached)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from sbclient import clock
-from sbclient.backlog import Backlog, BacklogQueueView
-from sbclient.cli.backlog_report import DrainEstimate, show_report
+from sbclient.backlog import Backlog, BacklogQueueView, DestinationView, together
 from sbclient.cli.common import (
     BACKLOG_QUEUE_COUNT,
     AsJson,
@@ -16,15 +19,22 @@ from sbclient.cli.common import (
     PrimaryName,
     QueueCount,
     Secondary,
+    cell,
+    make_console,
     open_client,
+    print_json,
     proxy_options,
     required_secondary,
     run,
     seconds,
 )
 from sbclient.cli.progress import Progress
+from sbclient.cli.table import table
 from sbclient.errors import MessagingEntityNotFoundError
 from sbclient.options import PairedNamespaceOptions
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 Sessions = Annotated[bool, typer.Option("--sessions", help="Include the queues of ordering=session.")]
 Limit = Annotated[int, typer.Option(min=1, help="Largest number of messages to read from each queue.")]
@@ -109,3 +119,122 @@ def _options(count: int, name: str | None, with_sessions: bool) -> PairedNamespa
         provision="none",
         ordering="session" if with_sessions else "none",
     )
+
+
+Report: TypeAlias = dict[str, Any]
+
+SURVEYS_KEPT: Final = 10
+"""The drain rate is measured from the first to the last of these surveys."""
+
+
+class DrainEstimate:
+    """Makes reports of successive surveys, with the drain rate between them."""
+
+    def __init__(self) -> None:
+        self._depths: deque[tuple[float, int]] = deque(maxlen=SURVEYS_KEPT)
+
+    @property
+    def surveys(self) -> int:
+        """The number of surveys, up to `SURVEYS_KEPT`."""
+        return len(self._depths)
+
+    def report(self, at: float, now: float, views: Sequence[BacklogQueueView]) -> Report:
+        """Return the report of a survey.
+
+        Args:
+            at: the monotonic time of the survey.
+            now: the same time in seconds since 1970.
+        """
+        total = together(views)
+        self._depths.append((at, total.depth))
+        (began_at, before), (_, after) = self._depths[0], self._depths[-1]
+        rate = (before - after) / (at - began_at) if at > began_at else None
+        return {
+            **_numbers(total, now),
+            "is_complete": all(view.is_complete for view in views),
+            "drained_per_second": None if rate is None else round(rate, 1),
+            "cause": None,
+            "seconds_to_drain": 0 if not after else round(after / rate) if rate and rate > 0 else None,
+            "destinations": {path: _numbers(part, now) for path, part in sorted(total.by_destination.items())},
+            "queues": [
+                {"queue": view.queue, "is_present": view.is_present, "is_complete": view.is_complete}
+                | _numbers(view, now)
+                for view in views
+            ],
+        }
+
+
+def _numbers(view: DestinationView, now: float) -> Report:
+    age = None if view.oldest_utc is None else (datetime.fromtimestamp(now, UTC) - view.oldest_utc).total_seconds()
+    return {
+        "depth": view.depth,
+        "waiting": view.waiting,
+        "parked": view.parked,
+        "oldest_utc": view.oldest_utc,
+        "oldest_age_seconds": None if age is None else max(0, round(age)),
+        "dead_letters": dict(view.dead_letters.most_common()),
+    }
+
+
+@contextmanager
+def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], None]]:
+    """Yield a function that prints a report: as JSON, as tables, or as tables that update in place on a terminal."""
+    if as_json:
+        yield print_json
+        return
+    from rich.console import Group  # only for tables: the command starts faster without them
+    from rich.live import Live
+
+    console = make_console()
+    if is_live and console.is_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda report: live.update(Group(*_tables(report, console.width)), refresh=True)
+    else:
+        yield lambda report: console.print(*_tables(report, console.width), sep="\n")
+
+
+def _tables(report: Report, width: int) -> list[Text]:
+    queues = [(queue["queue"], queue) for queue in report["queues"]]
+    missing = sum(not queue["is_present"] for _, queue in queues)
+    parts = [
+        ("destination", list(report["destinations"].items())),
+        ("backlog queue", [each for each in queues if _has_messages(each[1])]),
+    ]
+    tables = [backlog_table(title, rows, width) for title, rows in parts if rows]
+    return [*tables, cell(_verdict(report, len(queues), missing))]
+
+
+def _has_messages(queue: Report) -> bool:
+    return bool(queue["depth"] or queue["dead_letters"])
+
+
+_NUMBERS: Final = ("waiting", "parked", "oldest")
+
+
+def backlog_table(title: str, rows: Sequence[tuple[str, Report]], width: int) -> Text:
+    """Return a table of destinations or queues."""
+    cells = []
+    for name, row in rows:
+        more = "" if row.get("is_complete", True) else "+"
+        age = row["oldest_age_seconds"]
+        line = (
+            name,
+            f"{row['waiting']:,}{more}",
+            f"{row['parked']:,}",
+            "" if age is None else str(timedelta(seconds=age)),
+            ", ".join(f"{number:,} {reason}" for reason, number in row["dead_letters"].items()),
+        )
+        cells.append([cell(each) for each in line])
+    return table([title, *_NUMBERS, "dead letters"], cells, width, numbers=_NUMBERS)
+
+
+def _verdict(report: Report, queues: int, missing: int) -> str:
+    absent = f", {missing} of them missing" if missing else ""
+    depth = f"{report['depth']:,}{'' if report['is_complete'] else ' or more'}"
+    text = f"{depth} to move, in {queues} backlog queues{absent}"
+    rate, left = report["drained_per_second"], report["seconds_to_drain"]
+    if not report["depth"] or rate is None:
+        return text
+    if left is None:
+        return f"{text}; the number does not fall: {report['cause']}"
+    return f"{text}; falling by {rate:,.1f} per second, empty in about {timedelta(seconds=left)}"

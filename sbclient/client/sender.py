@@ -17,8 +17,7 @@ from sbclient.client.core import ClientCore, each_part
 from sbclient.client.encoding import Message, check_message_count, encoded_message, encoded_messages, is_message
 from sbclient.client.outbox import Outbox
 from sbclient.client.route import DirectRoute, PairedRoute, not_sent
-from sbclient.client.transaction import Transaction
-from sbclient.client.transaction_keys import TransactionKeys
+from sbclient.client.transaction import Transaction, TransactionKeys
 from sbclient.entities import EntityAddress, EntityKind
 from sbclient.errors import (
     InvalidOperationError,

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from sbclient.emulator.context import NamespaceContext
-from sbclient.emulator.control.health import health_of
+from sbclient.emulator.control.namespace_state import health_of
 from sbclient.emulator.net.http_messages import TEXT, Request, Response, json_response
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
 

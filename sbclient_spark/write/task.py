@@ -25,10 +25,9 @@ from sbclient_spark.write.encoder import RowEncoder
 from sbclient_spark.write.message_ids import MessageIds, Place
 from sbclient_spark.write.options import WriteOptions, write_options
 from sbclient_spark.write.partition_writer import PartitionWriter
-from sbclient_spark.write.reports import TaskReport
+from sbclient_spark.write.reports import SessionDigests, TaskReport, split_sessions
 from sbclient_spark.write.row_errors import BadRecords
 from sbclient_spark.write.schema import RowPlan, row_plan
-from sbclient_spark.write.session_digests import SessionDigests, split_sessions
 
 ENCODED_ROWS: Final = 10_000
 """Rows that are encoded at a time: the size of Spark's record batches."""

@@ -9,7 +9,7 @@ import pytest
 from sbclient.broker import entity
 from sbclient.broker.entity import PeekCursor, SharedPeekCursor
 from sbclient.broker.faults import FaultKind, NoAnswer, Operation
-from sbclient.broker.selectors import compile_selector
+from sbclient.emulator.amqp.jms import compile_selector
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusInternalError
 from sbclient.message import ServiceBusReceivedMessage
 from tests.broker.driver import ABANDON, DEFER, DELETE, KEYS, Driver, at, bodies, message, seconds

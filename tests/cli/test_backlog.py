@@ -11,7 +11,7 @@ import pytest
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.backlog import BacklogQueueView, DestinationView
-from sbclient.cli.backlog_report import SURVEYS_KEPT, DrainEstimate
+from sbclient.cli.backlog import SURVEYS_KEPT, DrainEstimate
 from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired, sent
 
 NOW = 1_900_000_000.0

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from sbclient.cli.backlog_report import backlog_table
+from sbclient.cli.backlog import backlog_table
 from sbclient.cli.table import table
 
 NAMES = ("orders", "a-queue-of-a-department-with-a-long-name", "x" * 60, "日本語のキュー")

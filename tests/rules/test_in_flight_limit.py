@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sbclient.rules.in_flight_limit import InFlightLimit
+from sbclient.syphon.budget import InFlightLimit
 
 MIB = 1024 * 1024
 

@@ -21,10 +21,9 @@ from sbclient_spark.clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.options import Destination
 from sbclient_spark.write.message_ids import MessageIdPlan
 from sbclient_spark.write.options import write_options
-from sbclient_spark.write.reports import TaskReport
+from sbclient_spark.write.reports import DIGEST_BYTES, SessionDigests, TaskReport, split_sessions
 from sbclient_spark.write.row_errors import WriteFailedError
 from sbclient_spark.write.schema import RowPlan
-from sbclient_spark.write.session_digests import DIGEST_BYTES, SessionDigests, split_sessions
 from sbclient_spark.write.task import TaskPlace, TaskResult, WritePlan, check_sessions, plan_write, run_task
 from tests.fresh_process import output_of
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from sbclient.amqp import encode_message
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
-from sbclient.syphon.queue_counts import QueueCounts
+from sbclient.syphon.queue_source import QueueCounts
 
 
 def at(second: int) -> datetime:

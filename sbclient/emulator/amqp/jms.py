@@ -5,9 +5,11 @@
     attaches without a source         unsubscribes, when it closes the link
     sends to a dynamic target         a temporary queue or topic, which ends with the link
     receives with the mode `copy`     a browser, which takes no messages
-    receives with a selector          only the messages that it matches
+    receives with a selector          only the messages that it matches: a condition in the language of SQL filters, with
+                                      the names of JMS for headers; BETWEEN, and headers without a place in a message
+                                      of the service, are refused
 
-Source: what Qpid JMS sends; the documents of Service Bus about JMS 2.0; the names of client-scoped subscriptions in the
+Source: Jakarta Messaging 3.1, section 3.8, for selectors; what Qpid JMS sends; the documents of Service Bus about JMS 2.0; the names of client-scoped subscriptions in the
 Terraform provider for Azure.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from sbclient.amqp import EncodedMessage, IncomingLink, OutgoingLink, Source, Target, WireError
@@ -23,15 +26,24 @@ from sbclient.amqp.errors import INVALID_FIELD, NOT_FOUND
 from sbclient.amqp.types import Described
 from sbclient.broker.directory import path_of
 from sbclient.broker.entity import PeekCursor
-from sbclient.broker.entry import Selector
+from sbclient.broker.entry import Entry, Selector
 from sbclient.broker.faults import Call, Operation
-from sbclient.broker.selectors import compile_selector, expression_of
+from sbclient.broker.filters import FilterError, compile_filter
+from sbclient.broker.rule import system_properties_of
 from sbclient.delivery import SenderLimits, ServiceBusReceiveMode
 from sbclient.emulator.amqp.delivery import encode_entry
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.receiver_link import ReceiverLink
 from sbclient.emulator.amqp.sender_link import SenderLink
-from sbclient.entities import AccessRights, EntityAddress, EntityKind, QueueProperties, TopicProperties, kind_of
+from sbclient.entities import (
+    AccessRights,
+    EntityAddress,
+    EntityKind,
+    QueueProperties,
+    SqlRuleFilter,
+    TopicProperties,
+    kind_of,
+)
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessageState
 
@@ -304,3 +316,49 @@ def _delete(peer: Peer, address: EntityAddress) -> None:
     management = peer.host.namespace.management
     if peer.host.namespace.directory.get(path_of(address)) is not None:
         peer.at_once(Operation.MANAGE, lambda call: management.delete(call, address))
+
+
+_HEADERS: Final = MappingProxyType(
+    {
+        "JMSMessageID": "sys.MessageId",
+        "JMSCorrelationID": "sys.CorrelationId",
+        "JMSType": "sys.Label",
+        "JMSXGroupID": "sys.SessionId",
+    }
+)
+_TEXT_OR_HEADER: Final = re.compile(r"'(?:[^']|'')*'|\bJMS\w+")
+
+
+def expression_of(selector: str) -> str:
+    """Return a selector as the expression of an SQL filter.
+
+    Raises:
+        InvalidOperationError: it names a header that is not supported.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        text = found[0]
+        if text.startswith("'"):
+            return text
+        if text not in _HEADERS:
+            raise InvalidOperationError(f"a selector cannot use {text}: use {', '.join(_HEADERS)}, or properties")
+        return _HEADERS[text]
+
+    return _TEXT_OR_HEADER.sub(replaced, selector)
+
+
+def compile_selector(selector: str) -> Selector:
+    """Return a function that tells whether a selector matches a stored message.
+
+    Raises:
+        InvalidOperationError: the selector is not valid.
+    """
+    compiled = compile_filter(SqlRuleFilter(expression_of(selector)))
+
+    def matches(entry: Entry) -> bool:
+        try:
+            return compiled.matches(entry.content, system_properties_of(entry))
+        except FilterError:
+            return False
+
+    return matches

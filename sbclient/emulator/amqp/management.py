@@ -25,11 +25,10 @@ from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
-from sbclient.emulator.amqp.arguments import LATEST, Arguments
 from sbclient.emulator.amqp.conditions import NO_CONTENT, OK, ArgumentError, status_of
 from sbclient.emulator.amqp.delivery import encode_entry
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, ListedSessions, Peer
-from sbclient.emulator.amqp.request_response import Replies, Request
+from sbclient.emulator.amqp.request_response import LATEST, Arguments, Replies, Request
 from sbclient.emulator.amqp.rules import described, rule_of
 from sbclient.emulator.amqp.settling import properties_of
 from sbclient.entities import AccessRights, EntityAddress, EntityKind, RuleProperties

@@ -1,4 +1,8 @@
-"""The contents of each fragment of a namespace, and the reset of a namespace."""
+"""The contents of each fragment of a namespace, its health check and its reset.
+
+The health check sends a message and receives it, in a queue that no client can see. One request of the broker creates,
+uses and deletes the queue within one step of the event loop, so that faults affect the check as they affect clients.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,18 @@ import math
 from itertools import islice
 from typing import Any, Final
 
+from sbclient.amqp import encode_message
 from sbclient.broker.directory import Entity
 from sbclient.broker.entity import Queue
+from sbclient.broker.faults import Call, Operation
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
+from sbclient.delivery import ServiceBusReceiveMode
 from sbclient.emulator.control.message_store import entity_at
-from sbclient.entities import kind_of
+from sbclient.entities import EntityAddress, EntityKind, QueueProperties, kind_of
+from sbclient.errors import ServiceBusError, ServiceBusInternalError
 from sbclient.hosting.host import BrokerHost
-from sbclient.message import ServiceBusMessageState
+from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 
 MAX_READ: Final = 10_000
 """Messages of one fragment that are read for locks and states; the other counts are exact in any case."""
@@ -91,3 +99,36 @@ def _fragment_state(fragment: Fragment, now: float) -> dict[str, Any]:
         ],
         "is_complete": len(messages) == len(fragment),
     }
+
+
+TIMEOUT_S: Final = 5.0
+
+_QUEUE: Final = "sbclient.health-check"
+_BODY: Final = b"healthy"
+
+
+async def health_of(host: BrokerHost) -> str | None:
+    """The error that a namespace answers with; None = it is healthy."""
+    try:
+        await host.perform(Operation.MANAGE, None, lambda call: _send_and_receive(host, call), timeout_s=TIMEOUT_S)
+    except ServiceBusError as error:
+        return f"{type(error).__name__}: {error.message}"
+    return None
+
+
+def _send_and_receive(host: BrokerHost, call: Call) -> None:
+    namespace, address = host.namespace, EntityAddress(EntityKind.QUEUE, (_QUEUE,))
+    namespace.management.create(call, address, QueueProperties(_QUEUE, enable_partitioning=False))
+    try:
+        sending = Call(Operation.SEND, call.now)
+        namespace.send(sending, _QUEUE, [encode_message(ServiceBusMessage(_BODY))])
+        receiving = Call(Operation.RECEIVE, call.now)
+        received = namespace.receive(
+            receiving, _QUEUE, max_message_count=1, mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        )
+        call.answer_not_before(max(sending.answer_after_s, receiving.answer_after_s))
+        if [entry.content.body for entry in received] != [_BODY]:
+            raise ServiceBusInternalError(f"namespace {namespace.name} accepted a message but did not return it")
+    finally:
+        # Not by a request, because a fault could then leave the queue behind.
+        namespace.directory.remove(namespace.directory.at(address))

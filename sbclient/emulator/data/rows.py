@@ -7,20 +7,25 @@ fragment. Deleting the row of an entity deletes all that belongs to it. A change
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
 from operator import attrgetter
 from sqlite3 import Connection
 from typing import Any, Final
 
+from sbclient import entities
 from sbclient.amqp import EncodedMessage, WireError
 from sbclient.amqp.decode import decode_value
 from sbclient.amqp.encode import encode_value
+from sbclient.amqp.types import EPOCH, Described, Long, TimeSpan
 from sbclient.broker.changes import FragmentLog
 from sbclient.broker.deduplication import identity_with_key
 from sbclient.broker.directory import Entity
 from sbclient.broker.entry import Entry
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.rule import Rule
-from sbclient.emulator.data.descriptions import decode_description, encode_description
+from sbclient.broker.sql.values import PreciseTime
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import ServiceBusMessageState
 from sbclient.rules.entity_path import canonical
@@ -273,3 +278,76 @@ def _entry_of(number: int, row: list[Any]) -> Entry:
     if properties is not None:
         entry.properties = decode_value(properties, typed=True)
     return entry
+
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+_NUMBERS: Final = {"long": Long, "ticks": TimeSpan.of_ticks}
+_CLASSES: Final[dict[str, type[Any]]] = {
+    name: each
+    for name, each in vars(entities).items()
+    if isinstance(each, type) and (is_dataclass(each) or issubclass(each, Enum))
+}
+"""The classes of descriptions, by the names with which their values are stored."""
+
+
+def encode_description(description: entities.EntityProperties) -> bytes:
+    """
+    Raises:
+        EncodeError: a value has no AMQP type.
+    """
+    return encode_value(_described(description))
+
+
+def decode_description(raw: bytes) -> Any:
+    """
+    Raises:
+        WireError, LookupError, TypeError, ValueError: the bytes are no description that this release knows.
+    """
+    return _restored(decode_value(raw))
+
+
+def _described(value: Any) -> Any:
+    """A description as AMQP values: classes become descriptors."""
+    if isinstance(value, Enum):
+        return Described(type(value).__name__, value.value)
+    if is_dataclass(value):
+        stated = {each.name: _described(getattr(value, each.name)) for each in fields(value)}
+        return Described(type(value).__name__, {name: each for name, each in stated.items() if each is not None})
+    if isinstance(value, Long):
+        return Described("long", int(value))
+    if isinstance(value, TimeSpan):
+        return Described("ticks", value.ticks)
+    if isinstance(value, timedelta):
+        return Described("timedelta", [value.days, value.seconds, value.microseconds])
+    if isinstance(value, datetime):
+        aware = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+        since = (aware - EPOCH) // _MICROSECOND
+        return (
+            Described("precise", [since, value.tick])
+            if isinstance(value, PreciseTime)
+            else Described("datetime", since)
+        )
+    if isinstance(value, dict):
+        return {name: _described(each) for name, each in value.items()}
+    return [_described(each) for each in value] if isinstance(value, list) else value
+
+
+def _restored(value: Any) -> Any:
+    """The description that `_described` has encoded."""
+    if isinstance(value, Described):
+        name, content = value
+        if name == "timedelta":
+            return timedelta(*content)
+        if name == "datetime":
+            return EPOCH + content * _MICROSECOND
+        if name == "precise":
+            time = PreciseTime.fromtimestamp(0, UTC) + content[0] * _MICROSECOND
+            time.tick = content[1]
+            return time
+        if name in _NUMBERS:
+            return _NUMBERS[name](content)
+        described = _CLASSES[name]
+        return described(**_restored(content)) if isinstance(content, dict) else described(content)
+    if isinstance(value, dict):
+        return {name: _restored(each) for name, each in value.items()}
+    return [_restored(each) for each in value] if isinstance(value, list) else value

@@ -35,7 +35,7 @@ from sbclient.tasks import Move
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import ReceiverLink, TransactionLink
 from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
-from sbclient.transport.sdk.received import SdkReceivedMessage, received
+from sbclient.transport.sdk.message import SdkReceivedMessage, received
 
 log = get_logger(__name__)
 

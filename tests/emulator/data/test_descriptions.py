@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbclient.emulator.data.descriptions import decode_description, encode_description
+from sbclient.emulator.data.rows import decode_description, encode_description
 from sbclient.emulator.management.atom_values import read_any, write_any
 from sbclient.entities import RuleProperties, SqlRuleFilter
 

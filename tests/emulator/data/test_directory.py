@@ -22,8 +22,7 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import PREM_2021, STD_2021, Profile
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
-from sbclient.emulator.data.directory import MAX_LOG_BYTES, DataDirectory
-from sbclient.emulator.data.log_check import state_of_log
+from sbclient.emulator.data.directory import MAX_LOG_BYTES, DataDirectory, state_of_log
 from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage

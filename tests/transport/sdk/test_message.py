@@ -24,8 +24,7 @@ from sbclient.message import (
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
-from sbclient.transport.sdk.message import from_sdk, to_sdk
-from sbclient.transport.sdk.received import received
+from sbclient.transport.sdk.message import from_sdk, received, to_sdk
 from tests.fresh_process import output_of
 from tests.rules.strategies import FIELDS
 from tests.transport.sdk.sdk_double import ReceivedDouble
