@@ -3,6 +3,8 @@
     python -m tests.house [--files] [--walk]
 
 * The places of a fact: the files that name an example of it by hand. Generated parts of the documents do not count.
+* A file with one importer: an `__init__.py` is a door to names for users, and does not count as an importer.
+* A protocol that one class implements exists only because a file cannot import the file of that class.
 * A walk: the names of docs/architecture.md whose functions a warm `send_messages` over AMQP enters, in order. A stay is
   the entry of another name, a return a stay in a name that was left before, a climb a call into a higher row.
 """
@@ -58,19 +60,36 @@ def measures() -> Iterator[Measure]:
         and any(isinstance(one, ast.Attribute) and one.attr == "is_in_doubt" for one in node.targets)
     ]
     yield "assignments of is_in_doubt", len(assignments), assignments
-    protocols = [f"{name}.{each.name}" for name in FILES for each in ast.walk(trees[name]) if is_protocol(each)]  # type: ignore[attr-defined]
-    yield "protocols", len(protocols), protocols
-    importers = Counter(module for name in FILES for module in imports_of(name, trees[name]))
-    alone = [
-        name
-        for name, path in FILES.items()
-        if importers[name] == 1 and texts[path].count("\n") < SMALL and path.name != "__init__.py"
-    ]
-    yield f"files with one importer below {SMALL} lines", len(alone), alone
+    classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    protocols = [each for each in classes if is_protocol(each)]
+    yield "protocols", len(protocols), [each.name for each in protocols]
+    alone = [each.name for each in protocols if sum(_implements(one, each, classes) for one in classes) == 1]
+    yield "protocols that one class implements", len(alone), alone
+    inside = [name for name, path in FILES.items() if path.name != "__init__.py"]
+    importers = Counter(module for name in inside for module in imports_of(name, trees[name]))
+    small = [name for name in inside if importers[name] == 1 and texts[FILES[name]].count("\n") < SMALL]
+    yield f"files with one importer below {SMALL} lines", len(small), small
     yield "floors", len(FLOORS), []
     yield "files of the root", sum(path.is_file() for path in (ROOT / "sbclient").iterdir()), []
     adapters = [f"{name} -> {each}" for name in FILES for each in imports_of(name, trees[name]) if _is_up(name, each)]
     yield "imports of an adapter by the client", len(adapters), adapters
+
+
+def _implements(one: ast.ClassDef, protocol: ast.ClassDef, classes: list[ast.ClassDef]) -> bool:
+    return not is_protocol(one) and _members(one, classes) >= _members(protocol, classes)
+
+
+def _members(one: ast.ClassDef, classes: list[ast.ClassDef]) -> set[str]:
+    """The names that a class and its bases define, those that its methods set included."""
+    names = {node.name for node in one.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    names |= {ast.unparse(node.target) for node in one.body if isinstance(node, ast.AnnAssign)}
+    names |= {
+        node.attr
+        for node in ast.walk(one)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+    }
+    bases = {ast.unparse(base).partition("[")[0] for base in one.bases}
+    return names.union(*(_members(each, classes) for each in classes if each.name in bases and each is not one))
 
 
 def _named_in(pattern: str) -> list[str]:

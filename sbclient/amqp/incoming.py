@@ -8,7 +8,7 @@ the SDK loses the condition of a detach.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbclient.amqp import serial
 from sbclient.amqp.delivery import IncomingDelivery
@@ -21,10 +21,13 @@ from sbclient.amqp.errors import (
     AmqpError,
     WireError,
 )
-from sbclient.amqp.link import Link, LinkSession
+from sbclient.amqp.link import Link
 from sbclient.amqp.outgoing import MAX_TAG_BYTES
 from sbclient.amqp.performatives import ROLE_RECEIVER, Attach, Coordinator, Flow, Source, Target, Transfer
 from sbclient.amqp.states import DeliveryState, Rejected
+
+if TYPE_CHECKING:
+    from sbclient.amqp.session import Session
 
 
 class _Partial:
@@ -52,7 +55,7 @@ class IncomingLink(Link):
 
     __slots__ = ("_drain_limit", "_partial", "_window", "credit", "delivery_count", "max_message_size")
 
-    def __init__(self, session: LinkSession, name: str, handle: int) -> None:
+    def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle, is_sender=False)
         self.credit = 0
         self.delivery_count = 0

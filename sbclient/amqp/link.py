@@ -2,84 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbclient.amqp.delivery import IncomingDelivery, OutgoingDelivery
 from sbclient.amqp.errors import AmqpError, EndpointClosedError
-from sbclient.amqp.options import ConnectionOptions
 from sbclient.amqp.performatives import (
     Attach,
     Coordinator,
     Detach,
     Flow,
-    Performative,
     Source,
     Target,
 )
 from sbclient.amqp.states import DeliveryState
 
+if TYPE_CHECKING:
+    from sbclient.amqp.session import Session
+
 _delivery_id = attrgetter("delivery_id")
-
-
-class LinkSession(Protocol):
-    """The part of a session that its links need."""
-
-    @property
-    def options(self) -> ConnectionOptions:
-        """The limits of the connection."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether frames of links may be sent."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of transfer frames that wait for the peer's window."""
-
-    @property
-    def unsettled_room(self) -> int:
-        """The number of deliveries that may be sent before some are settled."""
-
-    @property
-    def emit(self) -> Callable[[Any], None]:
-        """Queues an event for the owner."""
-
-    def write(self, performative: Performative) -> None:
-        """Send a frame."""
-
-    def write_flow(self, handle: int, delivery_count: int, link_credit: int, *, drain: bool = False) -> None:
-        """Send a flow with the state of a link."""
-
-    def write_transfer(
-        self, delivery: OutgoingDelivery, handle: int, message_format: int, payload: bytes, state: DeliveryState | None
-    ) -> None:
-        """Assign a delivery its id, and send it or hold it until the peer's window opens."""
-
-    def write_disposition(
-        self, role: bool, delivery: OutgoingDelivery | IncomingDelivery, state: DeliveryState | None, *, settled: bool
-    ) -> None:
-        """Send the state of a delivery, and forget the delivery if `settled`."""
-
-    def write_dispositions(
-        self,
-        role: bool,
-        deliveries: Sequence[OutgoingDelivery | IncomingDelivery],
-        state: DeliveryState | None,
-        *,
-        settled: bool,
-    ) -> None:
-        """Send the state of deliveries with consecutive ids."""
-
-    def remember(self, delivery: IncomingDelivery) -> bool:
-        """Store an unsettled delivery; False if there are too many."""
-
-    def reserve(self, count: int) -> bool:
-        """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
-
-    def forget_link(self, link: Link) -> None:
-        """Free the handles of a link that both sides have detached."""
 
 
 class Link:
@@ -114,7 +56,7 @@ class Link:
         "unsettled",
     )
 
-    def __init__(self, session: LinkSession, name: str, handle: int, *, is_sender: bool) -> None:
+    def __init__(self, session: Session, name: str, handle: int, *, is_sender: bool) -> None:
         self.session = session
         self.name = name
         self.is_sender = is_sender

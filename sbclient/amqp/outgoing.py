@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbclient.amqp import serial
 from sbclient.amqp.delivery import OutgoingDelivery
-from sbclient.amqp.link import Link, LinkSession
+from sbclient.amqp.link import Link
 from sbclient.amqp.performatives import ROLE_SENDER, Coordinator, Flow, Source, Target
 from sbclient.amqp.states import DeliveryState
 from sbclient.errors import InvalidOperationError
+
+if TYPE_CHECKING:
+    from sbclient.amqp.session import Session
 
 MAX_TAG_BYTES = 32
 """The maximum length of a delivery tag. Source: AMQP 1.0 part 2 section 2.8.7."""
@@ -25,7 +28,7 @@ class OutgoingLink(Link):
 
     __slots__ = ("_credit", "_early_flow", "_is_drain_due", "delivery_count")
 
-    def __init__(self, session: LinkSession, name: str, handle: int) -> None:
+    def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle, is_sender=True)
         self.delivery_count = 0
         self._credit = 0

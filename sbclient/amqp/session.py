@@ -5,10 +5,10 @@ Tolerated, because the SDK does it: a detach or flow for a handle that is free a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from sbclient.amqp import serial
 from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived, IncomingDelivery, OutgoingDelivery
@@ -53,6 +53,9 @@ from sbclient.amqp.transfers import write_disposition, write_link_flow, write_tr
 from sbclient.amqp.unsettled import Unsettled
 from sbclient.amqp.windows import Windows
 
+if TYPE_CHECKING:
+    from sbclient.amqp.connection import Connection
+
 L = TypeVar("L", bound=Link)
 
 _link_of = attrgetter("link")
@@ -62,49 +65,6 @@ _MAX_DESCRIPTION: Final = 200
 
 MANY_DELIVERIES: Final = 100
 """A disposition for more deliveries, about 30 µs of work, emits `DispositionWalked`: a server can then serve others."""
-
-
-class SessionConnection(Protocol):
-    """The part of a connection that its sessions need."""
-
-    @property
-    def options(self) -> ConnectionOptions:
-        """The limits."""
-
-    @property
-    def remote_max_frame_size(self) -> int:
-        """The largest frame that the peer accepts."""
-
-    @property
-    def emit(self) -> Callable[[Any], None]:
-        """Queues an event for the owner."""
-
-    def write(self, channel: int, performative: Performative) -> None:
-        """Send a frame."""
-
-    def write_bytes(self, frame: bytes) -> None:
-        """Send an encoded frame."""
-
-    def write_accepted(self, channel: int, role: bool, delivery_id: int) -> None:
-        """Send a disposition that settles a delivery as accepted."""
-
-    def may_write(self) -> bool:
-        """Whether a transfer frame may be sent now."""
-
-    def hold(self, session: Session) -> None:
-        """Note that a session holds transfer frames."""
-
-    def reserve(self, count: int) -> bool:
-        """Reserve bytes for incomplete messages, or return them with a negative count; False if there are too few."""
-
-    def claim_link(self, count: int) -> bool:
-        """Add to the number of links; False if there would be too many."""
-
-    def retain(self, count: int) -> None:
-        """Count decoded bytes that are kept, or return them with a negative count; raise if there are too many."""
-
-    def forget_session(self, session: Session) -> None:
-        """Free the channels of a session that both sides have ended."""
 
 
 class Session:
@@ -118,7 +78,7 @@ class Session:
         emit: queues an event for the owner; called by links.
     """
 
-    def __init__(self, connection: SessionConnection, channel: int) -> None:
+    def __init__(self, connection: Connection, channel: int) -> None:
         self.channel = channel
         self.remote_channel: int | None = None
         self.owner: Any = None

@@ -24,7 +24,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from itertools import chain
 from random import Random
-from typing import Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from sbclient.broker.entry import Entry, Selector
@@ -38,6 +38,9 @@ from sbclient.delivery import ServiceBusReceiveMode, ServiceBusSessionFilter, Se
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.rules.entity_path import canonical
 from sbclient.rules.sequence_number import COUNTER_BITS
+
+if TYPE_CHECKING:
+    from sbclient.broker.topic import Topic
 
 MAX_PEEKED: Final = 250
 """The maximum number of messages of one peek. Source: message browsing, documented."""
@@ -265,24 +268,8 @@ class Queue:
             )
 
 
-class Peekable(Protocol):
-    """A queue or a topic."""
-
-    @property
-    def path(self) -> str:
-        """As it was created."""
-
-    @property
-    def fragments(self) -> list[Fragment]:
-        """In the order of their indexes."""
-
-    @property
-    def placement(self) -> Placement:
-        """Selects a fragment."""
-
-
 def peek(
-    body: Peekable,
+    body: Queue | Topic,
     faults: Faults,
     random: Random,
     call: Call,

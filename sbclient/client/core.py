@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError, keep_doubt
@@ -16,18 +16,13 @@ from sbclient.retry import RetryPolicy
 from sbclient.tasks import NOWHERE, LoopHome, OwnedTasks
 from sbclient.transport.base import Transport
 
+if TYPE_CHECKING:
+    from sbclient.client.receiver import ServiceBusReceiver
+    from sbclient.client.sender import ServiceBusSender
+
 _RANDOM_BITS: Final = ~(0xF << 76 | 0x3 << 62)
 _VERSION_4: Final = 0x4 << 76 | 0x2 << 62
 """Version and variant of a random UUID. Source: RFC 9562."""
-
-
-class Closeable(Protocol):
-    """A sender or a receiver."""
-
-    async def close(self) -> None: ...
-
-    def leave_loop(self) -> None:
-        """Make anew what belonged to an event loop that has ended."""
 
 
 class ClientCore:
@@ -63,7 +58,7 @@ class ClientCore:
         self.home = LoopHome()
         self.is_closed = False
         self.fault_cause: BaseException | None = None
-        self.links: WeakKeyDictionary[Closeable, None] = WeakKeyDictionary()
+        self.links: WeakKeyDictionary[ServiceBusSender | ServiceBusReceiver, None] = WeakKeyDictionary()
         self._on_open = on_open
         self._opening = asyncio.Lock()
 

@@ -36,10 +36,12 @@ from contextvars import Context
 from datetime import timedelta
 from itertools import count
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
+
+    from sbclient.testing.namespaces import MemoryNamespace
 
 PATIENCE_S: Final = 1.5
 """Real seconds that the loop waits for other threads and for sockets when nothing else is ready."""
@@ -80,13 +82,6 @@ Ts = TypeVarTuple("Ts")
 
 class DeadlockError(RuntimeError):
     """No task of a virtual loop can continue, or it waits beyond the horizon. The text lists the waiting tasks."""
-
-
-class Watched(Protocol):
-    """A namespace that may be out of order."""
-
-    def lasting_outages(self) -> list[str]:
-        """Return the faults that stop requests and have no end, as text."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -143,7 +138,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._horizon_s = math.inf if horizon_s is None else horizon_s
         self._busy_horizon_s = math.inf if busy_horizon_s is None else busy_horizon_s
         self._outage_limit_s = math.inf if outage_limit_s is None else outage_limit_s
-        self._namespaces: dict[Watched, None] = {}
+        self._namespaces: dict[MemoryNamespace, None] = {}
         self._event_s = 0.0
         self._event_leaps = 0
         self._patience_s = PATIENCE_S if patience_s is None else patience_s
@@ -163,7 +158,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the loop was created."""
         return self._time_s
 
-    def note_event(self, namespace: Watched) -> None:
+    def note_event(self, namespace: MemoryNamespace) -> None:
         """A fault of a namespace was injected or healed, or the namespace accepted or settled a message."""
         self._namespaces[namespace] = None
         self._event_s, self._event_leaps = self._time_s, self._leaps

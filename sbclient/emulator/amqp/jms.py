@@ -5,12 +5,12 @@
     attaches without a source         unsubscribes, when it closes the link
     sends to a dynamic target         a temporary queue or topic, which ends with the link
     receives with the mode `copy`     a browser, which takes no messages
-    receives with a selector          only the messages that it matches: a condition in the language of SQL filters, with
-                                      the names of JMS for headers; BETWEEN, and headers without a place in a message
-                                      of the service, are refused
+    receives with a selector          only the messages that it matches: a condition in the language of SQL filters,
+                                      with the names of JMS for headers; BETWEEN, and headers without a place in a
+                                      message of the service, are refused
 
-Source: Jakarta Messaging 3.1, section 3.8, for selectors; what Qpid JMS sends; the documents of Service Bus about JMS 2.0; the names of client-scoped subscriptions in the
-Terraform provider for Azure.
+Source: Jakarta Messaging 3.1, section 3.8; what Qpid JMS sends; the documents of Service Bus about JMS 2.0; the names
+of client-scoped subscriptions in the Terraform provider for Azure.
 """
 
 from __future__ import annotations

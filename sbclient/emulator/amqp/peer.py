@@ -23,7 +23,6 @@ from sbclient.amqp import (
     IncomingDelivery,
     Link,
     OutgoingDelivery,
-    Session,
     WireError,
 )
 from sbclient.amqp.states import DeliveryState
@@ -436,7 +435,7 @@ class Peer:
         """The entity by which the transactions of a coordinator span others; None if it is not the first link of its
         AMQP session.
         """
-        session = _session_of(link)
+        session = link.session
         if session.owner is None:
             session.owner = Via()
         return session.owner if isinstance(session.owner, Via) else None
@@ -447,7 +446,7 @@ class Peer:
         Raises:
             InvalidOperationError: it receives from another entity than the session's transactions begin with.
         """
-        session = _session_of(link)
+        session = link.session
         if session.owner is None:
             session.owner = _WITHOUT_VIA
         elif isinstance(session.owner, Via):
@@ -474,8 +473,3 @@ class Peer:
 
 _WITHOUT_VIA: Final = object()
 """The owner of an AMQP session whose first link is not a coordinator."""
-
-
-def _session_of(link: Link) -> Session:
-    assert isinstance(link.session, Session)
-    return link.session

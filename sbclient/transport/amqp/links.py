@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sbclient.amqp import (
     AmqpError,
@@ -19,18 +19,10 @@ from sbclient.errors import ServiceBusConnectionError, ServiceBusError, without_
 from sbclient.rules.conditions import error_of, plain_text
 from sbclient.transport.amqp.waiter import own_error
 
+if TYPE_CHECKING:
+    from sbclient.transport.amqp.connection import AmqpConnection
+
 L = TypeVar("L", OutgoingLink, IncomingLink)
-
-
-class Wire(Protocol):
-    """The part of a connection that its links need."""
-
-    def flush(self) -> None:
-        """Send what the engine has written, at the end of this step of the event loop."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the connection is lost or closed."""
 
 
 class LinkEnd(Generic[L]):
@@ -48,7 +40,7 @@ class LinkEnd(Generic[L]):
 
     link: L
 
-    def __init__(self, wire: Wire, doing: str, *, owns_session: bool = True) -> None:
+    def __init__(self, wire: AmqpConnection, doing: str, *, owns_session: bool = True) -> None:
         self.wire = wire
         self.doing = doing
         self.owns_session = owns_session
@@ -60,9 +52,7 @@ class LinkEnd(Generic[L]):
     @property
     def session(self) -> Session:
         """The AMQP session of the link."""
-        session = self.link.session
-        assert isinstance(session, Session)
-        return session
+        return self.link.session
 
     def start(self, link: L) -> None:
         """Use a link for which the engine has written an attach; `attached` waits for the response."""

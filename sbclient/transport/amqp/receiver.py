@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from sbclient import clock
@@ -46,7 +46,6 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.sequence_number import partition_of
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
-from sbclient.transport.amqp.owner import Owner
 from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery
 from sbclient.transport.amqp.requests import Reply, items_of
 from sbclient.transport.amqp.settlements import LostSettlement, outcome_of
@@ -54,6 +53,9 @@ from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.amqp.token_requests import TokenRequests
 from sbclient.transport.amqp.transactions import transaction_of
 from sbclient.transport.base import ReceiverLink, TransactionLink
+
+if TYPE_CHECKING:
+    from sbclient.transport.amqp.transport import AmqpTransport
 
 MAX_MESSAGE_BYTES: Final = 2**27
 ACCEPT_GRACE_S: Final = 2.0
@@ -76,7 +78,7 @@ class AmqpReceiver(ReceiverLink):
 
     def __init__(
         self,
-        owner: Owner,
+        owner: AmqpTransport,
         path: str,
         session: SessionChoice,
         mode: ServiceBusReceiveMode,

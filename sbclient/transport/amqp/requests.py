@@ -38,7 +38,7 @@ from sbclient.errors import ServiceBusCommunicationError, ServiceBusError, witho
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.links import LinkEnd, Wire, inner_outcome
+from sbclient.transport.amqp.links import LinkEnd, inner_outcome
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.amqp.waiter import own_error
 
@@ -117,7 +117,7 @@ class Requests:
         arguments: Mapping[str, Any] | None = None,
         link_name: str | None = None,
         state: TransactionalState | None = None,
-        wire: Wire | None = None,
+        wire: AmqpConnection | None = None,
         is_reading: bool = False,
     ) -> Reply:
         """Ask the node.
@@ -210,7 +210,7 @@ class Requests:
 class _RequestEnd(OutgoingEnd):
     """The link of the requests; its end is the end of the pair."""
 
-    def __init__(self, wire: Wire, doing: str, transfers: Transfers, waiting: Mapping[str, _Request]) -> None:
+    def __init__(self, wire: AmqpConnection, doing: str, transfers: Transfers, waiting: Mapping[str, _Request]) -> None:
         super().__init__(wire, doing, transfers)
         self._waiting = waiting
         self._is_reported = False
@@ -229,7 +229,9 @@ class _RequestEnd(OutgoingEnd):
 class _ReplyEnd(LinkEnd[IncomingLink]):
     """The link of the replies."""
 
-    def __init__(self, wire: Wire, doing: str, requests: _RequestEnd, waiting: Mapping[str, _Request]) -> None:
+    def __init__(
+        self, wire: AmqpConnection, doing: str, requests: _RequestEnd, waiting: Mapping[str, _Request]
+    ) -> None:
         super().__init__(wire, doing)
         self._requests = requests
         self._waiting = waiting

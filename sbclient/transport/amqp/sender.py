@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, Source, Target, servicebus
@@ -17,12 +17,13 @@ from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import InvalidOperationError, ServiceBusCommunicationError, ServiceBusError
-from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.owner import Owner
 from sbclient.transport.amqp.requests import items_of
 from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import Check, SenderLink, TransactionLink
+
+if TYPE_CHECKING:
+    from sbclient.transport.amqp.transport import AmqpTransport
 
 MAX_BATCH_BYTES: Final = 1_048_576
 """The largest batch where only a larger message size is stated. Source: Service Bus Premium."""
@@ -35,7 +36,7 @@ class AmqpSender(SenderLink):
         path: of the entity.
     """
 
-    def __init__(self, owner: Owner, path: str, check: Check | None) -> None:
+    def __init__(self, owner: AmqpTransport, path: str, check: Check | None) -> None:
         self.path = path
         self._owner = owner
         self._check = check
@@ -149,7 +150,7 @@ class AmqpSender(SenderLink):
     def _suspect(self, since: float) -> None:
         """Probe the connection after a transfer that was not answered in time."""
         end = self._transfers.end
-        if end is not None and isinstance(end.wire, AmqpConnection):
+        if end is not None:
             end.wire.suspect(since)
 
     async def _attach(self) -> OutgoingEnd:

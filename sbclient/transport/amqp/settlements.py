@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sbclient import clock
 from sbclient.amqp import (
@@ -32,9 +32,12 @@ from sbclient.deadlines import Deadlines
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
-from sbclient.transport.amqp.links import Wire, inner_outcome
+from sbclient.transport.amqp.links import inner_outcome
 from sbclient.transport.amqp.transfers import refusal_of
 from sbclient.transport.amqp.waiter import own_error, timeout_error
+
+if TYPE_CHECKING:
+    from sbclient.transport.amqp.connection import AmqpConnection
 
 DEADLINES_APART_S: Final = 0.1
 """The deadlines of settlements that share one differ by less."""
@@ -130,7 +133,7 @@ class Settlements:
     def __init__(
         self,
         link: IncomingLink,
-        wire: Wire,
+        wire: AmqpConnection,
         deadlines: Deadlines,
         on_lost: Callable[[LostSettlement], None],
         suspect: Callable[[float], None],

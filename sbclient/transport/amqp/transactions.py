@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sbclient import clock
 from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections, servicebus
@@ -38,10 +38,11 @@ from sbclient.errors import (
 from sbclient.rules.entity_path import subscription_path
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
-from sbclient.transport.amqp.links import Wire
-from sbclient.transport.amqp.owner import Owner
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import TransactionLink
+
+if TYPE_CHECKING:
+    from sbclient.transport.amqp.transport import AmqpTransport
 
 
 class Control:
@@ -125,10 +126,10 @@ class _Declaration(Transfer):
             super().answer(state)
 
 
-class TransactionOwner(Owner, Protocol):
+class TransactionOwner(AmqpTransport, Protocol):
     """The part of a transport that its transactions need."""
 
-    def control_of(self, wire: Wire) -> Control:
+    def control_of(self, wire: AmqpConnection) -> Control:
         """The coordinator of a connection."""
 
     def via_to(self, path: str) -> str | None:
@@ -146,14 +147,14 @@ class AmqpTransaction(TransactionLink):
         self._owner = owner
         self.partition_key = partition_key
         self._declaring = asyncio.Lock()
-        self._wire: Wire | None = None
+        self._wire: AmqpConnection | None = None
         self._state: TransactionalState | None = None
         self._is_over = False
 
     def via_to(self, path: str) -> str | None:
         return self._owner.via_to(path)
 
-    async def state_on(self, wire: Wire, deadline: float) -> TransactionalState:
+    async def state_on(self, wire: AmqpConnection, deadline: float) -> TransactionalState:
         """The state for a transfer or disposition on a connection; declares the transaction with the first.
 
         Raises:

@@ -14,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sbclient.amqp import (
     Accepted,
@@ -35,9 +35,12 @@ from sbclient.delivery import LEAST_LIMITS
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError, ServiceBusInternalError
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.amqp.links import LinkEnd, Wire, inner_outcome
+from sbclient.transport.amqp.links import LinkEnd, inner_outcome
 from sbclient.transport.amqp.waiter import Waiter, own_error
 from sbclient.transport.base import Check
+
+if TYPE_CHECKING:
+    from sbclient.transport.amqp.connection import AmqpConnection
 
 
 class Transfer(Waiter):
@@ -62,7 +65,7 @@ class Transfer(Waiter):
         deadline: float,
         doing: str,
         state: TransactionalState | None = None,
-        wire: Wire | None = None,
+        wire: AmqpConnection | None = None,
         on_late: Callable[[], None] | None = None,
     ) -> None:
         self.deadline = deadline  # as in the base class, whose call would cost as much
@@ -336,7 +339,7 @@ class OutgoingEnd(LinkEnd[OutgoingLink]):
         limits: of the sizes of messages and batches.
     """
 
-    def __init__(self, wire: Wire, doing: str, transfers: Transfers, *, owns_session: bool = True) -> None:
+    def __init__(self, wire: AmqpConnection, doing: str, transfers: Transfers, *, owns_session: bool = True) -> None:
         super().__init__(wire, doing, owns_session=owns_session)
         self._transfers = transfers
         self.limits = LEAST_LIMITS

@@ -34,7 +34,6 @@ from sbclient.tasks import LoopHome, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection, OpenStream, Sink, Stream
 from sbclient.transport.amqp.connections import Connections, Held
 from sbclient.transport.amqp.credentials import TokenSource, token_source
-from sbclient.transport.amqp.links import Wire
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.requests import Requests, items_of
 from sbclient.transport.amqp.sender import AmqpSender
@@ -362,7 +361,7 @@ class AmqpTransport(Transport):
             return session, False
         return connection.begin(), True
 
-    async def requests_of(self, path: str, *, deadline: float, connection: Wire | None = None) -> Requests:
+    async def requests_of(self, path: str, *, deadline: float, connection: AmqpConnection | None = None) -> Requests:
         """The management node of an entity, over one connection if that matters.
 
         Raises:
@@ -382,7 +381,7 @@ class AmqpTransport(Transport):
                 ) from None
         return held.requests_of(path)
 
-    def control_of(self, wire: Wire) -> Control:
+    def control_of(self, wire: AmqpConnection) -> Control:
         """The coordinator of a connection."""
         return self._connections.holder_of(wire).control
 

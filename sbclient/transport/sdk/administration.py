@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from xml.etree.ElementTree import Element
 
 from sbclient import clock
@@ -39,7 +39,9 @@ from sbclient.transport.sdk.entities import (
 )
 from sbclient.transport.sdk.errors import translated
 from sbclient.transport.sdk.feeds import blank, descriptions, has_next_page, kind_in, runtimes
-from sbclient.transport.sdk.link import Owner
+
+if TYPE_CHECKING:
+    from sbclient.transport.sdk.transport import SdkTransport
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -54,7 +56,7 @@ _TWINS: Final = {EntityKind.QUEUE: EntityKind.TOPIC, EntityKind.TOPIC: EntityKin
 class SdkAdministration(Administration):
     """The entities of one namespace, through one client of the SDK, which supports concurrent calls."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: SdkTransport) -> None:
         self._owner = owner
         self._sdk: Any = None
         self._calls: set[asyncio.Task[Any]] = set()

@@ -18,10 +18,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from socket import SHUT_RDWR
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sbclient import clock
-from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -37,6 +36,9 @@ from sbclient.tasks import Move, OwnedTasks
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.sdk.errors import Place, translated
+
+if TYPE_CHECKING:
+    pass
 
 log = get_logger(__name__)
 
@@ -62,36 +64,6 @@ _HARMLESS: Final = (
     ServiceBusServerBusyError,
 )
 """Errors after which the object can be used again, because its connection is not lost."""
-
-
-class Owner(Protocol):
-    """The part of the transport that its links and its administration use."""
-
-    tasks: OwnedTasks
-
-    def enter_loop(self) -> None:
-        """Belong to the running event loop; see `Transport.enter_loop`."""
-
-    @property
-    def place(self) -> Place:
-        """The namespace, for errors."""
-
-    def sdk_sender(self, path: str) -> Any:
-        """Return a new sender of the SDK."""
-
-    def sdk_receiver(
-        self, path: str, session: SessionChoice, mode: ServiceBusReceiveMode, prefetch_count: int, wait_s: float | None
-    ) -> Any:
-        """Return a new receiver of the SDK."""
-
-    def sdk_administration(self) -> Any:
-        """Return a new administration client of the SDK."""
-
-    def keep(self, link: Any) -> None:
-        """Close a link with the transport."""
-
-    def forget(self, link: Any) -> None:
-        """Drop a link that was closed."""
 
 
 class LinkDiscardedError(Exception):

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sbclient import clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
@@ -34,8 +34,11 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import Move
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import ReceiverLink, TransactionLink
-from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
+from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
 from sbclient.transport.sdk.message import SdkReceivedMessage, received
+
+if TYPE_CHECKING:
+    from sbclient.transport.sdk.transport import SdkTransport
 
 log = get_logger(__name__)
 
@@ -65,7 +68,7 @@ class SdkReceiver(ReceiverLink):
 
     def __init__(
         self,
-        owner: Owner,
+        owner: SdkTransport,
         path: str,
         session: SessionChoice,
         mode: ServiceBusReceiveMode,

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
@@ -30,8 +30,11 @@ from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.rules.entity_path import canonical
 from sbclient.tasks import Move
 from sbclient.transport.base import Check, SenderLink, TransactionLink
-from sbclient.transport.sdk.link import LinkDiscardedError, Owner, SdkLink
+from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
 from sbclient.transport.sdk.message import to_sdk
+
+if TYPE_CHECKING:
+    from sbclient.transport.sdk.transport import SdkTransport
 
 R = TypeVar("R")
 
@@ -125,7 +128,7 @@ class SdkSender(SenderLink):
         path: of the entity.
     """
 
-    def __init__(self, owner: Owner, path: str, check: Check | None = None) -> None:
+    def __init__(self, owner: SdkTransport, path: str, check: Check | None = None) -> None:
         self._owner = owner
         self._check = check
         self._links: list[SdkLink[Any]] = []
