@@ -27,6 +27,7 @@ from sbclient.entities import (
     RuleProperties,
     RuntimeProperties,
 )
+from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusReceivedMessage
 
 Check: TypeAlias = Callable[[EncodedBatch, SenderLimits], None]
@@ -306,6 +307,30 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Close every link and the connection. Safe to call twice."""
+
+
+def link_closed(name: str) -> InvalidOperationError:
+    """Return the error of a call on a link that its owner has closed.
+
+    Args:
+        name: of its entity or node, as `'orders'`.
+    """
+    return InvalidOperationError(f"the link to {name} was closed: open a new one")
+
+
+def not_locked(message: ServiceBusReceivedMessage, path: str) -> InvalidOperationError:
+    """Return the error of a settlement or a renewal of a message without a lock."""
+    return InvalidOperationError(
+        f"message {message.sequence_number} of {path} is not locked: it was peeked, or deleted when it was received. "
+        "Receive it in the mode PEEK_LOCK"
+    )
+
+
+def without_session(path: str) -> InvalidOperationError:
+    """Return the error of a call about a session on a receiver that was opened without one."""
+    return InvalidOperationError(
+        f"the receiver of {path} has no session: open it with a session_id or NEXT_AVAILABLE_SESSION"
+    )
 
 
 def _check_transport(name: str, value: Any) -> Any:

@@ -32,7 +32,7 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import AnyFault, NamespaceContext
 from sbclient.emulator.control.fault_json import read_fault, write_fault
 from sbclient.emulator.control.message_store import purge
-from sbclient.emulator.control.messages_api import MessagesApi, numbers_of
+from sbclient.emulator.control.messages_api import TIMEOUT_S, MessagesApi, entity_of, numbers_of
 from sbclient.emulator.control.namespace_state import state_of
 from sbclient.emulator.events import EventStream
 from sbclient.emulator.net.http_messages import Request, Response, json_body, json_object, json_response
@@ -270,9 +270,6 @@ def _read_faults(body: Any) -> tuple[list[Any], int | None]:
 Facts: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
-TIMEOUT_S: Final = 5.0
-"""Shorter than that of an application, because a user of the page waits for the answer."""
-
 
 class EntitiesApi:
     """The entities of one namespace. Each method answers one request with a JSON value.
@@ -324,9 +321,7 @@ class EntitiesApi:
             InvalidOperationError: the query names none.
             MessagingEntityNotFoundError: it does not exist.
         """
-        path, rule_name = request.query.get("entity"), request.query.get("rule")
-        if not path:
-            raise InvalidOperationError("the request names no entity: add ?entity= with its path")
+        path, rule_name = entity_of(request.query), request.query.get("rule")
         entity = self._context.host.namespace.directory.get(path)
         if entity is None:
             raise MessagingEntityNotFoundError(f"{path[:300]!r} does not exist: create it, or check its name")

@@ -33,7 +33,7 @@ MAX_SEARCHED: Final = 5_000
 """Messages in which one request searches for a text; the next one continues."""
 
 MAX_SESSIONS: Final = 500
-SEND_TIMEOUT_S: Final = 5.0
+TIMEOUT_S: Final = 5.0
 """Shorter than that of an application, because a user of the page waits for the answer."""
 
 _PLACES_DIVIDER: Final = "."
@@ -50,7 +50,7 @@ class MessagesApi:
     async def list(self, request: Request) -> Facts:
         """One page of messages."""
         query = request.query
-        body = body_at(self._host.namespace, _entity_of(query))
+        body = body_at(self._host.namespace, entity_of(query))
         order = query.get("order", "oldest")
         if order not in ("oldest", "newest"):
             raise InvalidOperationError(f"order is {order[:32]!r}: give oldest or newest")
@@ -80,13 +80,13 @@ class MessagesApi:
 
     async def show(self, request: Request) -> Facts:
         """One message."""
-        body = body_at(self._host.namespace, _entity_of(request.query))
+        body = body_at(self._host.namespace, entity_of(request.query))
         number = _whole("sequence number", request.segments[2], most=2**63 - 1)
         return whole_of(message_at(body, clock.now(), number))
 
     async def send(self, request: Request) -> Facts:
         """Send messages as a client would."""
-        path = _entity_of(request.query)
+        path = entity_of(request.query)
         messages = read_messages(json_body(request))
         for message in messages:
             message.message_id = message.message_id or str(uuid4())
@@ -101,7 +101,7 @@ class MessagesApi:
                 sent += 1
 
         try:
-            await self._host.perform(Operation.SEND, path, send, timeout_s=SEND_TIMEOUT_S)
+            await self._host.perform(Operation.SEND, path, send, timeout_s=TIMEOUT_S)
         except ServiceBusError as error:
             if not 0 < sent < len(messages):
                 raise
@@ -120,7 +120,7 @@ class MessagesApi:
 
     async def sessions(self, request: Request) -> Facts:
         """The sessions of a queue or subscription."""
-        body = body_at(self._host.namespace, _entity_of(request.query))
+        body = body_at(self._host.namespace, entity_of(request.query))
         prefix = request.query.get("prefix", "")
         every = [each for each in sessions_of(body, clock.now()) if each[1].startswith(prefix)]
         return {
@@ -157,7 +157,12 @@ def numbers_of(said: Mapping[str, Any]) -> list[int] | None:
     return numbers
 
 
-def _entity_of(query: Mapping[str, str]) -> str:
+def entity_of(query: Mapping[str, str]) -> str:
+    """The path of the entity that a query names.
+
+    Raises:
+        InvalidOperationError: it names none.
+    """
     path = query.get("entity")
     if not path:
         raise InvalidOperationError("the request names no entity: add ?entity= with its path")

@@ -33,7 +33,6 @@ from sbclient.amqp.performatives import SETTLE_FIRST, SETTLE_SECOND, SETTLE_SETT
 from sbclient.amqp.types import Int, Long, UInt, longs, uuids
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
 from sbclient.errors import (
-    InvalidOperationError,
     MessageNotFoundError,
     OperationTimeoutError,
     ServiceBusCommunicationError,
@@ -52,7 +51,7 @@ from sbclient.transport.amqp.settlements import LostSettlement, outcome_of
 from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.amqp.token_requests import TokenRequests
 from sbclient.transport.amqp.transactions import transaction_of
-from sbclient.transport.base import ReceiverLink, TransactionLink
+from sbclient.transport.base import ReceiverLink, TransactionLink, link_closed, not_locked, without_session
 
 if TYPE_CHECKING:
     from sbclient.transport.amqp.transport import AmqpTransport
@@ -243,7 +242,7 @@ class AmqpReceiver(ReceiverLink):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise InvalidOperationError(f"the link to {self.path!r} was closed: open a new one")
+            raise link_closed(repr(self.path))
 
     # -- receiving -----------------------------------------------------------------------------------------------
 
@@ -379,10 +378,7 @@ class AmqpReceiver(ReceiverLink):
         else:
             token, delivery = message.lock_token, None
         if token is None:
-            raise InvalidOperationError(
-                f"message {message.sequence_number} of {self.path} is not locked: it was peeked, or deleted when it "
-                "was received. Receive it in the mode PEEK_LOCK"
-            )
+            raise not_locked(message, self.path)
         end = None if delivery is None else delivery.link.owner
         is_usable = isinstance(end, IncomingEnd) and end.is_open and delivery is not None and not delivery.is_settled
         return delivery, end if is_usable else None
@@ -566,9 +562,7 @@ class AmqpReceiver(ReceiverLink):
         self, operation: str, body: dict[str, Any], doing: str, timeout_s: float, *, is_reading: bool = False
     ) -> Reply:
         if self._session is None:
-            raise InvalidOperationError(
-                f"the receiver of {self.path} has no session: open it with a session_id or NEXT_AVAILABLE_SESSION"
-            )
+            raise without_session(self.path)
         doing = f"{doing} {self.path!r}"
         return await self._ask(operation, body, doing=doing, timeout_s=timeout_s, is_reading=is_reading)
 

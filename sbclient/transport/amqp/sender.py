@@ -16,11 +16,11 @@ from sbclient.amqp import EncodedBatch, EncodedMessage, Source, Target, serviceb
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
-from sbclient.errors import InvalidOperationError, ServiceBusCommunicationError, ServiceBusError
+from sbclient.errors import ServiceBusCommunicationError, ServiceBusError
 from sbclient.transport.amqp.requests import items_of
 from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
-from sbclient.transport.base import Check, SenderLink, TransactionLink
+from sbclient.transport.base import Check, SenderLink, TransactionLink, link_closed
 
 if TYPE_CHECKING:
     from sbclient.transport.amqp.transport import AmqpTransport
@@ -145,7 +145,7 @@ class AmqpSender(SenderLink):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise InvalidOperationError(f"the link to {self.path!r} was closed: open a new one")
+            raise link_closed(repr(self.path))
 
     def _suspect(self, since: float) -> None:
         """Probe the connection after a transfer that was not answered in time."""

@@ -37,7 +37,7 @@ from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.links import LinkEnd, inner_outcome
 from sbclient.transport.amqp.waiter import Waiter, own_error
-from sbclient.transport.base import Check
+from sbclient.transport.base import Check, link_closed
 
 if TYPE_CHECKING:
     from sbclient.transport.amqp.connection import AmqpConnection
@@ -151,7 +151,7 @@ class Transfers:
             ServiceBusError: the link cannot be attached; nothing is in doubt.
         """
         if self._is_closed:
-            raise self._closed()
+            raise link_closed(self._what)
         end = self.end
         if end is not None:
             return end
@@ -174,7 +174,7 @@ class Transfers:
         """
         future = transfer.future
         if self._is_closed:
-            transfer.fail(self._closed())
+            transfer.fail(link_closed(self._what))
             return future
         future.add_done_callback(partial(self._ended, transfer))
         self._deadlines.add(transfer)
@@ -324,9 +324,6 @@ class Transfers:
         self._waiting.clear()
         for waiter in waiting:
             waiter.fail(own_error(error, is_in_doubt=False))
-
-    def _closed(self) -> InvalidOperationError:
-        return InvalidOperationError(f"the link to {self._what} was closed: open a new one")
 
 
 class OutgoingEnd(LinkEnd[OutgoingLink]):

@@ -17,7 +17,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import LoopHome
-from sbclient.transport.base import ReceiverLink, TransactionLink
+from sbclient.transport.base import ReceiverLink, TransactionLink, link_closed
 
 T = TypeVar("T")
 
@@ -222,4 +222,4 @@ def own(link: TransactionLink) -> MemoryTransaction:
 
 def check_link(is_closed: bool, path: str) -> None:
     if is_closed:
-        raise InvalidOperationError(f"the link to {path} was closed: open a new one")
+        raise link_closed(repr(path))

@@ -13,9 +13,8 @@ from sbclient.broker.entry import utc_datetime
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement
-from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.transport.base import ReceiverLink, TransactionLink
+from sbclient.transport.base import ReceiverLink, TransactionLink, not_locked, without_session
 from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of
 
 T = TypeVar("T")
@@ -209,9 +208,7 @@ class MemoryReceiver(ReceiverLink):
         self, operation: Operation, work: Callable[[Call, str, SessionLock], T], timeout_s: float
     ) -> T:
         if self._session is None:
-            raise InvalidOperationError(
-                f"the receiver of {self._path} has no session: open it with a session_id or NEXT_AVAILABLE_SESSION"
-            )
+            raise without_session(self._path)
         await self._attach(timeout_s)
         lock = cast(SessionLock, self._lock)
         return await self._ask(operation, lambda call: work(call, self._path, lock), timeout_s)
@@ -219,8 +216,5 @@ class MemoryReceiver(ReceiverLink):
 
 def _token_of(message: ServiceBusReceivedMessage, path: str) -> UUID:
     if message.lock_token is None:
-        raise InvalidOperationError(
-            f"message {message.sequence_number} of {path} is not locked: it was peeked, or deleted when it was "
-            "received. Receive it in the mode PEEK_LOCK"
-        )
+        raise not_locked(message, path)
     return message.lock_token

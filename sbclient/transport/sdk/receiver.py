@@ -33,7 +33,7 @@ from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import Move
 from sbclient.telemetry.log import get_logger
-from sbclient.transport.base import ReceiverLink, TransactionLink
+from sbclient.transport.base import ReceiverLink, TransactionLink, link_closed, not_locked, without_session
 from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
 from sbclient.transport.sdk.message import SdkReceivedMessage, received
 
@@ -139,7 +139,7 @@ class SdkReceiver(ReceiverLink):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise InvalidOperationError(f"the link to {self._path} was closed: open a new one")
+            raise link_closed(repr(self._path))
 
     async def _opened(self, sdk: Any) -> None:
         self._sdk = sdk
@@ -300,10 +300,7 @@ class SdkReceiver(ReceiverLink):
     def _locked(self, message: ServiceBusReceivedMessage) -> Any:
         """Return the SDK's object for a message that can be settled."""
         if message.lock_token is None:
-            raise InvalidOperationError(
-                f"message {message.sequence_number} of {self._path} is not locked: it was peeked, or deleted when "
-                "it was received. Receive it in the mode PEEK_LOCK"
-            )
+            raise not_locked(message, self._path)
         if not isinstance(message, SdkReceivedMessage):
             raise InvalidOperationError(
                 f"message {message.sequence_number} was not received from {self._path} by this client: settle it with "
@@ -335,9 +332,7 @@ class SdkReceiver(ReceiverLink):
 
     async def _in_session(self, work: Callable[[Any], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
         if self._session is None:
-            raise InvalidOperationError(
-                f"the receiver of {self._path} has no session: open it with a session_id or NEXT_AVAILABLE_SESSION"
-            )
+            raise without_session(self._path)
         return await self._call(lambda sdk: work(sdk.session), doing=doing, timeout_s=timeout_s)
 
     async def _call(self, work: Callable[[Any], Awaitable[R]], *, doing: str, timeout_s: float) -> R:

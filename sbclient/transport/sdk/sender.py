@@ -29,7 +29,7 @@ from sbclient.errors import (
 from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.rules.entity_path import canonical
 from sbclient.tasks import Move
-from sbclient.transport.base import Check, SenderLink, TransactionLink
+from sbclient.transport.base import Check, SenderLink, TransactionLink, link_closed
 from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
 from sbclient.transport.sdk.message import to_sdk
 
@@ -269,7 +269,7 @@ class SdkSender(SenderLink):
 
     def _raise_if_closed(self) -> None:
         if self._is_closed:
-            raise InvalidOperationError(f"the link to {self.path!r} was closed: open a new one")
+            raise link_closed(repr(self.path))
 
     def _free_link(self) -> SdkLink[Any]:
         """Return the first idle SDK sender, a new one, or the one with the fewest calls."""
