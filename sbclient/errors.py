@@ -307,16 +307,20 @@ class ScheduleUnavailableError(ServiceBusError):
     """The entity is failed over, so that no sequence number can be returned for a scheduled message."""
 
 
+def with_doubt(error: E, is_in_doubt: bool) -> E:
+    """Return an error that says whether the operation may have succeeded."""
+    error.is_in_doubt = is_in_doubt
+    return error
+
+
 def keep_doubt(error: E, earlier: bool) -> E:
     """Return the error of the last attempt, which does not settle what an earlier one left in doubt."""
-    error.is_in_doubt = error.is_in_doubt or earlier
-    return error
+    return with_doubt(error, error.is_in_doubt or earlier)
 
 
 def without_doubt(error: E) -> E:
     """Return an error of a step that comes before the operation, so that nothing has happened."""
-    error.is_in_doubt = False
-    return error
+    return with_doubt(error, False)
 
 
 class _OwnValueError(ValueError):

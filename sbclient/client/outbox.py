@@ -22,6 +22,7 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Final, Protocol
@@ -101,6 +102,7 @@ class _Call:
             self.result.set_exception(error)
 
 
+@dataclass(slots=True, eq=False)
 class _Rejected:
     """A shared transfer that was rejected; its messages are sent alone.
 
@@ -109,11 +111,8 @@ class _Rejected:
         is_in_doubt: whether the messages may have arrived nevertheless.
     """
 
-    __slots__ = ("is_in_doubt", "not_accepted")
-
-    def __init__(self, messages: int, *, is_in_doubt: bool) -> None:
-        self.not_accepted = messages
-        self.is_in_doubt = is_in_doubt
+    not_accepted: int
+    is_in_doubt: bool
 
 
 class _Lane:

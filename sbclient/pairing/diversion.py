@@ -17,7 +17,7 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
     keep_doubt,
-    without_doubt,
+    with_doubt,
 )
 from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.backlog_links import OF_THE_TRANSFER
@@ -236,7 +236,7 @@ class Diversion:
         if isinstance(error, ServiceBusServerBusyError):
             self._pair.queue_failed(queue, error)
         elif isinstance(error, OF_THE_TRANSFER):
-            keep_doubt(without_doubt(error), _is_in_doubt(causes))
+            with_doubt(error, _is_in_doubt(causes))
             try:
                 raise error
             finally:

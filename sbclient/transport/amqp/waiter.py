@@ -6,7 +6,7 @@ import asyncio
 import copy
 from typing import Any, TypeVar
 
-from sbclient.errors import OperationTimeoutError, ServiceBusError, keep_doubt, without_doubt
+from sbclient.errors import OperationTimeoutError, ServiceBusError, with_doubt
 
 E = TypeVar("E", bound=ServiceBusError)
 
@@ -67,4 +67,4 @@ def own_error(error: E, *, is_in_doubt: bool) -> E:
     """
     own = copy.copy(error)
     own.__cause__ = error.__cause__
-    return keep_doubt(without_doubt(own), is_in_doubt)
+    return with_doubt(own, is_in_doubt)
