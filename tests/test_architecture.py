@@ -52,7 +52,7 @@ FOREIGN: Final = {
     "pyarrow": "sbclient_spark*",
     "h11": "emulator* transport.amqp.socket",
     "wsproto": "emulator* transport.amqp.socket",
-    "aiohttp": "worker.http_api transport.sdk*",
+    "aiohttp": "transport.sdk*",
     "ssl": "certificate emulator* transport.amqp.socket",
     "trustme": "certificate",
     "opentelemetry": "telemetry* prometheus",
@@ -243,7 +243,7 @@ def test_root_holds_few_files() -> None:
 
 def test_every_name_of_a_floor_covers_a_file() -> None:
     assert {unit_of(name) for name in FILES} == set(FLOOR_OF)
-    assert len(FLOORS) <= 14
+    assert len(FLOORS) <= 13
 
 
 @pytest.mark.parametrize(

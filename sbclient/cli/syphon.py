@@ -157,7 +157,7 @@ async def _http_port(worker: SyphonWorker, settings: WorkerSettings) -> AsyncIte
     if settings.http_port is None:
         yield
         return
-    from sbclient.worker.http_api import served  # loads aiohttp
+    from sbclient.worker.http_api import served  # loads h11
 
     async with served(worker, host=settings.http_host, port=settings.http_port):
         yield

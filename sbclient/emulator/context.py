@@ -15,9 +15,11 @@ from sbclient.broker.faults import Fault
 from sbclient.emulator.data.directory import DataDirectory
 from sbclient.emulator.events import EventFeed
 from sbclient.emulator.faults import WireFault, WireFaults
+from sbclient.emulator.net.browsers import reason_to_refuse
+from sbclient.emulator.net.http_messages import HttpSettings, Request
 from sbclient.emulator.sas import Authorizer
 from sbclient.entities import AuthorizationRule, EntityAddress, EntityKind, SubscriptionProperties
-from sbclient.errors import ServiceBusQuotaExceededError
+from sbclient.errors import ServiceBusAuthenticationError, ServiceBusQuotaExceededError
 from sbclient.hosting.host import BrokerHost
 
 AnyFault: TypeAlias = Fault | WireFault
@@ -27,8 +29,8 @@ FAULT_CHANGES_KEPT: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
-    """Limits of the servers of one namespace.
+class ServerSettings(HttpSettings):
+    """Limits of the servers of one namespace, with those of HTTP.
 
     Attributes:
         max_frame_size_bytes: of AMQP. Source: the service.
@@ -40,11 +42,7 @@ class ServerSettings:
         max_amqp_connections: of the namespace at a time, of clients that have presented a token. Source: the quotas of
             the service.
         handshake_timeout_s: how long a client has for TLS, and for its first byte.
-        max_header_bytes: of one HTTP request, including its first line.
-        max_body_bytes: of one HTTP request; the description of an entity has some kilobytes.
         max_unauthorized_body_bytes: of one HTTP request without a valid token.
-        request_timeout_s: how long a client has to send one whole HTTP request after its first byte.
-        http_idle_timeout_s: how long an HTTP connection may be silent between two requests.
         max_connections: of one port; None = as many as the process may have descriptors.
         host_names: of HTTP requests, besides those of this machine for itself.
         is_exposed: whether other machines may reach the servers; see `net.browsers`.
@@ -57,11 +55,7 @@ class ServerSettings:
     handle_max: int = 255
     max_amqp_connections: int = 5_000
     handshake_timeout_s: float = 30.0
-    max_header_bytes: int = 65_536
-    max_body_bytes: int = 2**20
     max_unauthorized_body_bytes: int = 2**13
-    request_timeout_s: float = 30.0
-    http_idle_timeout_s: float = 120.0
     max_connections: int | None = None
     host_names: tuple[str, ...] = ()
     is_exposed: bool = False
@@ -104,6 +98,22 @@ class NamespaceContext:
     def name(self) -> str:
         """The name of the namespace."""
         return self.host.namespace.name
+
+    def connect(self) -> int:
+        """The front end of the broker for a new connection."""
+        return self.host.connect()
+
+    def reason_to_refuse(self, request: Request) -> str | None:
+        """The reason to reject a request of a web page; None = accept it."""
+        return reason_to_refuse(request, self.settings.host_names, is_exposed=self.settings.is_exposed)
+
+    def max_body_bytes(self, request: Request) -> int:
+        """The limit of the body of a request: lower without a valid token."""
+        try:
+            self.authorizer.authenticate(request.headers.get("authorization", ""), clock.now())
+        except ServiceBusAuthenticationError:
+            return self.settings.max_unauthorized_body_bytes
+        return self.settings.max_body_bytes
 
     def check_connections(self, more: int) -> None:
         """Check that the namespace may have so many more AMQP connections. Clients without a token do not count.

@@ -138,7 +138,9 @@ class Listener:
 
     def _new_stream(self) -> SocketStream:
         context = self._context
-        return SocketStream(context.wire_faults, self._accepted, self._ended, context.data)
+        if context.data is None:
+            return SocketStream(context.wire_faults, self._accepted, self._ended)
+        return SocketStream(context.wire_faults, self._accepted, self._ended, context.data.hold_back)
 
     def _ended(self, stream: SocketStream) -> None:
         self._streams.discard(stream)

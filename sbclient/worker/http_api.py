@@ -14,19 +14,22 @@ import asyncio
 import errno
 import ipaddress
 import json
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, cast
-
-from aiohttp import web
+from random import Random
+from typing import Any, Final
 
 from sbclient import clock, prometheus
-from sbclient.certificate import LOCAL_NAMES, is_this_machine
+from sbclient.certificate import is_this_machine
+from sbclient.emulator.faults import WireFaults
+from sbclient.emulator.net.browsers import host_of, is_loopback_name
+from sbclient.emulator.net.http import serve_http
+from sbclient.emulator.net.http_messages import JSON, HttpSettings, Request, Response
+from sbclient.emulator.net.socket_stream import SocketStream
 from sbclient.errors import InvalidOperationError
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus
+from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger
 from sbclient.worker.readiness import NamespaceHealth
 from sbclient.worker.service import SyphonWorker
@@ -36,13 +39,10 @@ log = get_logger(__name__)
 ENTITIES_LISTED: Final = 50
 """Limit of the entities that refuse in one answer of `/readyz`."""
 
-MAX_BODY_BYTES: Final = 2**20
+LIMITS: Final = HttpSettings()
 MAX_CONNECTIONS: Final = 100
-REQUEST_S: Final = 30.0
-"""Limit of the time to receive a request, also the first one of a connection, and to send its response."""
-KEEP_ALIVE_S: Final = 120.0
-"""How long a connection may be idle after a request."""
-SHUT_DOWN_S: Final = 1.0
+SERVED_AT_ONCE: Final = 8
+"""Connections that are served in one step of the event loop."""
 
 READS: Final = ("GET", "HEAD")
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -57,21 +57,8 @@ METHODS: Final[Mapping[str, tuple[str, ...]]] = {
 PORT_ERRORS: Final = (errno.EADDRINUSE, errno.EACCES)
 """Errors of `listen` that the port causes; the address causes all others."""
 
-JSON: Final = "application/json; charset=utf-8"
-TEXT: Final = "text/plain; charset=utf-8"
-
 Exposition = Callable[[], tuple[str, bytes]]
 """Returns the content type and the text for Prometheus."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP response."""
-
-    status: int
-    body: bytes = field(repr=False)
-    content_type: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class WorkerApi:
@@ -87,20 +74,11 @@ class WorkerApi:
         self._exposition = exposition
         self._is_exposed = is_exposed
 
-    def answer(
-        self, method: str, path: str, *, client: str | None, host: str = "localhost", has_origin: bool = False
-    ) -> Answer:
-        """Answer one request.
-
-        Args:
-            path: without query.
-            client: IP address of the client; None = unknown.
-            host: the header `Host`.
-            has_origin: whether the request has an `Origin` header, as those of web pages have.
-        """
-        path = f"/{path.strip('/')}"
+    def answer(self, request: Request) -> Response:
+        """Answer one request."""
+        method, path, host = request.method, f"/{'/'.join(request.segments)}", request.authority
         is_changing = "POST" in METHODS.get(path, ())
-        if (is_changing or not self._is_exposed) and not _is_local_name(host):
+        if (is_changing or not self._is_exposed) and not is_loopback_name(host_of(host)):
             return _json(403, {"error": f"the host name {host[:100]!r} is not that of this machine: use localhost"})
         if path == "/":
             return _json(200, {"paths": list(METHODS)})
@@ -108,8 +86,7 @@ class WorkerApi:
             return _json(404, {"error": f"unknown path: use one of {', '.join(METHODS)}"})
         allowed = METHODS[path]
         if method not in allowed:
-            refused = _json(405, {"error": f"{path} accepts only {' and '.join(allowed)}"})
-            return Answer(refused.status, refused.body, headers={"Allow": ", ".join(allowed)})
+            return _json(405, {"error": f"{path} accepts only {' and '.join(allowed)}"}, Allow=", ".join(allowed))
         match path:
             case "/healthz":
                 return _json(200, {"status": "alive"})
@@ -117,14 +94,14 @@ class WorkerApi:
                 return self._readiness()
             case "/metrics":
                 return self._metrics()
-        if has_origin or not _is_this_machine(client):
+        if "origin" in request.headers or not _is_from_this_machine(request.client):
             return _json(403, {"error": f"{path} is accepted from this machine only, and not from a web page"})
         is_done = self._worker.pause() if path == "/pause" else self._worker.resume()
         if not is_done:
             return _json(409, {"error": "the worker is stopping", "state": self._worker.state})
         return _json(200, {"state": self._worker.state})
 
-    def _readiness(self) -> Answer:
+    def _readiness(self) -> Response:
         reasons = self._worker.reasons_against()
         now = clock.monotonic()
         primary, secondary = self._worker.health()
@@ -158,12 +135,12 @@ class WorkerApi:
             },
         )
 
-    def _metrics(self) -> Answer:
+    def _metrics(self) -> Response:
         try:
             content_type, text = self._exposition()
         except InvalidOperationError as error:
             return _json(501, {"error": error.message})
-        return Answer(200, text, content_type)
+        return Response(200, text, content_type)
 
 
 class HttpPort:
@@ -171,16 +148,11 @@ class HttpPort:
 
     def __init__(self, api: WorkerApi) -> None:
         self._api = api
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        # aiohttp would log what a client sent; failures of a handler are logged here.
-        silent = logging.Logger("silent", level=logging.CRITICAL + 1)
-        self._runner = web.AppRunner(
-            app, access_log=None, logger=silent, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=SHUT_DOWN_S
-        )
-        self._new: set[Any] = set()
-        self._busy: set[Any] = set()
+        self._faults = WireFaults(Random())
+        self._tasks = OwnedTasks()
+        self._streams: dict[SocketStream, None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
+        self.unauthenticated = asyncio.Semaphore(SERVED_AT_ONCE)
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port.
@@ -191,87 +163,57 @@ class HttpPort:
         Raises:
             OSError: the address or the port cannot be used.
         """
-        await self._runner.setup()
-        self._server = await asyncio.get_running_loop().create_server(self._connection, host, port)
+        self._server = await asyncio.get_running_loop().create_server(self._new_stream, host, port)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and close every connection. Safe to call twice."""
         if self._server is not None:
             self._server.close()
-        await self._runner.cleanup()
+        await self._tasks.close()
+        for stream in list(self._streams):
+            stream.cut()
+        await clock.sleep(0)  # lets the last sockets close
 
-    def _connection(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        if server is None:
-            return _Rejected()
-        connections = [each for each in server.connections if each.transport and not each.transport.is_closing()]
-        if len(connections) >= MAX_CONNECTIONS:
-            idle = [each for each in connections if each not in self._busy]
-            cast(asyncio.Transport, (idle or connections)[0].transport).abort()
-        connection = server()
-        self._new.add(connection)
-        clock.call_later(REQUEST_S, lambda: self._close_new(connection))
-        return connection
+    def _new_stream(self) -> SocketStream:
+        return SocketStream(self._faults, self._accepted, lambda stream: self._streams.pop(stream, None))
 
-    def _close_new(self, connection: Any) -> None:
-        """Close a connection that has not sent the head of its first request in time."""
-        if connection in self._new:
-            self._new.discard(connection)
-            if connection.transport is not None:
-                connection.transport.abort()
+    def _accepted(self, stream: SocketStream) -> None:
+        if self._tasks.is_closed:
+            stream.cut()
+            return
+        if len(self._streams) >= MAX_CONNECTIONS:
+            next(iter(self._streams)).cut()
+        self._streams[stream] = None
+        self._tasks.start(self._serve(stream), name=f"serve {stream.peer}")
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
-        self._new.discard(request.protocol)
-        self._busy.add(request.protocol)
-        try:
-            return await self._answered(request)
-        finally:
-            self._busy.discard(request.protocol)
+    async def _serve(self, stream: SocketStream) -> None:
+        first = b""
+        with suppress(TimeoutError):
+            async with clock.timeout(self.settings.request_timeout_s):
+                first = await stream.read()
+        if first:
+            await serve_http(stream, self, first, self._answer)
+        else:
+            await stream.close()
 
-    async def _answered(self, request: web.Request) -> web.StreamResponse:
-        try:
-            async with clock.timeout(REQUEST_S):
-                await request.read()
-            answer = self._api.answer(
-                request.method,
-                request.path,
-                client=request.remote,
-                host=request.host,
-                has_origin="Origin" in request.headers,
-            )
-        except TimeoutError:
-            answer = Answer(408, f"the request was not complete within {REQUEST_S:g} s".encode(), TEXT)
-        except web.HTTPRequestEntityTooLarge:
-            answer = Answer(413, f"the body is larger than the {MAX_BODY_BYTES} bytes allowed".encode(), TEXT)
-        except Exception as error:
-            log.error(
-                "http.handler_failed",
-                "a {method} request failed: unexpected {error}",
-                method=request.method,
-                error=error,
-                exc_info=error,
-            )
-            answer = Answer(500, b"unexpected error: see the log", TEXT)
-        headers = {"Content-Type": answer.content_type, "Server": "sbclient", **answer.headers}
-        response = web.Response(status=answer.status, body=answer.body, headers=headers)
-        if answer.status in (408, 413):
-            response.force_close()  # the rest of the request is not read
-        try:
-            async with clock.timeout(REQUEST_S):
-                await response.prepare(request)
-                await response.write_eof()
-        except TimeoutError:  # the client does not read
-            if request.transport is not None:
-                request.transport.abort()
-        return response
+    async def _answer(self, request: Request) -> Response:
+        return self._api.answer(request)
 
+    # -- as the server sees it -----------------------------------------------------------------------------------
 
-class _Rejected(asyncio.Protocol):
-    """A connection while the port closes."""
+    @property
+    def settings(self) -> HttpSettings:
+        return LIMITS
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).abort()
+    def connect(self) -> int:
+        return 0
+
+    def reason_to_refuse(self, request: Request) -> str | None:
+        return None  # the API does, by the path
+
+    def max_body_bytes(self, request: Request) -> int:
+        return self.settings.max_body_bytes
 
 
 @asynccontextmanager
@@ -306,24 +248,17 @@ async def served(worker: SyphonWorker, *, host: str, port: int) -> AsyncIterator
         await server.close()
 
 
-def _is_local_name(authority: str) -> bool:
-    """Whether a `Host`, with or without a port, is a name of this machine for itself or for its containers."""
-    host = authority.strip().lower()
-    host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
-    return host in LOCAL_NAMES or is_this_machine(host)
-
-
-def _is_this_machine(client: str | None) -> bool:
+def _is_from_this_machine(client: str) -> bool:
     try:
-        address = ipaddress.ip_address((client or "").partition("%")[0])
+        address = ipaddress.ip_address(client.rpartition(":")[0].partition("%")[0])
     except ValueError:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
 
 
-def _json(status: int, content: dict[str, Any]) -> Answer:
-    return Answer(status, json.dumps(content).encode() + b"\n")
+def _json(status: int, content: dict[str, Any], **headers: str) -> Response:
+    return Response(status, json.dumps(content).encode() + b"\n", JSON, headers)
 
 
 def _ago(at: float | None, now: float) -> float | None:

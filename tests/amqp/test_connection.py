@@ -1077,7 +1077,7 @@ def test_end_of_a_session_is_reported_to_its_links_first() -> None:
     session: Any = link.session
     session.end(ERROR)
     pipe.flow()
-    assert pipe.server_events[-2:] == [LinkDetached(end, ERROR, True), SessionEnded(end.session, ERROR)]  # type: ignore[arg-type]  # it is a Session
+    assert pipe.server_events[-2:] == [LinkDetached(end, ERROR, True), SessionEnded(end.session, ERROR)]
     assert pipe.client_events[-2:] == [last(pipe.client_events, CreditGranted), EndAnswered(session)]
     assert pipe.server.sessions == pipe.client.sessions == []
     with pytest.raises(EndpointClosedError):

@@ -18,7 +18,7 @@ from tests.client.scene import QUEUE, options
 from tests.secrets.canaries import BODY, KEY, PROPERTY, connection_string
 from tests.secrets.output_capture import OutputCapture
 from tests.secrets.reachable import reprs_of
-from tests.worker.scene import Run
+from tests.worker.scene import Run, request_to
 
 PRIMARY, SECONDARY = connection_string(), connection_string("sb://contoso-backup.servicebus.windows.net/")
 ENVIRONMENT = {"SERVICEBUS_CONNECTION_STRING": PRIMARY, "SERVICEBUS_SECONDARY_CONNECTION_STRING": SECONDARY}
@@ -103,7 +103,7 @@ async def test_http_responses_and_logs_leak_nothing(capture: OutputCapture) -> N
             await clock.sleep(60)
             for path in ("healthz", "readyz", "metrics", "status", "pause", "resume", "nothing"):
                 for method in ("GET", "POST"):
-                    answer = api.answer(method, f"/{path}", client="127.0.0.1")
+                    answer = api.answer(request_to(f"/{path}", method))
                     capture.add(f"{method} /{path}", answer.body.decode())
             for where, text in reprs_of([run.worker]):
                 capture.add(where, text)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
+from sbclient.emulator.net.http_messages import Connection, Request
 from sbclient.message import ServiceBusMessage
 from sbclient.syphon.syphon import SyphonReport
 from sbclient.testing import MemoryPair
@@ -77,3 +78,11 @@ class Listener:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def request_to(
+    path: str, method: str = "GET", *, client: str = "127.0.0.1:50123", host: str = "localhost", **headers: str
+) -> Request:
+    """A request to the port of a worker."""
+    segments = tuple(filter(None, path.split("/")))
+    return Request(method, segments, {}, {"host": host, **headers}, b"", client, connection=cast(Connection, None))

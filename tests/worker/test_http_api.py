@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,26 +14,27 @@ import pytest
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
+from sbclient.emulator.net.http_messages import Response
 from sbclient.errors import InvalidOperationError
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 from sbclient.worker import http_api
-from sbclient.worker.http_api import Answer, WorkerApi, served
+from sbclient.worker.http_api import WorkerApi, served
 from sbclient.worker.service import SyphonWorker
 from sbclient.worker.settings import WorkerSettings
 from sbclient.worker.systemd import ServiceManager
 from tests.client.scene import BACKLOG, QUEUE, make_queue
-from tests.worker.scene import Run, make_backlog
+from tests.worker.scene import Run, make_backlog, request_to
 
 
 def exposition() -> tuple[str, bytes]:
     return "text/plain; version=1.0.0", b"up 1\n"
 
 
-def asked(run: Run, path: str, method: str = "GET", *, client: str | None = "127.0.0.1", **options: Any) -> Answer:
-    return WorkerApi(run.worker, exposition).answer(method, path, client=client, **options)
+def asked(run: Run, path: str, method: str = "GET", **options: Any) -> Response:
+    return WorkerApi(run.worker, exposition).answer(request_to(path, method, **options))
 
 
-def content(answer: Answer) -> Any:
+def content(answer: Response) -> Any:
     assert answer.content_type.startswith("application/json")
     return json.loads(answer.body)
 
@@ -112,7 +114,7 @@ async def test_worker_pauses_and_resumes(pair: MemoryPair) -> None:
         assert (paused.status, content(paused)) == (200, {"state": "paused"})
         assert (asked(run, "/readyz")).status == 503
         await clock.sleep(10.0)
-        resumed = asked(run, "/resume", "POST", client="::1")
+        resumed = asked(run, "/resume", "POST", client="::1:5")
         assert (resumed.status, content(resumed)["state"]) == (200, "starting")
         await clock.sleep(1.0)
         assert (asked(run, "/readyz")).status == 200
@@ -129,31 +131,30 @@ async def test_while_it_stops_it_neither_pauses_nor_resumes(pair: MemoryPair) ->
 
 
 @pytest.mark.parametrize(
-    ("client", "has_origin", "status"),
+    ("client", "headers", "status"),
     [
-        ("127.0.0.1", False, 200),
-        ("127.3.2.1", False, 200),
-        ("::1", False, 200),
-        ("::ffff:127.0.0.1", False, 200),
-        ("10.0.0.7", False, 403),
-        ("fe80::1%eth0", False, 403),
-        ("unknown", False, 403),
-        (None, False, 403),
-        ("127.0.0.1", True, 403),
+        ("127.0.0.1:5", {}, 200),
+        ("127.3.2.1:5", {}, 200),
+        ("::1:5", {}, 200),
+        ("::ffff:127.0.0.1:5", {}, 200),
+        ("10.0.0.7:5", {}, 403),
+        ("fe80::1%eth0:5", {}, 403),
+        ("unknown", {}, 403),
+        ("127.0.0.1:5", {"origin": "https://example.com"}, 403),
     ],
 )
 async def test_only_this_machine_and_no_web_page_may_pause_it(
-    pair: MemoryPair, client: str | None, has_origin: bool, status: int
+    pair: MemoryPair, client: str, headers: dict[str, str], status: int
 ) -> None:
     await make_backlog(pair)
     async with Run(pair) as run:
-        assert (asked(run, "/pause", "POST", client=client, has_origin=has_origin)).status == status
+        assert (asked(run, "/pause", "POST", client=client, **headers)).status == status
         assert run.state == ("paused" if status == 200 else "starting")
 
 
 async def test_metrics_are_handed_out_as_they_are(pair: MemoryPair) -> None:
     async with Run(pair, provision=True) as run:
-        response = asked(run, "/metrics", client="10.0.0.7")
+        response = asked(run, "/metrics", client="10.0.0.7:5")
     assert (response.status, response.content_type, response.body) == (200, "text/plain; version=1.0.0", b"up 1\n")
 
 
@@ -162,7 +163,7 @@ async def test_metrics_without_packages_names_what_to_install(pair: MemoryPair) 
         raise InvalidOperationError("python -m pip install '.[metrics]'")
 
     async with Run(pair, provision=True) as run:
-        response = WorkerApi(run.worker, missing).answer("GET", "/metrics", client="127.0.0.1")
+        response = WorkerApi(run.worker, missing).answer(request_to("/metrics"))
     assert response.status == 501
     assert "metrics" in content(response)["error"]
 
@@ -230,13 +231,13 @@ async def test_a_request_of_a_web_page_does_not_pause(port: int) -> None:
 
 @pytest.mark.real_time
 async def test_other_protocols_are_rejected(port: int, caplog: pytest.LogCaptureFixture) -> None:
-    assert (await answered(port, b"AMQP\x00\x01\x00\x00\r\n\r\n")).startswith(b"HTTP/1.0 400")
+    assert (await answered(port, b"AMQP\x00\x01\x00\x00\r\n\r\n")).startswith(b"HTTP/1.1 400")
     assert caplog.messages == []
 
 
 @pytest.mark.real_time
 async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
-    size = http_api.MAX_BODY_BYTES + 1
+    size = http_api.LIMITS.max_body_bytes + 1
     request = f"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode() + bytes(size)
     assert (await answered(port, request)).startswith(b"HTTP/1.1 413")
 
@@ -246,14 +247,14 @@ async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
     ("request_bytes", "answer"),
     [
         (b"", b""),
-        (b"GET /healthz HTTP/1.1\r\nHo", b""),
+        (b"GET /healthz HTTP/1.1\r\nHo", b"HTTP/1.1 408"),
         (b"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n", b"HTTP/1.1 408"),
     ],
 )
 async def test_a_slow_client_is_disconnected(
     port: int, monkeypatch: pytest.MonkeyPatch, request_bytes: bytes, answer: bytes
 ) -> None:
-    monkeypatch.setattr(http_api, "REQUEST_S", 0.1)
+    monkeypatch.setattr(http_api, "LIMITS", replace(http_api.LIMITS, request_timeout_s=0.1))
     with suppress(ConnectionResetError):
         received = await answered(port, request_bytes)
         assert received.startswith(answer)
@@ -299,8 +300,8 @@ async def test_name_of_another_host_is_rejected(
 ) -> None:
     async with Run(pair) as run:
         api = WorkerApi(run.worker, exposition, is_exposed=is_exposed)
-        assert api.answer("GET", "/healthz", client="127.0.0.1", host=host).status == readable
-        assert api.answer("POST", "/pause", client="127.0.0.1", host=host).status == changeable
+        assert api.answer(request_to("/healthz", host=host)).status == readable
+        assert api.answer(request_to("/pause", "POST", host=host)).status == changeable
 
 
 @pytest.mark.real_time

@@ -120,9 +120,11 @@ class DataDirectory:
         """Whether a change is not written yet, so that no answer may leave the server."""
         return self._is_due
 
-    def when_written(self, action: Callable[[], None]) -> None:
-        """Call a function when the changes up to now are written."""
-        self._waiting.append(action)
+    def hold_back(self, action: Callable[[], None]) -> bool:
+        """Call a function when the changes up to now are written; return False, and do not call it, if they are."""
+        if self._is_due:
+            self._waiting.append(action)
+        return self._is_due
 
     def _note_change(self) -> None:
         if not self._is_due and self._loop is not None and not self._loop.is_closed():

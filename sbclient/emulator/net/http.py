@@ -6,7 +6,7 @@ Laws:
 2. The memory for a client is bounded: `ServerSettings` limits head and body. A request must be complete in time, the
    client must read the response in time, and a silent connection ends.
 3. An invalid request gets an error status, and its connection ends. An unexpected error of a handler is a 500.
-4. A request that another web page makes is rejected, on every path: see `net.browsers`.
+4. A request that another web page makes is rejected, on every path, by its site: see `net.browsers`.
 5. A client that sends much does not block the others: see `net.time_slice`.
 """
 
@@ -27,13 +27,10 @@ import h11
 
 from sbclient import clock
 from sbclient.amqp import servicebus
-from sbclient.emulator.context import NamespaceContext
-from sbclient.emulator.net.browsers import reason_to_refuse
-from sbclient.emulator.net.http_messages import Connection, EventSource, Handler, NoResponse, Request, Response
+from sbclient.emulator.net.http_messages import Connection, EventSource, Handler, NoResponse, Request, Response, Site
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice, start_unauthenticated
 from sbclient.emulator.net.tls_stream import TlsStream
-from sbclient.errors import ServiceBusAuthenticationError
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -49,16 +46,16 @@ Upgrade: TypeAlias = Callable[[ByteStream, Any, bytes], Awaitable[None]]
 
 
 async def serve_http(
-    stream: ByteStream, context: NamespaceContext, first: bytes, handler: Handler, upgrade: Upgrade
+    stream: ByteStream, site: Site, first: bytes, handler: Handler, upgrade: Upgrade | None = None
 ) -> None:
     """Serve one connection until it ends.
 
     Args:
         first: the bytes that were read to detect the protocol.
         handler: answers requests.
-        upgrade: takes over a connection that becomes a WebSocket.
+        upgrade: takes over a connection that becomes a WebSocket; None = none does.
     """
-    connection = _Connection(stream, context, handler, upgrade)
+    connection = _Connection(stream, site, handler, upgrade)
     try:
         await connection.serve(first)
     except NoResponse:
@@ -68,16 +65,15 @@ async def serve_http(
 
 
 class _Connection:
-    def __init__(self, stream: ByteStream, context: NamespaceContext, handler: Handler, upgrade: Upgrade) -> None:
+    def __init__(self, stream: ByteStream, site: Site, handler: Handler, upgrade: Upgrade | None) -> None:
         self._stream = stream
-        self._host = context.host
-        self._settings = context.settings
-        self._unauthenticated = context.unauthenticated
+        self._site = site
+        self._settings = site.settings
+        self._unauthenticated = site.unauthenticated
         self._handler = handler
         self._upgrade = upgrade
-        self._authorizer = context.authorizer
-        self._time_slice = TimeSlice(context.unauthenticated)
-        self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=context.settings.max_header_bytes)
+        self._time_slice = TimeSlice(site.unauthenticated)
+        self._engine = h11.Connection(h11.SERVER, max_incomplete_event_size=site.settings.max_header_bytes)
 
     # ------------------------------------------------------------------ as the handler sees it
 
@@ -87,7 +83,7 @@ class _Connection:
 
     @cached_property
     def front_end(self) -> int:
-        return self._host.connect()
+        return self._site.connect()
 
     async def gone(self) -> None:
         while True:
@@ -131,18 +127,19 @@ class _Connection:
             if request is None:
                 await self._refuse(400, "the target of the request is malformed: send a path with percent encoding")
                 return False
-            reason = reason_to_refuse(request, self._settings.host_names, is_exposed=self._settings.is_exposed)
+            reason = self._site.reason_to_refuse(request)
             if reason is not None:
                 await self._refuse(403, reason)
                 return False
             upgrade = self._upgrade if _wants_websocket(request) else None
-            max_body_bytes = self._max_body_bytes(request)
+            max_body_bytes = self._site.max_body_bytes(request)
             body = await self._body(max_body_bytes) if upgrade is None else b""
         if upgrade is not None:
             await upgrade(self._stream, head, self._engine.trailing_data[0])
             return False
         if body is None:
-            await self._refuse(413, f"the body is larger than {max_body_bytes} bytes: a longer one needs a valid token")
+            advice = ": a longer one needs a valid token" if max_body_bytes < self._settings.max_body_bytes else ""
+            await self._refuse(413, f"the body is larger than {max_body_bytes} bytes{advice}")
             return False
         await self._respond(await self._answer(replace(request, body=body)), is_head=head.method == b"HEAD")
         return self._engine.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
@@ -183,13 +180,6 @@ class _Connection:
         end = _END_OF_HEAD.search(received)
         if received.count(b"\n", 0, end.start() if end else len(received)) > MAX_HEADER_LINES:
             raise h11.RemoteProtocolError(f"more than {MAX_HEADER_LINES} headers", error_status_hint=431)
-
-    def _max_body_bytes(self, request: Request) -> int:
-        try:
-            self._authorizer.authenticate(request.headers.get("authorization", ""), clock.now())
-        except ServiceBusAuthenticationError:
-            return self._settings.max_unauthorized_body_bytes
-        return self._settings.max_body_bytes
 
     async def _body(self, max_body_bytes: int) -> bytes | None:
         """The body; None if it is too large."""

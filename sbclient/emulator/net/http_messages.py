@@ -1,7 +1,8 @@
-"""HTTP requests and responses as the handlers of the emulator see them, without the protocol."""
+"""HTTP requests and responses as the handlers of a server see them, without the protocol."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -89,6 +90,44 @@ class Response:
     events: EventSource | None = None
     reason: str = ""
     is_chunked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """Limits of an HTTP server.
+
+    Attributes:
+        max_header_bytes: of one request, including its first line.
+        max_body_bytes: of one request; the description of an entity has some kilobytes.
+        request_timeout_s: how long a client has to send one whole request after its first byte.
+        http_idle_timeout_s: how long a connection may be silent between two requests.
+    """
+
+    max_header_bytes: int = 65_536
+    max_body_bytes: int = 2**20
+    request_timeout_s: float = 30.0
+    http_idle_timeout_s: float = 120.0
+
+
+class Site(Protocol):
+    """What an HTTP server serves: a namespace of the emulator, or a worker."""
+
+    @property
+    def settings(self) -> HttpSettings:
+        """The limits."""
+
+    @property
+    def unauthenticated(self) -> asyncio.Semaphore:
+        """Limits how many clients without a token are served in one step of the event loop."""
+
+    def connect(self) -> int:
+        """The front end of the broker for a new connection."""
+
+    def reason_to_refuse(self, request: Request) -> str | None:
+        """The reason to reject a request before its body is read; None = accept it."""
+
+    def max_body_bytes(self, request: Request) -> int:
+        """The limit of the body of a request, at most that of the settings."""
 
 
 class NoResponse(Exception):

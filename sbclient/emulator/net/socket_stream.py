@@ -22,7 +22,6 @@ from contextlib import suppress
 from typing import Final, cast
 
 from sbclient import clock
-from sbclient.emulator.data.directory import DataDirectory
 from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.net.stream import READ_BYTES
 
@@ -46,7 +45,7 @@ class SocketStream(asyncio.BufferedProtocol):
         faults: the wire faults of the namespace.
         accepted: called when the connection is open.
         ended: called when the connection has ended.
-        data: writes the changes that the answers of this connection report; None = they are not kept.
+        hold_back: calls a function once the changes that precede an answer are written; False if they are.
     """
 
     def __init__(
@@ -54,12 +53,12 @@ class SocketStream(asyncio.BufferedProtocol):
         faults: WireFaults,
         accepted: Callable[[SocketStream], None],
         ended: Callable[[SocketStream], None],
-        data: DataDirectory | None = None,
+        hold_back: Callable[[Callable[[], None]], bool] = lambda _: False,
     ) -> None:
         self._faults = faults
         self._accepted = accepted
         self._ended = ended
-        self._data = data
+        self._hold_back = hold_back
         self._is_waiting_for_data = False
         self._hole: WireFault | None = None
         self._received = bytearray()
@@ -218,12 +217,9 @@ class SocketStream(asyncio.BufferedProtocol):
 
     def _waits_for_data(self) -> bool:
         """Return whether changes must be written first. If so, `_flush` is called when they are."""
-        if self._data is None or not self._data.is_behind:
-            return False
         if not self._is_waiting_for_data:
-            self._is_waiting_for_data = True
-            self._data.when_written(self._written)
-        return True
+            self._is_waiting_for_data = self._hold_back(self._written)
+        return self._is_waiting_for_data
 
     def _written(self) -> None:
         self._is_waiting_for_data = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sbclient import clock
 from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections, servicebus
@@ -126,16 +126,6 @@ class _Declaration(Transfer):
             super().answer(state)
 
 
-class TransactionOwner(AmqpTransport, Protocol):
-    """The part of a transport that its transactions need."""
-
-    def control_of(self, wire: AmqpConnection) -> Control:
-        """The coordinator of a connection."""
-
-    def via_to(self, path: str) -> str | None:
-        """The entity through which messages to a path pass; None if they go there directly."""
-
-
 class AmqpTransaction(TransactionLink):
     """A transaction of one namespace.
 
@@ -143,7 +133,7 @@ class AmqpTransaction(TransactionLink):
         partition_key: selects the partition in which messages to other entities wait for the commit.
     """
 
-    def __init__(self, owner: TransactionOwner, partition_key: str | None = None) -> None:
+    def __init__(self, owner: AmqpTransport, partition_key: str | None = None) -> None:
         self._owner = owner
         self.partition_key = partition_key
         self._declaring = asyncio.Lock()

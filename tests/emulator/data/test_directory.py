@@ -209,7 +209,7 @@ async def test_what_waits_for_a_write_follows_it(folder: Path) -> None:
     process = await filled(folder)
     process.send("one")
     followed: list[list[str]] = []
-    process.data.when_written(lambda: followed.append(process.survivor().bodies))
+    process.data.hold_back(lambda: followed.append(process.survivor().bodies))
     assert not followed
     await clock.sleep(0)
     assert followed == [["one"]]
@@ -419,7 +419,7 @@ async def test_failed_write_lets_no_answer_leave(folder: Path) -> None:
     process.database.execute("PRAGMA max_page_count = 1")  # as a full disk: no page can be added
     process.send("x" * 100_000)
     answered: list[str] = []
-    process.data.when_written(lambda: answered.append("two"))
+    process.data.hold_back(lambda: answered.append("two"))
     for _ in range(3):
         process.data.write()
     assert not answered

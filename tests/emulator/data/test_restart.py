@@ -145,7 +145,7 @@ class Line(asyncio.Transport):
         self._sink = sink
         self._is_lost = False
         self._loop = asyncio.get_running_loop()
-        self._server = SocketStream(process.context.wire_faults, self._accepted, lambda _: None, process.data)
+        self._server = SocketStream(process.context.wire_faults, self._accepted, lambda _: None, process.data.hold_back)
         process.lines.append(self)
         self._server.connection_made(self)
 

@@ -18,8 +18,7 @@ from azure.servicebus import ServiceBusMessage
 
 from sbclient import clock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
-from sbclient.tasks import OwnedTasks
-from sbclient.transport.sdk.errors import Place
+from sbclient.transport.sdk.transport import SdkTransport
 
 OPENING_S = 0.5
 LOCK = timedelta(minutes=5)
@@ -167,23 +166,15 @@ class ReceiverDouble(SdkDouble):
         return await self.enter(("renew", str(message)))
 
 
-class OwnerDouble:
-    """The part of the transport that links use; it keeps the objects that it made."""
-
-    place = Place("contoso.example")
+class OwnerDouble(SdkTransport):
+    """A transport that keeps the objects that it made, which are doubles."""
 
     def __init__(self) -> None:
-        self.tasks = OwnedTasks(on_failure=lambda error: None)
+        super().__init__(None, "contoso.example", None, {})
         self.senders: list[SenderDouble] = []
         self.receivers: list[Any] = []
         self.prepare: Callable[[Any], None] = lambda sdk: None
         self.forgotten: list[Any] = []
-
-    def enter_loop(self) -> None:
-        pass
-
-    def keep(self, link: Any) -> None:
-        pass
 
     def sdk_sender(self, path: str) -> SenderDouble:
         sender = SenderDouble()
@@ -200,9 +191,6 @@ class OwnerDouble:
         return receiver
 
     def make_receiver(self, session: SessionChoice) -> Any:
-        raise NotImplementedError
-
-    def sdk_administration(self) -> Any:
         raise NotImplementedError
 
     def forget(self, link: Any) -> None:
