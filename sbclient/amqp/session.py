@@ -11,7 +11,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from sbclient.amqp import serial
-from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived, IncomingDelivery, OutgoingDelivery
+from sbclient.amqp.delivery import (
+    DispositionReceived,
+    DispositionsReceived,
+    IncomingDelivery,
+    OutgoingDelivery,
+    Unsettled,
+)
 from sbclient.amqp.errors import (
     FRAME_SIZE_TOO_SMALL,
     HANDLE_IN_USE,
@@ -50,7 +56,6 @@ from sbclient.amqp.performatives import (
 )
 from sbclient.amqp.states import Accepted, DeliveryState, Rejected, TransactionalState
 from sbclient.amqp.transfers import write_disposition, write_link_flow, write_transfers
-from sbclient.amqp.unsettled import Unsettled
 from sbclient.amqp.windows import Windows
 
 if TYPE_CHECKING:
