@@ -30,7 +30,7 @@ from typing import Final, Protocol
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.amqp.batch import SECTION_BYTES
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,

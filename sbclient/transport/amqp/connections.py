@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable
 
 from sbclient.amqp import Session, servicebus
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
 from sbclient.tasks import Move, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection

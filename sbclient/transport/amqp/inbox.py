@@ -28,7 +28,7 @@ from sbclient.amqp import (
     IncomingLink,
 )
 from sbclient.amqp.errors import TRANSFER_LIMIT
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.amqp.connection import AmqpConnection

@@ -33,7 +33,7 @@ from sbclient.amqp import (
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Array, UInt
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.errors import ServiceBusCommunicationError, ServiceBusError, without_doubt
 from sbclient.rules.conditions import error_of
 from sbclient.tasks import OwnedTasks

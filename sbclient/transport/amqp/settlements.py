@@ -28,7 +28,7 @@ from sbclient.amqp import (
     servicebus,
 )
 from sbclient.amqp.states import DeliveryState, Outcome
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON

@@ -15,7 +15,7 @@ from typing import Final
 
 from sbclient import clock
 from sbclient.amqp import servicebus
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.telemetry.log import get_logger

@@ -19,7 +19,7 @@ from sbclient import clock
 from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections, servicebus
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import Declared, DeliveryState
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.entities import (
     CORRELATION_FIELDS,
     CorrelationRuleFilter,

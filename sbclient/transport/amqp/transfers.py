@@ -30,7 +30,7 @@ from sbclient.amqp import (
     TransactionalState,
 )
 from sbclient.amqp.states import DeliveryState
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.delivery import LEAST_LIMITS
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError, ServiceBusInternalError
 from sbclient.rules.conditions import error_of

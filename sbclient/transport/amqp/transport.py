@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from sbclient import clock
 from sbclient.amqp import ConnectionOptions, Session, servicebus
 from sbclient.amqp.types import Int
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import (
     InvalidOperationError,

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from sbclient import clock
-from sbclient.deadlines import Deadlines
+from sbclient.clock import Deadlines
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 from sbclient.tasks import OwnedTasks
 from sbclient.transport.amqp.single_flight import SingleFlight
