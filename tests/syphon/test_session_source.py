@@ -22,7 +22,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
-from sbclient.rules import accepted
+from sbclient.pairing import state
 from sbclient.syphon import destination, destination_table, session_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
@@ -325,7 +325,7 @@ async def test_senders_to_destinations_are_bounded(pair: MemoryPair, monkeypatch
 
 
 async def test_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 1)
+    monkeypatch.setattr(state, "ACCEPTED_KEPT", 1)
     async with pair.client(ORDERED) as client:
         await divert(client, *(f"{session}0" for session in "abcdefgh"))
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=8))

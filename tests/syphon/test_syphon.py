@@ -33,7 +33,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.options import SyphonLimits
-from sbclient.rules import accepted
+from sbclient.pairing import state
 from sbclient.syphon import destination, destination_table, queue_source
 from sbclient.syphon.syphon import Syphon, SyphonReport
 from sbclient.testing import Fault, FaultKind, MemoryPair
@@ -681,7 +681,7 @@ async def test_equal_message_ids_are_not_taken_for_duplicates(pair: MemoryPair, 
 
 
 async def test_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 3)
+    monkeypatch.setattr(state, "ACCEPTED_KEPT", 3)
     async with pair.client(ONE) as client:
         await divert(client, *range(10))
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=10))

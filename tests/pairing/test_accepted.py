@@ -6,8 +6,8 @@ import pytest
 
 from sbclient.amqp import encode_message
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
-from sbclient.rules import accepted
-from sbclient.rules.accepted import AcceptedCopies
+from sbclient.pairing import state
+from sbclient.pairing.state import AcceptedCopies
 
 QUEUE = "contoso/x-servicebus-transfer/0"
 
@@ -42,7 +42,7 @@ def test_a_copy_that_left_its_queue_is_forgotten() -> None:
 
 
 def test_the_oldest_copies_are_evicted_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepted, "ACCEPTED_KEPT", 3)
+    monkeypatch.setattr(state, "ACCEPTED_KEPT", 3)
     copies = AcceptedCopies()
     for number in range(5):
         copies.add(QUEUE, copy(number))
