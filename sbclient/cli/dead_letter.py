@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from sbclient.cli.command import command_of
 from sbclient.cli.common import (
     BACKLOG_QUEUE_COUNT,
     AsJson,
@@ -157,20 +157,12 @@ def _command(short_help: str) -> Callable[[Callable[..., None]], None]:
 
     def register(function: Callable[..., None]) -> None:
         command = function.__name__.rstrip("_")
-        (_, *own), (_, *shared) = (
-            inspect.signature(each, eval_str=True).parameters.values() for each in (function, _Job)
-        )
 
-        def call(**given: Any) -> None:
+        def make(**given: Any) -> _Job:
             with reported_errors(f"dead-letter {command}", as_json=given["as_json"]):
-                job = _Job(command, **{one.name: given.pop(one.name) for one in shared})
-            function(job, **given)
+                return _Job(command, **given)
 
-        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*shared[:-1], *own, shared[-1])]
-        vars(call)["__signature__"] = inspect.Signature(parameters)
-        call.__annotations__ = {one.name: one.annotation for one in parameters}
-        call.__doc__ = function.__doc__
-        dead_letter.command(command, short_help=short_help)(call)
+        dead_letter.command(command, short_help=short_help)(command_of(function, make))
 
     return register
 

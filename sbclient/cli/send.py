@@ -17,6 +17,7 @@ import typer
 
 from sbclient import clock
 from sbclient.cli.bulk_sender import QUIET_S, BulkSender, Tally
+from sbclient.cli.command import command_of
 from sbclient.cli.common import (
     AsJson,
     Exit,
@@ -151,22 +152,24 @@ def _message(record: Record) -> ServiceBusMessage:
     return message
 
 
-def send(
-    context: typer.Context,
-    primary: Primary,
-    secondary: Secondary = None,
-    queue: Annotated[str | None, typer.Option(autocompletion=queues, help="Send to this queue.")] = None,
-    topic: Annotated[str | None, typer.Option(autocompletion=topics, help="Send to this topic.")] = None,
-    body: Annotated[str | None, typer.Option(help="Send one message with this body and read no input.")] = None,
-    source: Annotated[str, typer.Option("--input", help="The file to read; - is stdin.")] = STDIN,
+@dataclass(slots=True, repr=False)
+class Options:
+    """The options of the command."""
+
+    primary: Primary
+    secondary: Secondary = None
+    queue: Annotated[str | None, typer.Option(autocompletion=queues, help="Send to this queue.")] = None
+    topic: Annotated[str | None, typer.Option(autocompletion=topics, help="Send to this topic.")] = None
+    body: Annotated[str | None, typer.Option(help="Send one message with this body and read no input.")] = None
+    source: Annotated[str, typer.Option("--input", help="The file to read; - is stdin.")] = STDIN
     form: Annotated[
         Format | None, typer.Option("--format", help="Default: by the suffix of the file; lines for stdin.")
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="Encoding of the input, such as utf-16, latin-1 or cp1252.")] = UTF_8,
-    skip: Annotated[int, typer.Option(min=0, help="Leave out this many records at the start of the input.")] = 0,
-    body_column: Annotated[str | None, typer.Option(help="Column of the body. Default: the whole row.")] = None,
-    session_column: Annotated[str | None, typer.Option(help="Column of the session id.")] = None,
-    key_column: Annotated[str | None, typer.Option(help="Column of the partition key.")] = None,
+    ] = None
+    encoding: Annotated[str, typer.Option(help="Encoding of the input, such as utf-16, latin-1 or cp1252.")] = UTF_8
+    skip: Annotated[int, typer.Option(min=0, help="Leave out this many records at the start of the input.")] = 0
+    body_column: Annotated[str | None, typer.Option(help="Column of the body. Default: the whole row.")] = None
+    session_column: Annotated[str | None, typer.Option(help="Column of the session id.")] = None
+    key_column: Annotated[str | None, typer.Option(help="Column of the partition key.")] = None
     column: Annotated[
         list[str] | None,
         typer.Option(
@@ -175,7 +178,7 @@ def send(
             help="Column of another attribute, such as subject, property.country, or property.price:=PRICE to read "
             "numbers. Repeatable.",
         ),
-    ] = None,
+    ] = None
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -184,15 +187,15 @@ def send(
             autocompletion=attributes,
             help="Attribute of every message: time_to_live=5m, property.country=IE or property.price:=5. Repeatable.",
         ),
-    ] = None,
+    ] = None
     failed: Annotated[
         Path | None,
         typer.Option("--failed", help="Write messages that are not accepted to this file, for --format messages."),
-    ] = None,
+    ] = None
     divert_anyway: Annotated[
         bool,
         typer.Option("--divert-anyway", help="Send to the backlog even if the primary does not answer from the start."),
-    ] = False,
+    ] = False
     timeout: Annotated[
         float,
         typer.Option(
@@ -201,9 +204,111 @@ def send(
             show_default="60s",
             help="Time for each message, including a diversion.",
         ),
-    ] = 60.0,
-    as_json: AsJson = False,
-) -> None:
+    ] = 60.0
+    as_json: AsJson = False
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether a person types the input."""
+        return self.body is None and self.source == STDIN and sys.stdin.isatty()
+
+    def input(self) -> Input:
+        """Return the source of the messages.
+
+        Raises:
+            InvalidOperationError: the options do not fit together.
+        """
+        if (self.queue is None) == (self.topic is None):
+            raise InvalidOperationError("give either --queue or --topic")
+        if self.divert_anyway and not self.secondary:
+            raise InvalidOperationError("--divert-anyway has no effect without --secondary: leave it out")
+        input_options = {
+            "--input": self.source != STDIN,
+            "--format": self.form,
+            "--encoding": self.encoding != UTF_8,
+            "--skip": self.skip,
+            "--body-column": self.body_column,
+            "--session-column": self.session_column,
+            "--key-column": self.key_column,
+            "--column": self.column,
+        }
+        if self.body is not None and (unused := [name for name, given in input_options.items() if given]):
+            raise InvalidOperationError(f"{unused[0]} has no effect with --body: leave one of them out")
+        columns = Columns(
+            self.body_column, self.session_column, self.key_column, tuple(named("--column", self.column or []))
+        )
+        settings = named("--set", self.settings or [])
+        return Input(self.source, self.form, columns, settings, self.body, self.encoding, self.skip)
+
+
+class _Job:
+    """One call of the command.
+
+    Attributes:
+        bulk: sends the messages.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.is_typed = options.is_typed
+        self.progress = Progress("sending", is_wanted=not self.is_typed)
+        self.bulk = BulkSender(self.progress, first=options.skip + 1)
+        self._rest_s: float | None = None  # how long to wait for the rest of the input after a signal
+
+    async def run(self) -> None:
+        """Send the input, and after a failure write the rest of it to the file of failed messages."""
+        options, bulk, given = self._options, self.bulk, self._options.input()
+        self.progress.follow(lambda: Amount(f"accepted {bulk.tally.accepted:,}", bulk.tally.accepted, given.expected()))
+        if self.is_typed:
+            typer.echo("type one message per line; Ctrl-D ends", err=True)
+        with nullcontext() if options.failed is None else FailedFile(options.failed) as bulk.failed_file:
+            messages = Feed(given.messages())
+            task = asyncio.current_task()
+            assert task is not None  # a coroutine runs in a task
+
+            def stop() -> None:
+                self._rest_s = QUIET_S
+                if not bulk.stop():
+                    task.cancel()
+
+            try:
+                async with interruptible(stop):
+                    await self._send_or_keep(given, messages)
+            finally:
+                messages.close()
+
+    async def _send_or_keep(self, given: Input, messages: Feed[ServiceBusMessage]) -> None:
+        is_sent = False
+        try:
+            await self._send(messages, has_many_keys=given.may_have_many_keys and not self.is_typed)
+            is_sent = self._rest_s is None
+        except asyncio.CancelledError:
+            self._rest_s = 0.0  # a second signal: only what has been read
+            raise
+        finally:
+            if not is_sent and given.is_stdin and not self.is_typed:  # a pipe cannot be read again
+                await self.bulk.write_rest(messages, given.lines.rest(), quiet_s=self._rest_s)
+
+    async def _send(self, messages: Feed[ServiceBusMessage], *, has_many_keys: bool) -> None:
+        options, tally, began_at = self._options, self.bulk.tally, clock.monotonic()
+        async with open_client(options.primary, options.secondary, PAIRING, timeout=options.timeout) as client:
+            kind, name = ("topic", options.topic or "") if options.queue is None else ("queue", options.queue)
+            new_sender = client.get_topic_sender if options.queue is None else client.get_queue_sender
+            try:
+                with explained_missing(options.primary, kind, name):
+                    if options.secondary and not options.divert_anyway:
+                        async with new_sender(name) as first:
+                            await _check_primary(client, first)
+                    partitioned = await _is_partitioned(client, kind, name) if has_many_keys else None
+                    async with new_sender(name, partitioned=partitioned) as sender:
+                        await self.bulk.send(sender, messages)
+            finally:
+                if options.secondary:
+                    tally.diverted = sum(one.diverted for one in client.pair.status().entities.values())
+                tally.seconds = round(clock.monotonic() - began_at, 3)
+
+
+def _send(options: Options, context: typer.Context) -> None:
     """Send each line, JSON object or CSV row as a message. With a secondary, an outage diverts messages to its backlog.
 
     Messages with the same session or key are sent in the order of the input. A message that is invalid, such as one
@@ -217,88 +322,22 @@ def send(
     Example: sbclient send --queue orders --format messages --input dead.jsonl \\
         --failed failed.jsonl
     """
-    is_typed = body is None and source == STDIN and sys.stdin.isatty()
-    progress = Progress("sending", is_wanted=not is_typed)
-    bulk = BulkSender(progress, first=skip + 1)
-
-    async def send_all(messages: Feed[ServiceBusMessage], *, has_many_keys: bool) -> None:
-        began_at = clock.monotonic()
-        async with open_client(primary, secondary, PAIRING, timeout=timeout) as client:
-            kind, name = ("topic", topic or "") if queue is None else ("queue", queue)
-            new_sender = client.get_topic_sender if queue is None else client.get_queue_sender
-            try:
-                with explained_missing(primary, kind, name):
-                    if secondary and not divert_anyway:
-                        async with new_sender(name) as first:
-                            await _check_primary(client, first)
-                    partitioned = await _is_partitioned(client, kind, name) if has_many_keys else None
-                    async with new_sender(name, partitioned=partitioned) as sender:
-                        await bulk.send(sender, messages)
-            finally:
-                if secondary:
-                    bulk.tally.diverted = sum(one.diverted for one in client.pair.status().entities.values())
-                bulk.tally.seconds = round(clock.monotonic() - began_at, 3)
-
-    async def work() -> None:
-        if (queue is None) == (topic is None):
-            raise InvalidOperationError("give either --queue or --topic")
-        if divert_anyway and not secondary:
-            raise InvalidOperationError("--divert-anyway has no effect without --secondary: leave it out")
-        input_options = {
-            "--input": source != STDIN,
-            "--format": form,
-            "--encoding": encoding != UTF_8,
-            "--skip": skip,
-            "--body-column": body_column,
-            "--session-column": session_column,
-            "--key-column": key_column,
-            "--column": column,
-        }
-        if body is not None and (unused := [name for name, given in input_options.items() if given]):
-            raise InvalidOperationError(f"{unused[0]} has no effect with --body: leave one of them out")
-        columns = Columns(body_column, session_column, key_column, tuple(named("--column", column or [])))
-        given = Input(source, form, columns, named("--set", settings or []), body, encoding, skip)
-        progress.follow(lambda: Amount(f"accepted {bulk.tally.accepted:,}", bulk.tally.accepted, given.expected()))
-        if is_typed:
-            typer.echo("type one message per line; Ctrl-D ends", err=True)
-        with nullcontext() if failed is None else FailedFile(failed) as bulk.failed_file:
-            messages = Feed(given.messages())
-            rest_s: float | None = None
-            task = asyncio.current_task()
-            assert task is not None  # a coroutine runs in a task
-
-            def stop() -> None:
-                nonlocal rest_s
-                rest_s = QUIET_S
-                if not bulk.stop():
-                    task.cancel()
-
-            try:
-                async with interruptible(stop):
-                    is_sent = False
-                    try:
-                        await send_all(messages, has_many_keys=given.may_have_many_keys and not is_typed)
-                        is_sent = rest_s is None
-                    except asyncio.CancelledError:
-                        rest_s = 0.0  # a second signal: only what has been read
-                        raise
-                    finally:
-                        if not is_sent and given.is_stdin and not is_typed:  # a pipe cannot be read again
-                            await bulk.write_rest(messages, given.lines.rest(), quiet_s=rest_s)
-            finally:
-                messages.close()
-
+    job = _Job(options)
+    tally = job.bulk.tally
     try:
-        run("send", work(), as_json=as_json, progress=progress, handles_signals=True)
+        run("send", job.run(), as_json=options.as_json, progress=job.progress, handles_signals=True)
     except typer.Exit:
-        if bulk.tally.read or bulk.tally.unsent:
-            _report(bulk.tally, as_json)
-        if body is None and not as_json:
-            _show_rest(context, bulk, source, has_file=failed is not None, skip=skip, is_typed=is_typed)
+        if tally.read or tally.unsent:
+            _report(tally, options.as_json)
+        if options.body is None and not options.as_json:
+            _show_rest(context, options, job)
         raise
-    _report(bulk.tally, as_json)
-    if bulk.tally.refused:
+    _report(tally, options.as_json)
+    if tally.refused:
         raise typer.Exit(Exit.INCOMPLETE)
+
+
+send = command_of(_send)
 
 
 async def _is_partitioned(client: ServiceBusClient, kind: str, name: str) -> bool | None:
@@ -327,15 +366,13 @@ async def _check_primary(client: ServiceBusClient, sender: ServiceBusSender) -> 
         )
 
 
-def _show_rest(
-    context: typer.Context, bulk: BulkSender, source: str, *, has_file: bool, skip: int, is_typed: bool
-) -> None:
+def _show_rest(context: typer.Context, options: Options, job: _Job) -> None:
     """Print how to send the records that were not accepted."""
-    tally = bulk.tally
+    bulk, tally, source, skip = job.bulk, job.bulk.tally, options.source, options.skip
     if not tally.read:
         return
     if source == STDIN:
-        if not has_file and not is_typed:
+        if options.failed is None and not job.is_typed:
             print_note("input that was read and not sent is lost; --failed FILE keeps it")
         return
     after = skip + tally.read
