@@ -728,3 +728,5 @@ def _copied(attributes: dict[str, Any]) -> ServiceBusReceivedMessage:
 
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
+DEAD_LETTER_PROPERTIES = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
+"""The application properties that say why a message is a dead letter; a copy of it that is sent again has neither."""

@@ -9,7 +9,7 @@ Source of the layout: AMQP 1.0 part 3.2; the AMQP guide of Service Bus.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import MAXYEAR, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -340,9 +340,10 @@ class EncodedMessage(Sections):
         except (WireError, InvalidOperationError):
             return True
 
-    def with_properties(self, properties: Mapping[str, PropertyValue]) -> EncodedMessage:
-        """Return a message with these application properties; a value of this message keeps its encoding."""
-        return self.rewritten(application_properties=self.encoded_properties(properties, self.application_properties))
+    def without_properties(self, names: Collection[str], **changes: Any) -> EncodedMessage:
+        """Return a message without some application properties, and with other attributes; see `rewritten`."""
+        properties = rewritten_map(self.raw_value(APPLICATION_PROPERTIES), names.__contains__)
+        return self.rewritten(application_properties=properties, **changes)
 
     def with_added(self, properties: Mapping[str, PropertyValue]) -> EncodedMessage:
         """Return a message with further application properties; they replace those of the same name."""

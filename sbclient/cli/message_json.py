@@ -20,8 +20,7 @@ from sbclient.formats.message_json import (
 )
 from sbclient.formats.message_json import message_of as read_message
 from sbclient.message import (
-    DEAD_LETTER_DESCRIPTION,
-    DEAD_LETTER_REASON,
+    DEAD_LETTER_PROPERTIES,
     ServiceBusMessage,
     ServiceBusReceivedMessage,
 )
@@ -60,11 +59,8 @@ def message_line(message: ServiceBusReceivedMessage, *, is_dead_letter: bool = F
                 line += f', "{name}": {quoted(text)}'
     if (source := message.dead_letter_source) is not None:
         line += f', "dead_letter_source": {quoted(source)}'
-    content = content_text(message, hidden=_DEAD_LETTER if is_dead_letter else ())
+    content = content_text(message, hidden=DEAD_LETTER_PROPERTIES if is_dead_letter else ())
     return printable_line(f'{line}, "state": "{message.state.name.lower()}", {content[1:]}')
-
-
-_DEAD_LETTER: Final = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
 
 
 def message_of(place: str, fields: Mapping[str, Any]) -> ServiceBusMessage:

@@ -8,10 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from sbclient.amqp import EncodedBatch
 from sbclient.amqp.encoded import encoded_content
-from sbclient.amqp.sections import APPLICATION_PROPERTIES, rewritten_map
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.errors import ServiceBusError
-from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusReceivedMessage
+from sbclient.message import DEAD_LETTER_PROPERTIES, ServiceBusReceivedMessage
 from sbclient.rules.entity_path import dead_letter_path, entity_of
 from sbclient.transport.base import Transport
 
@@ -40,10 +39,6 @@ async def pages(transport: Transport, path: str) -> AsyncGenerator[Sequence[Serv
             number = page[-1].sequence_number + 1
     finally:
         await link.close()
-
-
-_OWN: Final = frozenset((DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION))
-"""The application properties of a dead letter that its copy does not have."""
 
 
 class DeadLetters:
@@ -88,10 +83,8 @@ class DeadLetters:
         sender = self._transport.open_sender(self._target)
 
         async def send(message: ServiceBusReceivedMessage) -> None:
-            content = encoded_content(message)
-            properties = rewritten_map(content.raw_value(APPLICATION_PROPERTIES), _OWN.__contains__)
             changes: dict[str, Any] = {"message_id": _other_id(message)} if detects_duplicates else {}
-            copy = content.rewritten(application_properties=properties, **changes)
+            copy = encoded_content(message).without_properties(DEAD_LETTER_PROPERTIES, **changes)
             await sender.send(EncodedBatch([copy]), timeout_s=TIMEOUT_S)
 
         try:

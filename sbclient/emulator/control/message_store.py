@@ -11,7 +11,6 @@ from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple
 
-from sbclient.amqp import EncodedMessage
 from sbclient.broker.directory import Entity
 from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
@@ -20,7 +19,7 @@ from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import Session
 from sbclient.broker.topic import Topic
 from sbclient.errors import InvalidOperationError, MessageNotFoundError, MessagingEntityNotFoundError
-from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, ServiceBusMessageState
+from sbclient.message import DEAD_LETTER_PROPERTIES, ServiceBusMessageState
 from sbclient.rules.entity_path import split_sub_queue
 from sbclient.rules.sequence_number import COUNTER_BITS
 
@@ -226,21 +225,16 @@ def resubmit(namespace: Namespace, now: float, path: str, numbers: Iterable[int]
 
 
 def _revived(entry: Entry) -> Entry:
-    """The message before it was dead-lettered."""
-    content = _without_reasons(entry.content)
+    """The message before it was dead-lettered.
+
+    A message that was forwarded from one dead-letter queue to another has its reason as properties.
+    """
+    content = entry.content
+    if any(name in content.application_properties for name in DEAD_LETTER_PROPERTIES):
+        content = content.without_properties(DEAD_LETTER_PROPERTIES)
     revived = Entry(content, entry.size_bytes if content is entry.content else content.size_bytes)
     revived.destination = entry.destination
     return revived
-
-
-def _without_reasons(content: EncodedMessage) -> EncodedMessage:
-    """A message that was forwarded from one dead-letter queue to another has its reason as properties."""
-    reasons = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
-    properties = content.application_properties
-    if not any(name in properties for name in reasons):
-        return content
-    kept = {name: value for name, value in properties.items() if name not in reasons}
-    return content.with_properties(kept)
 
 
 def _asked(numbers: Iterable[int] | None) -> Collection[str] | None:
