@@ -8,12 +8,11 @@ locks, expiry. `monotonic()` is for durations: intervals, back-off, timeouts. It
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 SKEW_S: Final = ContextVar("SKEW_S", default=0.0)
 """Seconds by which the wall clock of a context is ahead of the true time, for tests of machines with a wrong clock."""
@@ -77,61 +76,3 @@ async def wait(tasks: Iterable[asyncio.Task[Any]], timeout_s: float) -> set[asyn
 def call_later(delay_s: float, action: Callable[[], None]) -> asyncio.TimerHandle:
     """Call `action` in the running loop after that many seconds. The handle cancels the call."""
     return asyncio.get_running_loop().call_later(delay_s, action)
-
-
-class Waiting(Protocol):
-    """A call that waits until a deadline in monotonic seconds."""
-
-    deadline: float
-
-    def expire(self) -> None:
-        """End the wait: the deadline has passed."""
-
-
-class Deadlines:
-    """The deadlines of everything that waits for the service, on one timer.
-
-    A timer per message would cost as much as its encoding. The timer is set for the earliest deadline that was added
-    since it last fired; then all that wait are checked. Most calls end long before, so this happens rarely.
-    """
-
-    def __init__(self) -> None:
-        self._waiters: dict[Waiting, None] = {}
-        self._due_at = math.inf
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, waiter: Waiting) -> None:
-        """Watch a waiter until `remove`."""
-        self._waiters[waiter] = None
-        if waiter.deadline < self._due_at:
-            self._set(waiter.deadline)
-
-    def remove(self, waiter: Waiting) -> None:
-        """Watch it no longer."""
-        self._waiters.pop(waiter, None)
-
-    def close(self) -> None:
-        """Stop the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._due_at = math.inf
-
-    def _set(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due_at = at
-        self._timer = call_later(max(0.0, at - monotonic()), self._sweep)
-
-    def _sweep(self) -> None:
-        self._timer = None
-        self._due_at = math.inf
-        now = monotonic()
-        expired = [waiter for waiter in self._waiters if waiter.deadline <= now]
-        for waiter in expired:
-            del self._waiters[waiter]
-            waiter.expire()
-        if self._waiters:
-            earliest = min(waiter.deadline for waiter in self._waiters)
-            if earliest < self._due_at:
-                self._set(earliest)

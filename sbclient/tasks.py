@@ -1,4 +1,4 @@
-"""Background tasks with an owner, which ends them when it is closed; and the event loop that an owner belongs to.
+"""Background tasks with an owner, which ends them when it is closed; the event loop of an owner; deadlines of waiters.
 
 Laws of `LoopHome`:
 1. An object belongs to the event loop and the process that first use it.
@@ -11,11 +11,12 @@ Laws of `LoopHome`:
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from enum import Enum
 from threading import get_ident
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from sbclient import clock
@@ -216,3 +217,61 @@ def _leave_parent() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_parent)
+
+
+class Waiting(Protocol):
+    """A call that waits until a deadline in monotonic seconds."""
+
+    deadline: float
+
+    def expire(self) -> None:
+        """End the wait: the deadline has passed."""
+
+
+class Deadlines:
+    """The deadlines of everything that waits for the service, on one timer.
+
+    A timer per message would cost as much as its encoding. The timer is set for the earliest deadline that was added
+    since it last fired; then all that wait are checked. Most calls end long before, so this happens rarely.
+    """
+
+    def __init__(self) -> None:
+        self._waiters: dict[Waiting, None] = {}
+        self._due_at = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, waiter: Waiting) -> None:
+        """Watch a waiter until `remove`."""
+        self._waiters[waiter] = None
+        if waiter.deadline < self._due_at:
+            self._set(waiter.deadline)
+
+    def remove(self, waiter: Waiting) -> None:
+        """Watch it no longer."""
+        self._waiters.pop(waiter, None)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due_at = math.inf
+
+    def _set(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due_at = at
+        self._timer = clock.call_later(max(0.0, at - clock.monotonic()), self._sweep)
+
+    def _sweep(self) -> None:
+        self._timer = None
+        self._due_at = math.inf
+        now = clock.monotonic()
+        expired = [waiter for waiter in self._waiters if waiter.deadline <= now]
+        for waiter in expired:
+            del self._waiters[waiter]
+            waiter.expire()
+        if self._waiters:
+            earliest = min(waiter.deadline for waiter in self._waiters)
+            if earliest < self._due_at:
+                self._set(earliest)

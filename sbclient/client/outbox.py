@@ -30,7 +30,6 @@ from typing import Final, Protocol
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.amqp.batch import SECTION_BYTES
-from sbclient.clock import Deadlines
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
@@ -40,6 +39,7 @@ from sbclient.errors import (
     keep_doubt,
 )
 from sbclient.rules.partition_key import fragment_of
+from sbclient.tasks import Deadlines
 
 MAX_SHARED_MESSAGES: Final = 1000
 MAX_SHARED_BYTES: Final = 240 * 1024

@@ -14,9 +14,8 @@ import asyncio
 from collections.abc import Callable
 
 from sbclient.amqp import Session, servicebus
-from sbclient.clock import Deadlines
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError
-from sbclient.tasks import Move, OwnedTasks
+from sbclient.tasks import Deadlines, Move, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import TokenSource
 from sbclient.transport.amqp.requests import Requests

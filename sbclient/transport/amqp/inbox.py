@@ -28,9 +28,9 @@ from sbclient.amqp import (
     IncomingLink,
 )
 from sbclient.amqp.errors import TRANSFER_LIMIT
-from sbclient.clock import Deadlines
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
+from sbclient.tasks import Deadlines
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.links import LinkEnd
 from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery

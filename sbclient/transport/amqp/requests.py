@@ -33,10 +33,9 @@ from sbclient.amqp import (
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import DeliveryState
 from sbclient.amqp.types import Array, UInt
-from sbclient.clock import Deadlines
 from sbclient.errors import ServiceBusCommunicationError, ServiceBusError, without_doubt
 from sbclient.rules.conditions import error_of
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Deadlines, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.links import LinkEnd, inner_outcome
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers

@@ -15,9 +15,8 @@ from typing import Final
 
 from sbclient import clock
 from sbclient.amqp import servicebus
-from sbclient.clock import Deadlines
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusError
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Deadlines, OwnedTasks
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.credentials import Token, TokenSource

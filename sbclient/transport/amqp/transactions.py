@@ -19,7 +19,6 @@ from sbclient import clock
 from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections, servicebus
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import Declared, DeliveryState
-from sbclient.clock import Deadlines
 from sbclient.entities import (
     CORRELATION_FIELDS,
     CorrelationRuleFilter,
@@ -36,7 +35,7 @@ from sbclient.errors import (
     ServiceBusError,
 )
 from sbclient.rules.entity_path import subscription_path
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Deadlines, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
 from sbclient.transport.base import TransactionLink

@@ -30,11 +30,10 @@ from sbclient.amqp import (
     TransactionalState,
 )
 from sbclient.amqp.states import DeliveryState
-from sbclient.clock import Deadlines
 from sbclient.delivery import LEAST_LIMITS
 from sbclient.errors import InvalidOperationError, ServiceBusConnectionError, ServiceBusError, ServiceBusInternalError
 from sbclient.rules.conditions import error_of
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Deadlines, OwnedTasks
 from sbclient.transport.amqp.links import LinkEnd, inner_outcome
 from sbclient.transport.amqp.waiter import Waiter, own_error
 from sbclient.transport.base import Check, link_closed

@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 from sbclient import clock
 from sbclient.amqp import ConnectionOptions, Session, servicebus
 from sbclient.amqp.types import Int
-from sbclient.clock import Deadlines
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice
 from sbclient.errors import (
     InvalidOperationError,
@@ -30,7 +29,7 @@ from sbclient.errors import (
 from sbclient.options import check_known, options_of
 from sbclient.rules.connection_string import ConnectionString
 from sbclient.rules.entity_path import canonical, entity_of
-from sbclient.tasks import LoopHome, OwnedTasks
+from sbclient.tasks import Deadlines, LoopHome, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection, OpenStream, Sink, Stream
 from sbclient.transport.amqp.connections import Connections, Held
 from sbclient.transport.amqp.credentials import TokenSource, token_source

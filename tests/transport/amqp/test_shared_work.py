@@ -13,9 +13,8 @@ from uuid import UUID
 import pytest
 
 from sbclient import clock
-from sbclient.clock import Deadlines
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
-from sbclient.tasks import OwnedTasks
+from sbclient.tasks import Deadlines, OwnedTasks
 from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.amqp.token_requests import TokenRequests
 from sbclient.transport.amqp.transfers import Transfers
