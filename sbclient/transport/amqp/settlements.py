@@ -28,10 +28,10 @@ from sbclient.amqp import (
     servicebus,
 )
 from sbclient.amqp.states import DeliveryState, Outcome
-from sbclient.clock import Deadlines
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.errors import InvalidOperationError, ServiceBusError
 from sbclient.message import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+from sbclient.tasks import Deadlines
 from sbclient.transport.amqp.links import inner_outcome
 from sbclient.transport.amqp.transfers import refusal_of
 from sbclient.transport.amqp.waiter import own_error, timeout_error
