@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,6 +17,7 @@ import typer
 
 from sbclient.broker.profile import PROFILES
 from sbclient.cli import startup_signals
+from sbclient.cli.command import command_of
 from sbclient.cli.control import KEY_VARIABLE
 from sbclient.emulator.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY, AuthorizationMode
@@ -34,7 +36,10 @@ TRUST_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """Variables by which the management clients of Azure trust a certificate: the blocking and the async ones."""
 
 
-def emulator(
+@dataclass(slots=True, repr=False)
+class Options:
+    """The options of the command."""
+
     namespace: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,21 +47,21 @@ def emulator(
             help="Name and port of a namespace; port 0 = any free one. Further ports are for clients that know only a "
             "host name: contoso:5671,443. Repeatable. Default: sbemulatorns.",
         ),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="Config.json of Microsoft's emulator.")] = None,
+    ] = None
+    config: Annotated[Path | None, typer.Option(help="Config.json of Microsoft's emulator.")] = None
     first_port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Port of the first namespace without one; others count up.")
-    ] = 5672,
+    ] = 5672
     profile: Annotated[
         str, typer.Option(autocompletion=lambda: [*PROFILES], help=f"Tier and year: {', '.join(PROFILES)}.")
-    ] = "std-2021",
+    ] = "std-2021"
     front_ends: Annotated[
         int,
         typer.Option(
             min=1,
             help="Front ends of each namespace. Each caches messages of partitioned entities if there are several.",
         ),
-    ] = 1,
+    ] = 1
     auth: Annotated[
         str,
         typer.Option(
@@ -64,7 +69,7 @@ def emulator(
             autocompletion=lambda: [*AuthorizationMode],
             help="'sas' checks tokens; 'jwt-any' also accepts any JSON web token; 'none'.",
         ),
-    ] = "sas",
+    ] = "sas"
     http_port: Annotated[
         int | None,
         typer.Option(
@@ -74,8 +79,8 @@ def emulator(
             help="Port for the page, health and management over plain HTTP; 0 = any free one. Faults do not affect it. "
             "/$control addresses the first namespace, or another one with ?namespace=NAME.",
         ),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = all.")] = "127.0.0.1",
+    ] = None
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = all.")] = "127.0.0.1"
     key: Annotated[
         str,
         typer.Option(
@@ -84,16 +89,16 @@ def emulator(
             show_default=False,
             help="Key of the root policy.",
         ),
-    ] = ROOT_KEY,
+    ] = ROOT_KEY
     allow_public_key: Annotated[
         bool,
         typer.Option("--allow-public-key", help="Accept the default key with a --host that other machines can reach."),
-    ] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of the broker's random choices.")] = None,
+    ] = False
+    seed: Annotated[int | None, typer.Option(help="Seed of the broker's random choices.")] = None
     tls_name: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Further name in the certificate, besides localhost. Repeatable."),
-    ] = None,
+    ] = None
     data: Annotated[
         Path | None,
         typer.Option(
@@ -101,15 +106,41 @@ def emulator(
             metavar="DIR",
             help="Directory that keeps entities and messages over a restart, also of an emulator that is killed.",
         ),
-    ] = None,
+    ] = None
     fsync: Annotated[
         bool, typer.Option("--fsync", help="With --data: acknowledged messages survive a loss of power. Slower.")
-    ] = False,
+    ] = False
     deviations: Annotated[
         bool, typer.Option("--deviations", help="Print the differences from Service Bus and exit.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print results and errors as JSON.")] = False,
-) -> None:
+    ] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print results and errors as JSON.")] = False
+
+    def emulator(self) -> Emulator:
+        """Return the emulator, not started.
+
+        Raises:
+            ServiceBusError, OSError, UnicodeDecodeError: an option or the configuration is invalid.
+        """
+        return Emulator(
+            *(self.namespace or ()),
+            first_port=self.first_port,
+            config=self.config,
+            host=self.host,
+            http_port=HTTP_PORT if self.http_port is None else self.http_port,
+            needs_http_port=self.http_port is not None,
+            profile=self.profile,
+            front_end_count=self.front_ends,
+            auth=self.auth,
+            key=self.key,
+            allow_public_key=self.allow_public_key,
+            seed=self.seed,
+            certificate_names=tuple(self.tls_name or ()),
+            data=self.data,
+            fsync=self.fsync,
+        )
+
+
+def _serve_until_signal(options: Options) -> None:
     """Serve namespaces of the bundled broker to any Service Bus client.
 
     Each port accepts AMQP and HTTP, with and without TLS. Exit status: 0 ended by a signal; 1 cannot write to --data;
@@ -124,41 +155,30 @@ def emulator(
     Example: sbclient emulator --data ~/.local/share/sbclient
     Example: sbclient emulator --deviations
     """
-    if deviations:
-        _show_deviations(as_json=as_json)
+    if options.deviations:
+        _show_deviations(as_json=options.as_json)
         return
     try:
-        served = Emulator(
-            *(namespace or ()),
-            first_port=first_port,
-            config=config,
-            host=host,
-            http_port=HTTP_PORT if http_port is None else http_port,
-            needs_http_port=http_port is not None,
-            profile=profile,
-            front_end_count=front_ends,
-            auth=auth,
-            key=key,
-            allow_public_key=allow_public_key,
-            seed=seed,
-            certificate_names=tuple(tls_name or ()),
-            data=data,
-            fsync=fsync,
-        )
+        served = options.emulator()
         with _printed_warnings():
-            asyncio.run(_serve(served, data, as_json=as_json))
+            asyncio.run(_serve(served, options.data, as_json=options.as_json))
     except (ServiceBusError, OSError, UnicodeDecodeError) as error:
-        from sbclient.cli.common import print_error  # imports the client, which the emulator does not need
-
-        print_error("emulator", str(error), type(error).__name__, BAD_INPUT, as_json=as_json)
+        _print_error(str(error), type(error).__name__, BAD_INPUT, as_json=options.as_json)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         raise typer.Exit from None
     if served.failure is not None:
-        from sbclient.cli.common import print_error
-
-        print_error("emulator", f"cannot write to {data}: {served.failure}", "OSError", 1, as_json=as_json)
+        _print_error(f"cannot write to {options.data}: {served.failure}", "OSError", 1, as_json=options.as_json)
         raise typer.Exit(1)
+
+
+emulator = command_of(_serve_until_signal)
+
+
+def _print_error(text: str, kind: str, status: int, *, as_json: bool) -> None:
+    from sbclient.cli.common import print_error  # imports the client, which the emulator does not need
+
+    print_error("emulator", text, kind, status, as_json=as_json)
 
 
 @contextmanager
@@ -192,20 +212,13 @@ async def _serve(served: Emulator, data: Path | None, *, as_json: bool) -> None:
             # Before the connection strings are printed: a client reads which certificates it trusts when it starts.
             certificate = await asyncio.to_thread(lambda: served.certificate_path)
         except (OSError, ModuleNotFoundError) as error:
-            _report_no_certificate(error, as_json=as_json)
+            advice = ": set XDG_CACHE_HOME to a writable directory" if isinstance(error, OSError) else ""
+            text = f"TLS is unavailable without a certificate ({error}){advice}"
+            _print_error(text, type(error).__name__, 0, as_json=as_json)  # serving continues
         show: Callable[[Emulator, Path | None, Path | None], None] = _show_json if as_json else _show
         show(served, certificate, data)
         sys.stdout.flush()
         await ended.wait()
-
-
-def _report_no_certificate(error: BaseException, *, as_json: bool) -> None:
-    """Report it with status 0, because serving continues."""
-    from sbclient.cli.common import print_error
-
-    advice = ": set XDG_CACHE_HOME to a writable directory" if isinstance(error, OSError) else ""
-    text = f"TLS is unavailable without a certificate ({error}){advice}"
-    print_error("emulator", text, type(error).__name__, 0, as_json=as_json)
 
 
 def _connection_strings(served: Emulator) -> dict[str, str]:
