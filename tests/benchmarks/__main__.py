@@ -141,6 +141,13 @@ ROWS: Final = (
         is_most=True,
     ),
     Row(
+        "clients",
+        "processor time of the client to send, receive and complete a message / qpid-proton",
+        0.5,
+        _measure("clients", "clients"),
+        is_most=True,
+    ),
+    Row(
         "emulator",
         "processor time of the emulator for each message / of RabbitMQ",
         1.0,

@@ -14,6 +14,9 @@ from tests.benchmarks.__main__ import main, report
 from tests.benchmarks.draining import Pair
 from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.entered import entered
+from tests.benchmarks.growth import ROWS as GROWTH_ROWS
+from tests.benchmarks.growth import Costs
+from tests.benchmarks.growth import Row as GrowthRow
 from tests.benchmarks.row import Result, Row, Sample, Settings, sample
 from tests.benchmarks.sending import QUEUE
 
@@ -102,3 +105,30 @@ def test_unknown_row_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
         main(["send-nothing"])
     assert ended.value.code == 2
     assert "send-nothing" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.real_time
+@pytest.mark.parametrize("row", GROWTH_ROWS, ids=[row.name for row in GROWTH_ROWS])
+async def test_each_cost_is_measured(row: GrowthRow) -> None:
+    assert all(cost >= 0 for cost in (await row.measure(20)).values())
+
+
+async def _costs(size: int) -> Costs:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("costs", "missed"),
+    [
+        ([{"send, µs": 10.0}, {"send, µs": 15.0}, {"send, µs": 14.0}], 0),
+        ([{"send, µs": 10.0}, {"send, µs": 15.1}, {"send, µs": 14.0}], 1),
+        ([{"send, µs": 0.1}, {"send, µs": 2.9}], 0),
+        ([{"send, µs": 10.0, "bytes": 100.0}, {"send, µs": 10.0, "bytes": 101.0}], 1),
+        ([{"pause, ms": 10.0}, {"pause, ms": 1000.0}], 0),
+    ],
+    ids=["flat", "grows", "little", "bound", "may grow"],
+)
+def test_cost_misses_that_grows_or_exceeds_its_bound(costs: list[Costs], missed: int) -> None:
+    row = GrowthRow("row", _costs, most={"bytes": 100}, not_flat=("pause, ms",))
+    assert len(row.misses(costs)) == missed
