@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 from sbclient.emulator.page.files import FOLDER, HEADERS, INDEX, page_file
+from sbclient.entities import SETTINGS, EntityKind
+from sbclient.formats.entity_settings import described, settings_text, value_text
 
 FILES = {path: path.read_text(encoding="utf-8") for path in sorted(FOLDER.iterdir())}
 LIBRARIES = {FOLDER / "preact.js", FOLDER / "htm.js"}
@@ -61,6 +63,33 @@ def test_imports_of_scripts_exist_and_are_used() -> None:
                 exported = rf"^export (async )?(function|const|class) {name}\b|\bas {name}[,}}]"
                 assert re.search(exported, FILES[FOLDER / source], re.M), (path, name, source)
                 assert re.search(rf"\b{name}\b", rest), (path, name)
+
+
+KINDS = {"QUEUE": EntityKind.QUEUE, "TOPIC": EntityKind.TOPIC, "SUBSCRIPTION": EntityKind.SUBSCRIPTION}
+NOT_IN_FORMS = {
+    "dead_lettering_on_filter_evaluation_exceptions",
+    "enable_batched_operations",
+    "enable_express",
+    "filtering_messages_before_publishing",
+    "max_message_size_in_kilobytes",
+    "support_ordering",
+}
+
+
+def test_forms_have_the_settings_of_each_kind_with_their_defaults() -> None:
+    text = FILES[FOLDER / "entity_form.js"]
+    groups = dict(re.findall(r"const (BOTH|ALL) = \[(.*)\];", text))
+    row = r'\{ name: "(\w+)".* kinds: (?:\[(.*?)\]|(\w+)), (?:isCheck: (true)|hint: "(.*)"|choices: STATUSES) \}'
+    rows = re.findall(row, text)
+    for word, kind in KINDS.items():
+        shown = {name for name, some, group, *_ in rows if word in (some or groups[group]).split(", ")}
+        wanted = settings_text(described(kind, "x", [])).keys() - NOT_IN_FORMS
+        assert shown == wanted, f"SETTINGS in entity_form.js, or NOT_IN_FORMS, lacks settings of a {kind}"
+    for name, _, _, is_check, hint in rows:
+        default = SETTINGS[name].default
+        assert isinstance(default, bool) == bool(is_check), name
+        if hint and name != "max_size_in_megabytes":  # that of a topic or a queue that is not partitioned
+            assert hint == ("none" if default is None else value_text(default)), name
 
 
 def test_lines_have_the_maximum_length_of_the_project() -> None:
