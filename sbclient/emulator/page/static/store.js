@@ -5,8 +5,8 @@ import { setClock } from "./format.js";
 
 const EVENTS_KEPT = 300;
 const HISTORY_KEPT = 1500;
-const LOOKS_KEPT = 7;
-const LOOK_AGE_S = 30;
+const SAMPLES_KEPT = 7;
+const SAMPLE_AGE_S = 30;
 const PAUSES_MS = [250, 500, 1000, 2000, 4000];
 
 export const state = {
@@ -26,7 +26,7 @@ export const state = {
 let publish = () => {};
 
 /** The last snapshots of the pairs: the time, and by name the numbers of messages that had arrived or left. */
-let looks = [];
+let samples = [];
 let stop = null;
 
 /** Set the function that is called after each change. */
@@ -106,31 +106,31 @@ function take(said) {
   if (said.pairs) state.pairs = said.pairs;
   if (said.gaps) state.gaps = said.gaps;
   if ("detail" in said) state.detail = said.detail;
-  noteLook();
+  takeSample();
   const row = state.detail && rowOf(state.detail.namespace, state.detail.path);
   if (said.detail_history) state.detailHistory = said.detail_history;
-  else if (row) state.detailHistory = noted(state.detailHistory, row, before);
+  else if (row) state.detailHistory = extended(state.detailHistory, row, before);
   if (said.events) state.events = [...state.events, ...said.events].slice(-EVENTS_KEPT);
   publish();
 }
 
-/** A history with the numbers of this snapshot, and before them the time until which the last ones were true. */
-function noted(history, { arrived, left }, before) {
+/** A history with the numbers of this snapshot, after the last time at which they had not changed. */
+function extended(history, { arrived, left }, before) {
   const [at, ...last] = history.at(-1) ?? [before];
   if (last[0] === arrived && last[1] === left) return history;
   const still = before > at ? [[before, ...last]] : [];
   return [...history, ...still, [state.at, arrived, left]].slice(-HISTORY_KEPT);
 }
 
-function noteLook() {
+function takeSample() {
   const numbers = new Map();
   for (const pair of state.pairs) {
     for (const name of ["arrived", "left"])
       numbers.set(keyOf(pair, name), pair.queues.reduce((sum, queue) => sum + queue[name], 0));
     for (const { path, arrived } of pair.destinations) numbers.set(keyOf(pair, "to", path), arrived);
   }
-  const recent = looks.filter((look) => state.at - look.at < LOOK_AGE_S * speed());
-  looks = [...recent, { at: state.at, numbers }].slice(-LOOKS_KEPT);
+  const recent = samples.filter(({ at }) => state.at - at < SAMPLE_AGE_S * speed());
+  samples = [...recent, { at: state.at, numbers }].slice(-SAMPLES_KEPT);
 }
 
 const keyOf = ({ primary, secondary }, ...names) => [primary, secondary, ...names].join("\n");
@@ -138,7 +138,7 @@ const keyOf = ({ primary, secondary }, ...names) => [primary, secondary, ...name
 /** The rate at which messages `arrived` in or `left` a backlog, or came `to` a path, over the last snapshots. */
 export function rateOf(pair, ...names) {
   const key = keyOf(pair, ...names);
-  const [first, last] = [looks.find(({ numbers }) => numbers.has(key)), looks.at(-1)];
+  const [first, last] = [samples.find(({ numbers }) => numbers.has(key)), samples.at(-1)];
   if (!first || last.at <= first.at) return 0;
   return Math.max(0, (last.numbers.get(key) ?? 0) - first.numbers.get(key)) / (last.at - first.at);
 }
@@ -154,7 +154,7 @@ function forgetOld(namespaces) {
 function takeNamespace(said, before) {
   const known = state.namespaces.get(said.name) ?? { rows: new Map(), history: [] };
   const { entities, removed, history, ...facts } = said;
-  known.history = history ?? noted(known.history, facts, before);
+  known.history = history ?? extended(known.history, facts, before);
   known.facts = facts;
   for (const path of removed) known.rows.delete(path);
   for (const row of entities) known.rows.set(row.path, row);
