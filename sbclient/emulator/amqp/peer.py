@@ -31,11 +31,10 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction, Via
 from sbclient.emulator.amqp.conditions import UnknownTransactionError, amqp_error_of, ends_connection
-from sbclient.emulator.amqp.grants import Grants
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.net.time_slice import TimeSlice
-from sbclient.emulator.sas import Grant
+from sbclient.emulator.sas import Grant, Grants
 from sbclient.entities import AccessRights, MessagingSku
 from sbclient.errors import ServiceBusAuthorizationError, ServiceBusError
 from sbclient.hosting.host import Performed

@@ -11,7 +11,7 @@ from sbclient import clock
 from sbclient.amqp import encode_sections
 from sbclient.amqp.sections import Properties
 from sbclient.broker.faults import Fault, FaultKind
-from sbclient.emulator.amqp import grants
+from sbclient.emulator import sas
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
@@ -157,7 +157,7 @@ async def test_an_invalid_request_gets_a_reply(
 async def test_audiences_of_a_connection_are_bounded(
     context: NamespaceContext, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grants, "MAX_GRANTS", 2)
+    monkeypatch.setattr(sas, "MAX_GRANTS", 2)
     for name in ("a", "b"):
         create(context.host, EntityKind.QUEUE, name)
     async with connected(context) as client:

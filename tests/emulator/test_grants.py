@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbclient.emulator.amqp import grants as module
-from sbclient.emulator.amqp.grants import Grants
-from sbclient.emulator.sas import Grant
+from sbclient.emulator import sas as module
+from sbclient.emulator.sas import Grant, Grants
 from sbclient.entities import AccessRights
 from sbclient.errors import ServiceBusQuotaExceededError
 
