@@ -174,8 +174,9 @@ def test_what_is_copied_into_the_image_exists_and_is_all_that_is_installed() -> 
     copied = [word for line in instructions("COPY", "build") for word in line.split()[:-1]]
     assert [name for name in copied if not (ROOT / name).exists()] == []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    needed = {*project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-    needed |= {"pyproject.toml", "hatch_build.py", "README.md", *project["project"]["license-files"]}
+    copied_whole = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    licenses = {name for name in project["project"]["license-files"] if not name.startswith(tuple(copied_whole))}
+    needed = {*copied_whole, "pyproject.toml", "hatch_build.py", "README.md", *licenses}
     assert set(copied) == needed
     (extras, packages) = instructions("ARG", "build")
     chosen = {extras.removeprefix("EXTRAS="), *re.findall(r"EXTRAS: (\w+)", COMPOSE)}
