@@ -80,7 +80,7 @@ class BothLinks(ReceiverLink):
         self._refusals: dict[NamespaceSide, Refusal] = {}
         self._left_out: set[NamespaceSide] = set()
         self._first: NamespaceSide = "primary"
-        self._is_flowing = False  # the last call returned messages of the first side
+        self._other_at = float("-inf")  # until then only the side that delivered last is asked
         self._asked_at = dict.fromkeys(_SIDES, float("-inf"))
         self._held: deque[ServiceBusReceivedMessage] = deque()
         self._held_at = 0.0  # when the first of them was locked
@@ -174,12 +174,12 @@ class BothLinks(ReceiverLink):
         if self._held and not self._is_deleting:
             await self._renew_held()
         if not self._held:
-            order = self._order()
-            found = await self._receive_more(max_message_count) if self._is_flowing and order[0] == self._first else []
-            found = found or await self._receive(max_message_count, end_at, order)
+            if clock.monotonic() < self._other_at and (found := await self._receive_more(max_message_count)):
+                return found
+            found = await self._receive(max_message_count, end_at, self._order())
             self._held.extendleft(reversed(found))  # before what came after them
             self._held_at = clock.monotonic()
-            self._is_flowing = bool(self._held)
+            self._note_flow()
         return [self._held.popleft() for _ in range(min(max_message_count, len(self._held)))]
 
     async def _renew_held(self) -> None:
@@ -197,12 +197,24 @@ class BothLinks(ReceiverLink):
 
     async def _receive_more(self, count: int) -> list[ServiceBusReceivedMessage]:
         """Ask only the side that delivered last, for as long as its head start and without the cost of a task."""
-        with suppress(TimeoutError, ServiceBusError):  # the next request shows whether it fails
-            async with clock.timeout(HEAD_START_S + (ANSWER_S if self._is_deleting else HEAD_START_S)):
-                link = self._links[self._first]
-                found = await link.receive(max_message_count=count, max_wait_time_s=HEAD_START_S)
-                return marked(found, self._first)
-        return []
+        link = self._links[self._first]
+        if not link.is_open:
+            return []
+        try:
+            return marked(await link.receive(max_message_count=count, max_wait_time_s=HEAD_START_S), self._first)
+        except ServiceBusError:  # the next request shows whether it fails
+            return []
+
+    def _note_flow(self) -> None:
+        """Note until when only the side that delivered last is asked."""
+        other = self._other
+        self._other_at = float("-inf")
+        if self._held:
+            self._other_at = max(self._asked_at[other] + ASK_AGAIN_S, self._waits_until(other, {}))
+
+    @property
+    def _other(self) -> NamespaceSide:
+        return "secondary" if self._first == "primary" else "primary"
 
     async def _receive(self, count: int, end_at: float, order: list[NamespaceSide]) -> list[ServiceBusReceivedMessage]:
         """Ask the sides until one delivers, or the time ends.
@@ -220,7 +232,7 @@ class BothLinks(ReceiverLink):
         def start(side: NamespaceSide, now: float) -> None:
             wait_s = max(end_at - now, 0.0)
             if self._is_deleting:
-                wait_s = min(wait_s, HEAD_START_S if self._is_flowing and not answered else TURN_S)
+                wait_s = min(wait_s, HEAD_START_S if self._other_at > 0 and not answered else TURN_S)
             running[side] = asyncio.ensure_future(self._ask(side, count, wait_s))
             running[side].add_done_callback(lambda _: woken.set())
 
@@ -294,8 +306,7 @@ class BothLinks(ReceiverLink):
     def _order(self) -> list[NamespaceSide]:
         """Return the sides; the first has a head start."""
         now = clock.monotonic()
-        other: NamespaceSide = "secondary" if self._first == "primary" else "primary"
-        order = [self._first, other]
+        order = [self._first, other := self._other]
         if self._asked_at[other] <= now - ASK_AGAIN_S and self._waits_until(other, {}) <= now:
             order.reverse()
         self._asked_at[order[0]] = now

@@ -154,6 +154,11 @@ class ReceiverLink(Protocol):
         return
 
     @property
+    def is_open(self) -> bool:
+        """Whether `receive` ends in time, since it need not attach the link first."""
+        return False
+
+    @property
     def is_drained(self) -> bool:
         """Whether the last receive call, if it returned fewer messages than it may, has returned all available ones.
 

@@ -483,3 +483,24 @@ async def test_a_wait_for_a_session_that_found_none_can_be_repeated(sessions: Me
             await receiver.close()
             receiver = client.get_queue_receiver(QUEUE, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=3)
             await taken(sessions, secondary=secondary)
+
+
+async def test_a_link_that_is_attached_again_does_not_hold_up_the_other(
+    both: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = MemoryReceiver.receive
+
+    async def attaching(link: MemoryReceiver, **asked: Any) -> list[ServiceBusReceivedMessage]:
+        if link._connection.host is both.primary:
+            await clock.sleep(15.0)
+        return await receive(link, **asked)
+
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        await fill(both, "0")
+        await receiver.receive_messages()
+        monkeypatch.setattr(MemoryReceiver, "is_open", False)
+        monkeypatch.setattr(MemoryReceiver, "receive", attaching)
+        await fill(both, "1", secondary=True)
+        began_at = clock.monotonic()
+        assert texts(await receiver.receive_messages(max_wait_time=30)) == ["1"]
+        assert clock.monotonic() - began_at < 1.0

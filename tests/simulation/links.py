@@ -237,6 +237,10 @@ class WiredReceiver:
         self._inner.fetch_ahead(count, total)
 
     @property
+    def is_open(self) -> bool:
+        return self._inner.is_open
+
+    @property
     def is_drained(self) -> bool:
         return self._inner.is_drained
 

@@ -280,6 +280,10 @@ class AmqpReceiver(ReceiverLink):
         self._inbox.fetch_ahead(count, total)
 
     @property
+    def is_open(self) -> bool:
+        return self._inbox.end is not None
+
+    @property
     def is_drained(self) -> bool:
         return self._inbox.is_drained
 

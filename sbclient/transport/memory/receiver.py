@@ -91,6 +91,10 @@ class MemoryReceiver(ReceiverLink):
         return messages
 
     @property
+    def is_open(self) -> bool:
+        return not self._is_closed
+
+    @property
     def is_drained(self) -> bool:
         return not self._prefetch_count
 
