@@ -61,6 +61,10 @@ def backlog(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Repeat with --sample between surveys until interrupted.")
     ] = False,
+    worker: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="HTTP port of a worker, which knows what is delivered to the secondary."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the messages of each backlog queue by destination, their age, and an estimate of the time to drain them.
@@ -79,7 +83,7 @@ def backlog(
 
         async with open_client(primary, required_secondary(secondary), _options(count, name, sessions)) as client:
             estimate = DrainEstimate()
-            doctor = Doctor(client, primary, required_secondary(secondary), **proxy_options())
+            doctor = Doctor(client, primary, required_secondary(secondary), worker=worker, **proxy_options())
             surveyor = Backlog(client.pair, on_progress=lambda seen: progress.show(f"read {seen:,} messages"))
             with show_report(as_json=as_json, is_live=watch) as shown:
                 while True:
@@ -87,6 +91,7 @@ def backlog(
                     report = estimate.report(clock.monotonic(), clock.now(), views)
                     if report["drained_per_second"] is not None and report["seconds_to_drain"] is None:
                         report["cause"] = (await doctor.explain(views, has_moved=False)).cause
+                    report["redirected"] = await doctor.redirected()
                     is_last = not watch and (estimate.surveys > 1 or not sample or not report["depth"])
                     if watch or is_last:
                         shown(report)
@@ -154,6 +159,7 @@ class DrainEstimate:
             "is_complete": all(view.is_complete for view in views),
             "drained_per_second": None if rate is None else round(rate, 1),
             "cause": None,
+            "redirected": {},
             "seconds_to_drain": 0 if not after else round(after / rate) if rate and rate > 0 else None,
             "destinations": {path: _numbers(part, now) for path, part in sorted(total.by_destination.items())},
             "queues": [
@@ -201,7 +207,8 @@ def _tables(report: Report, width: int) -> list[Text]:
         ("backlog queue", [each for each in queues if _has_messages(each[1])]),
     ]
     tables = [backlog_table(title, rows, width) for title, rows in parts if rows]
-    return [*tables, cell(_verdict(report, len(queues), missing))]
+    notes = [f"{path!r}: delivered to the secondary since {since}" for path, since in report["redirected"].items()]
+    return [*tables, *map(cell, notes), cell(_verdict(report, len(queues), missing))]
 
 
 def _has_messages(queue: Report) -> bool:

@@ -438,10 +438,8 @@ class Doctor:
             findings += full if answer == ACCEPTS and not reason else []
             if full or (answer == ACCEPTS and not reason):
                 findings.append(Finding(BACKLOG, amount))
-        for path, for_s in worker.redirected.items() if worker is not None else ():
-            since = datetime.fromtimestamp(clock.now() - for_s, UTC)
-            text = f"{path!r}: delivered to the secondary since {since:%Y-%m-%d %H:%M} UTC"
-            findings.append(Finding(BACKLOG, text))
+        for path, since in worker.redirected.items() if worker is not None else ():
+            findings.append(Finding(BACKLOG, f"{path!r}: delivered to the secondary since {since}"))
         for path, part in destinations.items():
             for reason, number in part.rejected.items():
                 text = f"{number:,} messages for {path!r} will be dead-lettered by the syphon: {reason}"
@@ -494,6 +492,11 @@ class Doctor:
 
     # -- the syphon ----------------------------------------------------------------------------------------------
 
+    async def redirected(self) -> dict[str, str]:
+        """Return since when the secondary gets the messages of an entity, by path, as the worker says."""
+        worker = await self._ask_worker()
+        return {} if worker is None else worker.redirected
+
     async def _ask_worker(self) -> _Worker | None:
         if self._worker is None:
             return None
@@ -501,7 +504,11 @@ class Doctor:
         with suppress(ValueError, TypeError, AttributeError, RecursionError):
             content = json.loads(body) if body else {}
             refusing = {path: str(one["error"]) for path, one in content.get("refusing", {}).items()}
-            redirected = {path: float(for_s) for path, for_s in content.get("redirected_for_s", {}).items()}
+            now = clock.now()
+            redirected = {
+                path: f"{datetime.fromtimestamp(now - for_s, UTC):%Y-%m-%d %H:%M} UTC"
+                for path, for_s in content.get("redirected_for_s", {}).items()
+            }
             reasons = [str(one) for one in content.get("reasons", [])]
             return _Worker(status in (200, 503), reasons, refusing, redirected)
         return _Worker(False, [], {}, {})
@@ -582,13 +589,13 @@ class _Worker:
         is_running: whether it is a worker.
         reasons: why it is not ready.
         refusing: the errors of the destinations that reject messages.
-        redirected: for how many seconds the secondary has accepted the messages of a destination.
+        redirected: since when the secondary accepts the messages of a destination.
     """
 
     is_running: bool
     reasons: list[str]
     refusing: dict[str, str]
-    redirected: dict[str, float]
+    redirected: dict[str, str]
 
 
 def _kind(entity: EntityProperties) -> str:

@@ -268,13 +268,15 @@ def test_full_queue_and_paused_worker(pair: Pair) -> None:
 
 
 def test_messages_that_go_to_the_secondary(pair: Pair) -> None:
-    pair.emulator.inject(Fault(FaultKind.DOWN, "orders", operations=[Operation.SEND]))
+    pair.emulator.inject(Fault(FaultKind.DOWN, "orders", operations=[Operation.OPEN, Operation.SEND]))
     secondary = pair.variables["SERVICEBUS_SECONDARY_CONNECTION_STRING"]
     call("admin", "create", "queue", "orders", env={"SERVICEBUS_CONNECTION_STRING": secondary})
     with pair.worker("--redirect-after", "0s") as (address, events):
         pair.run(diverts=True)
         events("syphon.redirected")
-        assert "'orders': delivered to the secondary since 20" in pair.doctor("--worker", address).stdout
+        for command in ("doctor", "backlog"):
+            said = pair.doctor("--worker", address, command=command).stdout
+            assert "'orders': delivered to the secondary since 20" in said
 
 
 @pytest.mark.parametrize(

@@ -244,6 +244,10 @@ def test_a_pair_is_seen_by_its_backlog(page: Page, served: Served) -> None:
     expect(pair.locator(".flow .way-label").nth(2)).to_have_text(re.compile(r"^[1-9].*drained"))
     served.send(backlog, *diverted, namespace=SECONDARY)
     expect(pair.locator(".flow")).to_have_attribute("aria-label", re.compile(r"contoso, down: .*where 16 wait"))
+    served.queue("orders", namespace=SECONDARY)
+    page.wait_for_timeout(1_000)  # the page has seen the entity
+    served.send("orders", ServiceBusMessage("x"), namespace=SECONDARY)
+    expect(pair).to_contain_text(re.compile(r"orders: delivered to the secondary since \d\d:\d\d:\d\d\."))
 
 
 def test_the_list_can_be_filtered_among_a_thousand(page: Page, served: Served) -> None:

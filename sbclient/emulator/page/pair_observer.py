@@ -2,7 +2,8 @@
 
 A namespace with queues named `<primary>/x-servicebus-transfer/n` is the secondary of a pair. The messages there show
 which entities of the primary are diverted, how many messages wait and since when. The pings at the primary show whether
-a client checks it, and with which result.
+a client checks it, and with which result. A message that arrives in an entity of the secondary with the path of one of
+them was delivered there instead.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ MAX_DESTINATIONS: Final = 200
 RECENT_S: Final = 10.0
 """A destination whose last message arrived within so many seconds is diverted."""
 
+ELSEWHERE_S: Final = 60.0
+"""A destination whose entity in the secondary has got a message within so many seconds is delivered there."""
+
 UNKNOWN: Final = "(unknown)"
 
 DIVERTED: Final = "diverted"
@@ -66,6 +70,25 @@ class _Known:
 
 
 @dataclass(slots=True)
+class _Elsewhere:
+    """The messages that the entity of the same path in the secondary has got: how many, since when, when last."""
+
+    arrived: int | None = None
+    since_at: float | None = None
+    latest_at: float = 0.0
+
+    def note(self, entity: Entity | None, now: float) -> float | None:
+        """Return since when messages arrive there; None = none has for a minute."""
+        arrived = 0 if entity is None else sum(fragment.arrived_count for fragment in entity.body.fragments)
+        if self.arrived is not None and arrived > self.arrived:
+            self.since_at, self.latest_at = self.since_at or now, now
+        elif now - self.latest_at >= ELSEWHERE_S:
+            self.since_at = None
+        self.arrived = arrived
+        return self.since_at
+
+
+@dataclass(slots=True)
 class _Destination:
     """One entity of a primary: the messages that wait, and those that arrived since the first observation."""
 
@@ -75,6 +98,7 @@ class _Destination:
     arrived: int = 0
     first_new_at: float | None = None
     states: deque[Change] = field(default_factory=lambda: deque(maxlen=STATES_KEPT))
+    elsewhere: _Elsewhere = field(default_factory=_Elsewhere)
 
     def note_state(self, ping: Ping | None, now: float) -> None:
         """Add the state of this observation and, if they are known, the exact times of the changes before it."""
@@ -157,6 +181,7 @@ class PairObserver:
             "latest_at": destination.latest_at,
             "state": destination.states[-1]["state"],
             "states": list(destination.states),
+            "elsewhere_at": destination.elsewhere.note(self.secondary.directory.get(path), now),
             "ping": None if ping is None else {"at": ping.at, "refusal": ping.refusal},
         }
 

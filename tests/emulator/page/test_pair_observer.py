@@ -120,6 +120,21 @@ def test_forwarded_messages_still_count_as_arrived(watched: Watched, secondary: 
     assert watched.look()["queues"][0]["dead"] == 1
 
 
+def test_messages_that_are_delivered_to_the_secondary_are_seen_there(watched: Watched, secondary: Driver) -> None:
+    secondary.queue("orders")
+    secondary.send("orders", message("from before"))
+    secondary.send(BACKLOG, diverted("orders"))
+    assert watched.destinations()["orders"]["elsewhere_at"] is None
+    for second in (5, 10, 15):
+        secondary.wait(5)
+        secondary.send("orders", message(f"{second}"))
+        assert watched.destinations()["orders"]["elsewhere_at"] == START + 5
+    secondary.wait(59)
+    assert watched.destinations()["orders"]["elsewhere_at"] == START + 5
+    secondary.wait(1)
+    assert watched.destinations()["orders"]["elsewhere_at"] is None
+
+
 def test_the_last_ping_at_the_primary_is_shown(watched: Watched, primary: Driver, secondary: Driver) -> None:
     primary.queue("orders")
     secondary.send(BACKLOG, diverted("orders"))

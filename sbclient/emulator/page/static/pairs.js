@@ -2,7 +2,7 @@
 
 import { recent } from "./chart.js";
 import { html, visible } from "./dom.js";
-import { Ago, count, now, rate } from "./format.js";
+import { Ago, count, now, rate, timeOfDay } from "./format.js";
 import { flowPicture } from "./flow.js";
 import { addressOf } from "./names.js";
 import { Picture, stateOf, stateOfNamespace } from "./pictures.js";
@@ -161,6 +161,9 @@ function noteOf(pair) {
     parts.push(
       "The clients decide about the failover. This view shows what the broker observes: backlog and pings.",
     );
+  }
+  for (const { path, elsewhere_at: since } of pair.destinations) {
+    if (since) parts.push(`${visible(path)}: delivered to the secondary since ${timeOfDay(since)}.`);
   }
   if (pair.unread) parts.push(`${count(pair.unread)} more wait that were not read yet.`);
   if (dead) parts.push(`${count(dead)} in the backlog are dead-lettered: the syphon cannot forward them.`);
