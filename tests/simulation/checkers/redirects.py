@@ -11,6 +11,9 @@ from tests.simulation.checkers.failover import GRAIN_S, is_outage
 from tests.simulation.history import Attempt, Outcome, Violation
 from tests.simulation.world import World
 
+PREPARED_S: Final = 30.0
+"""How long a transfer may take until it sends: a settlement, and its timeout."""
+
 ENDS_WITHIN_S: Final = 240.0
 """How long after the last outage messages may be redirected: a probe, its answer, and the message that follows."""
 
@@ -41,8 +44,11 @@ def check_redirects(world: World) -> Iterator[Violation]:
 
 
 def _outage_since(attempts: Sequence[Attempt], at: float) -> float | None:
-    """When the outage that lasts at a moment was first noticed: no other answer has come before and since."""
-    last_at = max((one.begin for one in attempts if one.end < at and _ends_outage(one)), default=0.0)
+    """When the outage that lasts at a moment was first noticed: no other answer has come before and since.
+
+    A transfer that has begun settles what else is in its group before it sends.
+    """
+    last_at = max((one.begin for one in attempts if one.end < at - PREPARED_S and _ends_outage(one)), default=0.0)
     return min((one.end for one in attempts if _is_outage(one) and last_at <= one.end <= at), default=None)
 
 
