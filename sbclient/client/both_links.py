@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sbclient import clock
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
@@ -35,11 +35,10 @@ from sbclient.message import NamespaceSide, ServiceBusReceivedMessage
 from sbclient.pairing.state import PairState
 from sbclient.rules.failover import is_outage
 from sbclient.rules.refusal import Refusal
-from sbclient.transport.base import ReceiverLink, TransactionLink
+from sbclient.transport.base import ReceiverLink
 
 HEAD_START_S: Final = 0.05
 ASK_AGAIN_S: Final = 1.0
-TURN_S: Final = 1.0
 ANSWER_S: Final = 20.0
 """How long an answer may take beyond the wait for a message."""
 MISSING_S: Final = 60.0
@@ -54,27 +53,14 @@ _SIDES: Final[tuple[NamespaceSide, NamespaceSide]] = ("primary", "secondary")
 class BothLinks(ReceiverLink):
     """A receiver link of each side; an operation on a message uses the link of its side."""
 
-    def __init__(
-        self,
-        pair: PairState,
-        path: str,
-        *,
-        session: SessionChoice,
-        receive_mode: ServiceBusReceiveMode,
-        prefetch_count: int,
-    ) -> None:
+    def __init__(self, pair: PairState, path: str, *, session: SessionChoice, prefetch_count: int, **mode: Any) -> None:
         self._pair = pair
         self._path = path
         self._session = session
-        self._is_deleting = receive_mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
-        share = -(-prefetch_count // 2)
-        transports = zip(_SIDES, (pair.primary, pair.secondary), strict=True)
-        self._opening = {
-            side: partial(
-                transport.open_receiver, path, session=session, receive_mode=receive_mode, prefetch_count=share
-            )
-            for side, transport in transports
-        }
+        self._is_deleting = mode["receive_mode"] is ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        chosen = {"session": session, "prefetch_count": -(-prefetch_count // 2), **mode}
+        sides = zip(_SIDES, (pair.primary, pair.secondary), strict=True)
+        self._opening = {side: partial(transport.open_receiver, path, **chosen) for side, transport in sides}
         self._links: dict[NamespaceSide, ReceiverLink] = {side: make() for side, make in self._opening.items()}
         self._chosen: NamespaceSide = "primary"
         self._refusals: dict[NamespaceSide, Refusal] = {}
@@ -133,28 +119,24 @@ class BothLinks(ReceiverLink):
 
     async def _open_first(self, timeout_s: float) -> None:
         """Hold the session that is available first."""
-        opening = {asyncio.ensure_future(link.open(timeout_s=timeout_s)): side for side, link in self._links.items()}
-        waited_for = dict(opening)
-        errors: dict[NamespaceSide, ServiceBusError] = {}
+        opening = {side: asyncio.ensure_future(link.open(timeout_s=timeout_s)) for side, link in self._links.items()}
         winner: NamespaceSide | None = None
+        done, waited = set[asyncio.Task[None]](), {*opening.values()}
         try:
-            while waited_for and winner is None:
-                done, _ = await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    side = waited_for.pop(task)
-                    try:
-                        task.result()
-                        winner = winner or side
-                    except ServiceBusError as error:
-                        errors[side] = error
+            while waited and winner is None:
+                done, waited = await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+                winner = next(
+                    (side for side in _SIDES if opening[side] in done and not opening[side].exception()), None
+                )
             if winner is None:
-                raise errors["primary"]
-            self._chosen = winner
+                await opening["primary"]  # raises its error
+            self._chosen = winner or "primary"
         finally:
-            errors.clear()  # they refer to this frame
-            for task in opening:
+            for task in opening.values():
                 task.cancel()
-            await asyncio.gather(*opening, return_exceptions=True)
+            await asyncio.gather(*opening.values(), return_exceptions=True)
+            for tasks in (opening, done, waited):
+                tasks.clear()  # their errors refer to this frame
             for side in _SIDES:
                 if side != winner:
                     await self._replace(side)
@@ -232,7 +214,7 @@ class BothLinks(ReceiverLink):
         def start(side: NamespaceSide, now: float) -> None:
             wait_s = max(end_at - now, 0.0)
             if self._is_deleting:
-                wait_s = min(wait_s, HEAD_START_S if self._other_at > 0 and not answered else TURN_S)
+                wait_s = min(wait_s, HEAD_START_S if self._other_at > 0 and not answered else ASK_AGAIN_S)
             running[side] = asyncio.ensure_future(self._ask(side, count, wait_s))
             running[side].add_done_callback(lambda _: woken.set())
 
@@ -356,30 +338,14 @@ class BothLinks(ReceiverLink):
 
     # -- operations on messages ----------------------------------------------------------------------------------
 
-    async def peek(
-        self, *, max_message_count: int, sequence_number: int, timeout_s: float
-    ) -> list[ServiceBusReceivedMessage]:
-        link, _ = self.at("primary")
-        return await link.peek(
-            max_message_count=max_message_count, sequence_number=sequence_number, timeout_s=timeout_s
-        )
+    async def peek(self, **asked: Any) -> list[ServiceBusReceivedMessage]:
+        return await self._links["primary"].peek(**asked)
 
-    async def receive_deferred(
-        self, sequence_numbers: Sequence[int], *, timeout_s: float
-    ) -> list[ServiceBusReceivedMessage]:
-        link, _ = self.at("primary")
-        return await link.receive_deferred(sequence_numbers, timeout_s=timeout_s)
+    async def receive_deferred(self, sequence_numbers: Sequence[int], **asked: Any) -> list[ServiceBusReceivedMessage]:
+        return await self._links["primary"].receive_deferred(sequence_numbers, **asked)
 
-    async def settle(
-        self,
-        message: ServiceBusReceivedMessage,
-        settlement: Settlement,
-        *,
-        timeout_s: float,
-        transaction: TransactionLink | None = None,
-    ) -> None:
-        link = self._links[message.namespace]
-        await link.settle(message, settlement, timeout_s=timeout_s, transaction=transaction)
+    async def settle(self, message: ServiceBusReceivedMessage, settlement: Settlement, **asked: Any) -> None:
+        await self._links[message.namespace].settle(message, settlement, **asked)
 
     async def settle_together(
         self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float

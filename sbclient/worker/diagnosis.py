@@ -456,7 +456,7 @@ class Doctor:
             return findings
         for path in [self._entity] if self._entity else paths[:PROBED]:
             advice = f"create {path!r} in the secondary as in the primary (`sbclient admin export`, `import`)"
-            here, there = None, None
+            here: EntityProperties | None = None
             with suppress(ServiceBusError):
                 here = await keeping_entity(state.primary.administration, path)
             try:

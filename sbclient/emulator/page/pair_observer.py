@@ -70,25 +70,6 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Elsewhere:
-    """The messages that the entity of the same path in the secondary has got: how many, since when, when last."""
-
-    arrived: int | None = None
-    since_at: float | None = None
-    latest_at: float = 0.0
-
-    def note(self, entity: Entity | None, now: float) -> float | None:
-        """Return since when messages arrive there; None = none has for a minute."""
-        arrived = 0 if entity is None else sum(fragment.arrived_count for fragment in entity.body.fragments)
-        if self.arrived is not None and arrived > self.arrived:
-            self.since_at, self.latest_at = self.since_at or now, now
-        elif now - self.latest_at >= ELSEWHERE_S:
-            self.since_at = None
-        self.arrived = arrived
-        return self.since_at
-
-
-@dataclass(slots=True)
 class _Destination:
     """One entity of a primary: the messages that wait, and those that arrived since the first observation."""
 
@@ -98,7 +79,18 @@ class _Destination:
     arrived: int = 0
     first_new_at: float | None = None
     states: deque[Change] = field(default_factory=lambda: deque(maxlen=STATES_KEPT))
-    elsewhere: _Elsewhere = field(default_factory=_Elsewhere)
+    elsewhere: int | None = None
+    elsewhere_at: float | None = None
+    elsewhere_latest_at: float = 0.0
+
+    def note_elsewhere(self, entity: Entity | None, now: float) -> float | None:
+        """Return since when the entity of the same path in the secondary gets messages; None = none for a minute."""
+        before, self.elsewhere = self.elsewhere, 0 if entity is None else _queue_row(entity)["arrived"]
+        if before is not None and self.elsewhere > before:
+            self.elsewhere_at, self.elsewhere_latest_at = self.elsewhere_at or now, now
+        elif now - self.elsewhere_latest_at >= ELSEWHERE_S:
+            self.elsewhere_at = None
+        return self.elsewhere_at
 
     def note_state(self, ping: Ping | None, now: float) -> None:
         """Add the state of this observation and, if they are known, the exact times of the changes before it."""
@@ -181,7 +173,7 @@ class PairObserver:
             "latest_at": destination.latest_at,
             "state": destination.states[-1]["state"],
             "states": list(destination.states),
-            "elsewhere_at": destination.elsewhere.note(self.secondary.directory.get(path), now),
+            "elsewhere_at": destination.note_elsewhere(self.secondary.directory.get(path), now),
             "ping": None if ping is None else {"at": ping.at, "refusal": ping.refusal},
         }
 
