@@ -40,7 +40,6 @@ TRAFFIC_S: Final = 480.0
 
 OUTAGE_AT_S: Final = 90.0
 RECOVERY_AT_S: Final = 300.0
-REDIRECT_AFTER: Final = timedelta(minutes=1)
 SENDERS: Final = 8
 RETRY_S: Final = 5.0
 
@@ -183,7 +182,7 @@ class OutageRun:
         self._options = PairedNamespaceOptions(
             ordering=ordering,
             receive_from="both" if is_lost else "primary",
-            redirect_after=REDIRECT_AFTER if is_lost else None,
+            redirect_after=timedelta(0) if is_lost else None,
             redirect_sessions=is_lost,
         )
         self._pair: MemoryPair | None = None
@@ -227,7 +226,7 @@ class OutageRun:
                 receive = self._receive_sessions if lane.requires_session else self._receive
                 background.append(group.create_task(receive(pair, lane)))
             background.append(group.create_task(self._fail_primary(pair)))
-            draining = group.create_task(self._redirect(pair) if self.is_lost else self._drain(pair))
+            draining = group.create_task(self._drain(pair))
             senders = [
                 group.create_task(self._send(client, lane, number)) for lane in self.lanes for number in range(SENDERS)
             ]
@@ -302,32 +301,19 @@ class OutageRun:
         pair.primary.heal()
 
     async def _drain(self, pair: MemoryPair) -> None:
-        """Run syphons after the recovery until all messages are sent and drained."""
-        await self._until(lambda: clock.monotonic() > RECOVERY_AT_S and self._is_healthy())
-        self._enter("draining")
+        """Run syphons after the recovery, or the outage if there is none, until all messages are sent and drained."""
+        begins_at = OUTAGE_AT_S if self.is_lost else RECOVERY_AT_S
+        await self._until(lambda: clock.monotonic() > begins_at and (self.is_lost or self._is_healthy()))
+        self._enter("redirecting" if self.is_lost else "draining")
         async with pair.client(self._options) as worker:
             await worker.pair.state.backlog.provisioned.wait()
             is_last = False
             while not is_last:
-                is_last = self.is_sent and self._is_healthy()
+                is_last = self.is_sent and (self.is_lost or self._is_healthy())
                 self._syphon = Syphon(worker.pair, until="empty", limits=self._limits)
                 await self._syphon.run()
                 self._drained, self._syphon = self.drained, None
                 await clock.sleep(1)
-
-    async def _redirect(self, pair: MemoryPair) -> None:
-        """Run a syphon from the outage on until all messages are sent and none waits."""
-        await clock.sleep(OUTAGE_AT_S)
-        async with pair.client(self._options) as worker:
-            await worker.pair.state.backlog.provisioned.wait()
-            self._syphon = Syphon(worker.pair, limits=self._limits)
-            running = asyncio.ensure_future(self._syphon.run())
-            await self._until(lambda: self.drained > 0)
-            self._enter("redirecting")
-            await self._until(lambda: self.is_sent and not self.waiting())
-            running.cancel()
-            await asyncio.wait([running])
-            self._drained, self._syphon = self.drained, None
 
     def _is_healthy(self) -> bool:
         return all(state is FailoverState.HEALTHY for state in self.states.values())

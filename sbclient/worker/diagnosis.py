@@ -456,15 +456,14 @@ class Doctor:
             return findings
         for path in [self._entity] if self._entity else paths[:PROBED]:
             advice = f"create {path!r} in the secondary as in the primary (`sbclient admin export`, `import`)"
-            here: EntityProperties | None = None
-            with suppress(ServiceBusError):
-                here = await keeping_entity(state.primary.administration, path)
+            here = there = None
             try:
                 there = await keeping_entity(state.secondary.administration, path)
+                here = await keeping_entity(state.primary.administration, path)
             except ServiceBusError as error:
-                text = f"messages for {path!r} cannot be delivered to the secondary: {error.message}"
-                findings.append(Finding(SECONDARY, text, advice, error))
-                continue
+                if there is None:
+                    text = f"messages for {path!r} cannot be delivered to the secondary: {error.message}"
+                    findings.append(Finding(SECONDARY, text, advice, error))
             if isinstance(there, QueueProperties | TopicProperties) and there.status not in (None, "Active"):
                 text = f"{path!r} of the secondary has the status {there.status}"
                 findings.append(
