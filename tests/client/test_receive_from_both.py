@@ -93,6 +93,18 @@ async def test_a_namespace_without_messages_takes_little_time(both: MemoryPair, 
         assert clock.monotonic() - began_at < 1.1 * 190 * 0.02
 
 
+async def test_a_receiver_that_deletes_takes_no_more_than_it_returns(both: MemoryPair) -> None:
+    deleting = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    async with both.client(BOTH) as client:
+        for delay_s in (0.0, 0.5):
+            async with client.get_queue_receiver(QUEUE, receive_mode=deleting) as receiver:
+                waiting = asyncio.ensure_future(receiver.receive_messages(1, max_wait_time=30))
+                await clock.sleep(delay_s)
+                await asyncio.gather(fill(both, "a"), fill(both, "b", secondary=True))
+                assert len(await waiting) == 1
+            assert len(await taken(both)) + len(await taken(both, secondary=True)) == 1
+
+
 async def test_a_receiver_that_deletes_loses_no_answer_that_is_slow(
     both: MemoryPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
