@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final, TypeAlias
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 from sbclient.amqp import EncodedMessage
 from sbclient.arguments.kinds import MAX_REASON
@@ -136,7 +136,7 @@ class Entry:
             enqueued_time_utc=utc_datetime(self.enqueued_at),
             expires_at_utc=None if self.expires_at > _LAST_TIME else utc_datetime(self.expires_at),
             locked_until_utc=utc_datetime(self.locked_until) if self.locked_until < math.inf else None,
-            lock_token=UUID(int=self.token) if self.token else None,
+            lock_token=uuid_of(self.token) if self.token else None,
             delivery_count=self.delivery_count,
             state=self.shown_state,
             dead_letter_source=self.dead_letter_source,
@@ -144,6 +144,14 @@ class Entry:
         if self.expires_at <= _LAST_TIME:
             _limit_ttl(received, self.expires_at - self.enqueued_at)
         return received
+
+
+def uuid_of(number: int) -> UUID:
+    """Return `UUID(int=number)`, whose checks take a microsecond, for a number of this broker."""
+    made = object.__new__(UUID)
+    object.__setattr__(made, "int", number)
+    object.__setattr__(made, "is_safe", SafeUUID.unknown)
+    return made
 
 
 def _limit_ttl(received: ServiceBusReceivedMessage, ttl_s: float) -> None:

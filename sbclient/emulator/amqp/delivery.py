@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from sbclient.amqp import BrokerAnnotations, encode_delivery
-from sbclient.broker.entry import Entry
+from sbclient.broker.entry import Entry, uuid_of
 from sbclient.broker.session import SessionLock
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -44,7 +44,7 @@ def encode_entry(
         without_body: leave out the body.
     """
     enqueued_at_ms = _milliseconds(entry.enqueued_at)
-    token = UUID(int=entry.token) if entry.token and not is_peeked else None
+    token = uuid_of(entry.token) if entry.token and not is_peeked else None
     locked_until_ms = None
     if token is not None:
         locked_until = entry.locked_until if lock is None else lock.locked_until
@@ -64,6 +64,12 @@ def encode_entry(
         is_ttl_cut,
     )
     return EncodedDelivery(encode_delivery(entry.content, annotations, without_body=without_body), token)
+
+
+def tag_of(token: UUID) -> bytes:
+    """Return the lock token in the byte order of .NET, faster than `token.bytes_le`."""
+    raw = token.int.to_bytes(16, "big")
+    return raw[3::-1] + raw[5:3:-1] + raw[7:5:-1] + raw[8:]
 
 
 def _milliseconds(at: float) -> int:

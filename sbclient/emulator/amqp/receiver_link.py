@@ -38,7 +38,7 @@ from sbclient.broker.entry import Selector
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
-from sbclient.emulator.amqp.delivery import EncodedDelivery, encode_entry
+from sbclient.emulator.amqp.delivery import EncodedDelivery, encode_entry, tag_of
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
 from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
 from sbclient.entities import AccessRights
@@ -271,7 +271,7 @@ class ReceiverLink(LinkHandler):
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE or delivery.token is None:
             self._link.send(delivery.payload, tag=b"", settled=True, needs_credit=False)
         else:
-            sent = self._link.send(delivery.payload, tag=delivery.token.bytes_le, needs_credit=False)
+            sent = self._link.send(delivery.payload, tag=tag_of(delivery.token), needs_credit=False)
             sent.owner = delivery.token
 
     # ------------------------------------------------------------------ outcomes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -10,9 +11,9 @@ import pytest
 
 from sbclient.amqp import EncodedMessage, Sections, encode_message
 from sbclient.amqp.types import UByte
-from sbclient.broker.entry import Entry, utc_datetime
+from sbclient.broker.entry import Entry, utc_datetime, uuid_of
 from sbclient.broker.session import SessionLock
-from sbclient.emulator.amqp.delivery import encode_entry
+from sbclient.emulator.amqp.delivery import encode_entry, tag_of
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 
 AT = 1_700_000_000.123
@@ -110,3 +111,15 @@ def test_types_that_python_does_not_have_survive() -> None:
     properties = Sections(encode_entry(stored).payload).application_properties
     assert properties == {"a": 7}
     assert type(properties["a"]) is UByte
+
+
+def test_lock_tokens_are_uuids_and_their_tags_have_the_byte_order_of_dotnet() -> None:
+    for number in (TOKEN.int, 1, 1 << 127, (1 << 128) - 1):
+        token = uuid_of(number)
+        expected = UUID(int=number)
+        assert (token, hash(token), repr(token), token.is_safe) == (
+            *(expected, hash(expected), repr(expected)),
+            expected.is_safe,
+        )
+        assert tag_of(token) == expected.bytes_le
+        assert pickle.loads(pickle.dumps(token)) == expected
