@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from sbclient.arguments.kinds import shown_text
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import ticks_of
 
@@ -47,7 +48,7 @@ def seconds_of(text: str) -> float:
     match = _PLAIN.fullmatch(stripped.lower())
     if match is None or match[2] not in _UNITS_S:
         raise InvalidOperationError(
-            f"{text!r} is not a duration: write 90, '90 s', '10 minutes', '1 hour' or 'PT1H30M'"
+            f"{shown_text(text)} is not a duration: write 90, '90 s', '10 minutes', '1 hour' or 'PT1H30M'"
         )
     return float(match[1]) * _UNITS_S[match[2]]
 

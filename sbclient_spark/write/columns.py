@@ -58,7 +58,8 @@ def first_error(names: Sequence[Any], values: Sequence[Any]) -> InvalidOperation
     for name, value in zip(names, values, strict=True):
         for one in (name, value):
             if isinstance(one, InvalidOperationError):
-                return InvalidOperationError(f"property {name!r}: {one}" if one is value else str(one))
+                what = f"property {name!r}" if one is value else "the name of a property"
+                return InvalidOperationError(f"{what}: {one.message}")
     return None
 
 
@@ -70,7 +71,7 @@ def text_bytes(name: str, column: pa.Array) -> bytes | None:
     """
     (text,) = plain(column)
     if isinstance(text, InvalidOperationError):
-        raise text
+        raise InvalidOperationError(f"column {name!r}: {text.message}")
     if name != "body":
         ServiceBusMessage(b"", **{name: text})
     return None if text is None else text.encode()
@@ -114,6 +115,8 @@ def duration_us(column: pa.Array) -> int | None:
     else:
         per_second = _PER_SECOND[column.type.unit] if pa.types.is_duration(column.type) else 1
         microseconds = given * 1_000_000 // per_second
+    if microseconds < 0:
+        raise InvalidOperationError("the time to live is negative: use null for no limit")
     if microseconds >= 2**63:
         raise InvalidOperationError("the time to live is too long: use null for no limit")
     ServiceBusMessage(b"", time_to_live=timedelta(microseconds=microseconds))

@@ -234,7 +234,7 @@ class RowEncoder:
             raise InvalidOperationError(f"the row names {given}: give a value to exactly one of {' and '.join(words)}")
         word, path = named[0]
         if isinstance(path, InvalidOperationError):
-            raise path
+            raise InvalidOperationError(f"column {word!r}: {path.message}")
         self._known[paths] = Destination(check_entity_path(path, word), word)
         return self._known[paths]
 
@@ -266,7 +266,7 @@ class RowEncoder:
                 try:
                     made.append(self._ids.digest(b"".join(canonical(_sound(value)) for value in values)))
                 except InvalidOperationError as error:
-                    errors[place] = str(error)
+                    errors[place] = f"key columns {', '.join(map(repr, self._plan.ids.columns))}: {error.message}"
         else:
             parts = [] if mode == "content" else [_tagged(b"i", positions.cast(pa.string()).cast(pa.binary()))]
             fixed = self._plan.destination
@@ -439,7 +439,15 @@ def _section(properties: Any) -> bytes:
     if not _sound(properties):
         return b""
     message = ServiceBusMessage(b"", application_properties=properties)
-    return b"\x00\x53\x74" + encode_application_properties(message.application_properties)
+    try:
+        return b"\x00\x53\x74" + encode_application_properties(message.application_properties)
+    except EncodeError:
+        for name, value in message.application_properties.items():
+            try:
+                encode_application_properties({name: value})
+            except EncodeError as error:
+                raise InvalidOperationError(f"property {name!r:.100}: {error}") from error
+        raise
 
 
 def _typed(properties: Any, types: Any) -> Any:

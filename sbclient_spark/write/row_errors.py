@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sbclient.errors import BacklogUnavailableError, MessagingEntityNotFoundError, ServiceBusError
-from sbclient.message import ServiceBusMessage
+from sbclient.formats.message_json import property_json, value_json
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import EncodedRows
 from sbclient_spark.write.options import WriteOptions
@@ -157,11 +158,16 @@ class BadRecords:
 
 def record_of(message: ServiceBusMessage, destination: Destination) -> dict[str, Any]:
     """Return a message as values for JSON."""
-    body = bytes(message)
-    try:
-        shown: dict[str, Any] = {"body": body.decode()}
-    except UnicodeDecodeError:
-        shown = {"body_base64": b64encode(body).decode()}
+    shown: dict[str, Any]
+    if message.body_type is not AmqpMessageBodyType.DATA:
+        shown = {"body_type": message.body_type.value, "body": value_json(message.body)}
+    else:
+        body = bytes(message)
+        try:
+            shown = {"body": body.decode()}
+        except UnicodeDecodeError:
+            shown = {"body_base64": b64encode(body).decode()}
+    properties = {name: property_json(value) for name, value in message.application_properties.items()}
     time_to_live, schedule = message.time_to_live, message.scheduled_enqueue_time_utc
     rest = {
         "message_id": message.message_id,
@@ -176,6 +182,6 @@ def record_of(message: ServiceBusMessage, destination: Destination) -> dict[str,
         "reply_to_session_id": message.reply_to_session_id,
         "time_to_live": time_to_live.total_seconds() if time_to_live is not None else None,
         "scheduled_enqueue_time": schedule.isoformat() if schedule is not None else None,
-        "application_properties": message.application_properties or None,
+        "application_properties": properties or None,
     }
     return shown | {name: value for name, value in rest.items() if value is not None}

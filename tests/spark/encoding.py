@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from random import Random
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -10,7 +12,10 @@ import pyarrow as pa
 from sbclient.amqp import encode_message, encode_section
 from sbclient.message import ServiceBusMessage
 from sbclient_spark.options import Destination
-from sbclient_spark.write.encoded_rows import SCHEMA, EncodedRows
+from sbclient_spark.write.encoded_rows import SCHEMA, BadRow, EncodedRows
+from sbclient_spark.write.encoder import RowEncoder
+from sbclient_spark.write.message_ids import MessageIds
+from sbclient_spark.write.schema import RowPlan
 
 EncodedRow: TypeAlias = tuple[Any, ...]
 
@@ -25,3 +30,23 @@ def encoded_row(position: int, message: ServiceBusMessage) -> EncodedRow:
 def encoded_rows(destination: Destination, rows: Iterable[EncodedRow]) -> EncodedRows:
     arrays = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)]
     return EncodedRows(destination, pa.RecordBatch.from_arrays(arrays, schema=SCHEMA))
+
+
+@dataclass
+class Row:
+    """A valid row, decoded."""
+
+    position: int
+    destination: Destination
+    message: ServiceBusMessage
+    section: bytes
+
+
+def read_batch(batch: pa.RecordBatch, plan: RowPlan, first_position: int = 0) -> list[Row | BadRow]:
+    encoded, bad = RowEncoder(plan, MessageIds(plan.ids, None, Random(1))).encode(batch, first_position)
+    good = [
+        Row(rows.position(place), rows.destination, message.decoded(), rows.columns.column("section")[place].as_py())
+        for rows in encoded
+        for place, message in enumerate(rows.encoded())
+    ]
+    return sorted([*good, *bad], key=lambda row: row.position)

@@ -1,48 +1,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
-from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import VariantVal
 
-from sbclient import ServiceBusMessage
 from sbclient.amqp.encode import encode_string, encode_value
 from sbclient.amqp.types import Byte, Float, Int, Long, Short, ULong
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import BadRow
-from sbclient_spark.write.encoder import RowEncoder
-from sbclient_spark.write.message_ids import MessageIdPlan, MessageIds
+from sbclient_spark.write.message_ids import MessageIdPlan
 from sbclient_spark.write.schema import RowPlan
+from tests.spark.encoding import Row, read_batch
 
 ORDERS = Destination("orders")
 RANDOM_IDS = MessageIdPlan(mode="random")
 ATTRIBUTES = ("message_id", "session_id", "partition_key", "content_type", "time_to_live", "scheduled_enqueue_time")
-
-
-@dataclass
-class Row:
-    """A valid row, decoded."""
-
-    position: int
-    destination: Destination
-    message: ServiceBusMessage
-    section: bytes
-
-
-def read_batch(batch: pa.RecordBatch, plan: RowPlan, first_position: int = 0) -> list[Row | BadRow]:
-    encoded, bad = RowEncoder(plan, MessageIds(plan.ids, None, Random(1))).encode(batch, first_position)
-    good = [
-        Row(rows.position(place), rows.destination, message.decoded(), rows.columns.column("section")[place].as_py())
-        for rows in encoded
-        for place, message in enumerate(rows.encoded())
-    ]
-    return sorted([*good, *bad], key=lambda row: row.position)
 
 
 def read(columns: dict[str, Any], **changes: Any) -> list[Row | BadRow]:
