@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, Transaction
-from sbclient.broker.entity import PeekCursor
-from sbclient.broker.faults import Call, Operation
 from sbclient.testing import MemoryNamespace
 from sbclient.transport.amqp.transport import AmqpTransport
 from sbclient.transport.memory.transport import MemoryTransport
@@ -17,6 +16,8 @@ from tests.simulation.program import Signer
 
 TRANSPORTS: Final = ("memory", "amqp")
 LINE: Final = Line(latency_s=0.0, split_share=0.0, buffer_bytes=2**20, token_s=3600.0, max_frame_bytes=65_536)
+LOCK: Final = timedelta(minutes=5)
+"""No lock ends while other calls are tested."""
 QUEUES: Final = ("orders", "idle", "visits")
 
 
@@ -40,11 +41,11 @@ class Scene:
         self.client = ServiceBusClient(transport=inner, random=Random(4), timeout=8.0, retry_total=0)
 
     async def __aenter__(self) -> Scene:
-        self.host.create_queue("orders", max_delivery_count=2_000)
+        self.host.create_queue("orders", max_delivery_count=2_000, lock_duration=LOCK)
         self.host.create_queue("idle")
         self.host.create_queue("kept")
         self.keeper = self.client.get_queue_sender("kept")
-        self.host.create_queue("visits", requires_session=True)
+        self.host.create_queue("visits", requires_session=True, lock_duration=LOCK)
         self.host.create_topic("prices")
         self.host.create_subscription("prices", "eu")
         await self.client.__aenter__()
@@ -62,7 +63,12 @@ class Scene:
         await self.client.get_queue_sender("idle").send_messages(ServiceBusMessage("at last"))
         (message,) = await asyncio.wait_for(self._waiting, 10)
         await self._idle.complete_message(message)
+        await self.end()
+
+    async def end(self) -> None:
+        """Close what is open."""
         await self.client.close()
+        await asyncio.gather(self._waiting, return_exceptions=True)
         if self.network is not None:
             await self.network.close()
 
@@ -91,10 +97,26 @@ class Scene:
         return transaction
 
     def state(self) -> list[Any]:
-        """Return what the broker holds, to compare it before and after a call that is refused."""
+        """Return what the broker holds, to compare it before and after a call that is refused.
+
+        That are the messages with their states, locks and counts of deliveries, the sessions with their locks and
+        states, the bytes that count for the quota, and the entities with their settings.
+        """
         found: list[Any] = []
-        for path in (*QUEUES, "prices/Subscriptions/eu", *(f"{name}/$DeadLetterQueue" for name in QUEUES)):
-            call = Call(Operation.PEEK, self.host.now().timestamp())
-            entries = self.host.namespace.peek(call, path, PeekCursor(), max_message_count=10_000, from_number=1)
-            found.append([path, *((each.number, each.shown_state) for each in entries)])
+        for entity in self.host.namespace.directory.all():
+            found.append(repr(entity.description))
+            for queue in entity.queues():
+                for fragment in queue.fragments:
+                    entries = fragment.browse(self.host.now().timestamp(), 1)
+                    found += [
+                        [
+                            (each.number, each.token, each.locked_until, each.delivery_count, each.state)
+                            for each in entries
+                        ],
+                        [
+                            (name, each.token, each.locked_until, each.state, each.ready_count)
+                            for name, each in fragment.sessions(self.host.now().timestamp())
+                        ],
+                        (len(fragment), fragment.locked_count, fragment.deferred_count, fragment.usage.size_bytes),
+                    ]
         return found

@@ -70,6 +70,9 @@ def failing() -> Iterator[Any]:
     raise Boom
 
 
+MANY: Final = [ServiceBusMessage("m")] * 4_501
+"""More than the service takes at once."""
+
 HUGE: Final = 10**5000
 LONG: Final = "x" * 10**6
 
@@ -158,4 +161,5 @@ def hostile_values() -> dict[str, Any]:
         "negative": timedelta(seconds=-1),
         "shortest": timedelta.min,
         "message": ServiceBusMessage("a message"),
+        "4,501 messages": MANY,
     }

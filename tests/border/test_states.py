@@ -1,0 +1,270 @@
+"""No state of an object or message leads anywhere but to a result, or to a clear error at once that changes nothing.
+
+`test_border.py` does the same for values. Each case runs on every transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from sbclient import (
+    NEXT_AVAILABLE_SESSION,
+    AutoLockRenewer,
+    InvalidOperationError,
+    ServiceBusError,
+    ServiceBusMessage,
+    ServiceBusReceivedMessage,
+    ServiceBusReceiveMode,
+    ServiceBusSubQueue,
+)
+from sbclient.errors import MessageAlreadySettled, MessageLockLostError
+from tests.border.methods import ROWS, Fresh
+from tests.border.scene import LOCK, TRANSPORTS, Scene
+from tests.border.test_border import AT_ONCE_S
+
+pytestmark = pytest.mark.parametrize("transport", TRANSPORTS)
+
+
+@asynccontextmanager
+async def entered(transport: str) -> AsyncIterator[Scene]:
+    """A scene whose client may be closed."""
+    scene = await Scene(transport).__aenter__()
+    yield scene
+    await scene.end()
+
+
+async def refused(scene: Scene, call: Callable[[], Any]) -> Exception:
+    """Call what must be refused at once; return the error."""
+
+    async def result() -> Any:
+        answer = call()
+        if inspect.isasyncgen(answer):
+            return await anext(answer)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    before = scene.state()
+    with pytest.raises((ServiceBusError, TypeError, ValueError)) as caught:
+        await asyncio.wait_for(result(), AT_ONCE_S)
+    assert scene.state() == before
+    return caught.value
+
+
+# -- closed objects
+
+CLOSES: Final[dict[str, Callable[[Scene], Awaitable[Any]]]] = {
+    "ServiceBusReceiver": lambda scene: scene.receiver.close(),
+    "ServiceBusSender": lambda scene: scene.sender.close(),
+    "ServiceBusSession": lambda scene: scene.session_receiver.close(),
+    "ServiceBusClient": lambda scene: scene.client.close(),
+    "ServiceBusAdministrationClient": lambda scene: scene.client.close(),
+}
+OF_CLOSED: Final = [
+    *((name, name.partition(".")[0]) for name in ROWS if "." in name and name.partition(".")[0] in CLOSES),
+    *((name, "ServiceBusClient") for name in ROWS if name.startswith(("ServiceBusReceiver.", "ServiceBusSender."))),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "closed"),
+    [case for case in OF_CLOSED if not ROWS[case[0]].is_pure],
+    ids=lambda name: name.removeprefix("ServiceBus"),
+)
+async def test_a_closed_object_refuses_each_call(transport: str, method: str, closed: str) -> None:
+    async with entered(transport) as scene:
+        arguments = {}
+        for each, valid in ROWS[method].arguments.items():
+            made = valid.make(scene) if isinstance(valid, Fresh) else valid
+            arguments[each] = await made if inspect.isawaitable(made) else made
+        call = ROWS[method].of(scene)
+        await CLOSES[closed](scene)
+        assert isinstance(await refused(scene, lambda: call(**arguments)), InvalidOperationError)
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+async def test_a_transaction_that_is_over_refuses_each_call(transport: str, ends: str) -> None:
+    async with entered(transport) as scene:
+        transaction, message = await scene.transaction(), await scene.locked()
+        await getattr(transaction, ends)()
+        for call in (
+            transaction.commit,
+            transaction.rollback,
+            lambda: scene.sender.send_messages(ServiceBusMessage("m"), transaction=transaction),
+            lambda: scene.sender.schedule_messages(
+                ServiceBusMessage("m"), scene.host.now() + timedelta(1), transaction=transaction
+            ),
+            lambda: scene.receiver.complete_message(message, transaction=transaction),
+        ):
+            assert isinstance(await refused(scene, call), InvalidOperationError)
+        await scene.receiver.complete_message(message)
+
+
+async def test_a_closed_renewer_lets_nothing_be_locked(transport: str) -> None:
+    async with entered(transport) as scene:
+        renewer = AutoLockRenewer()
+        await renewer.close()
+        message = await scene.locked()
+        number = await scene.deferred()
+        await scene.sender.send_messages(ServiceBusMessage("m"))
+        receiver = scene.client.get_queue_receiver("orders", auto_lock_renewer=renewer)
+        session = scene.client.get_queue_receiver(
+            "visits", session_id=NEXT_AVAILABLE_SESSION, auto_lock_renewer=renewer
+        )
+        named = scene.client.get_queue_receiver("visits", session_id="other", auto_lock_renewer=renewer)
+        for call in (
+            lambda: renewer.register(scene.receiver, message),
+            lambda: receiver.receive_messages(max_wait_time=5),
+            lambda: receiver.receive_deferred_messages(number),
+            session.__aenter__,
+            named.__aenter__,
+            lambda: named.receive_messages(max_wait_time=5),
+        ):
+            assert isinstance(await refused(scene, call), InvalidOperationError)
+
+
+# -- messages
+
+SETTLES: Final = ("complete_message", "abandon_message", "defer_message", "dead_letter_message", "renew_message_lock")
+
+
+async def settled(scene: Scene) -> ServiceBusReceivedMessage:
+    message = await scene.locked()
+    await scene.receiver.complete_message(message)
+    return message
+
+
+async def settled_in_transaction(scene: Scene) -> ServiceBusReceivedMessage:
+    message = await scene.locked()
+    await scene.receiver.complete_message(message, transaction=await scene.transaction())
+    return message
+
+
+async def peeked(scene: Scene) -> ServiceBusReceivedMessage:
+    await scene.sender.send_messages(ServiceBusMessage("m"))
+    (message,) = await scene.receiver.peek_messages()
+    return message
+
+
+async def deleted(scene: Scene) -> ServiceBusReceivedMessage:
+    await scene.sender.send_messages(ServiceBusMessage("m"))
+    async with scene.client.get_queue_receiver(
+        "orders", receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE
+    ) as receiver:
+        (message,) = await receiver.receive_messages(max_wait_time=5)
+    return message
+
+
+async def expired(scene: Scene) -> ServiceBusReceivedMessage:
+    message = await scene.locked()
+    await asyncio.sleep(LOCK.total_seconds() + 1)
+    return message
+
+
+MESSAGES: Final[dict[str, Callable[[Scene], Awaitable[ServiceBusReceivedMessage]]]] = {
+    "settled": settled,
+    "settled in a transaction": settled_in_transaction,
+    "peeked": peeked,
+    "deleted": deleted,
+    "expired": expired,
+}
+COPIES: Final[dict[str, Callable[[Any], Any]]] = {
+    "copied": copy.copy,
+    "copied deeply": copy.deepcopy,
+    "pickled": lambda message: pickle.loads(pickle.dumps(message)),
+}
+
+
+@pytest.mark.parametrize("method", SETTLES)
+@pytest.mark.parametrize("state", [*MESSAGES, *COPIES])
+async def test_a_message_that_is_not_locked_is_not_settled(transport: str, state: str, method: str) -> None:
+    async with entered(transport) as scene:
+        message = await MESSAGES[state](scene) if state in MESSAGES else COPIES[state](await scene.locked())
+        error = await refused(scene, lambda: getattr(scene.receiver, method)(message))
+        expected = {"expired": MessageLockLostError, "settled": MessageAlreadySettled}.get(state, InvalidOperationError)
+        assert isinstance(error, expected | MessageAlreadySettled)
+
+
+@pytest.mark.parametrize("copied", COPIES)
+async def test_copies_have_the_parts_of_their_messages(transport: str, copied: str) -> None:
+    async with entered(transport) as scene:
+        message = await scene.locked()
+        batch = await scene.sender.create_message_batch()
+        batch.add_message(ServiceBusMessage("in a batch", subject="s"))
+        twin, batch = COPIES[copied](message), COPIES[copied](batch)
+        for name in ("message_id", "sequence_number", "enqueued_time_utc", "lock_token", "locked_until_utc"):
+            assert getattr(twin, name) == getattr(message, name)
+        assert bytes(twin) == bytes(message)
+        await scene.sender.send_messages(batch)
+        (arrived,) = await scene.receiver.receive_messages(max_wait_time=5)
+        assert (str(arrived), arrived.subject) == ("in a batch", "s")
+
+
+@pytest.mark.parametrize("state", ["peeked", "deleted"])
+async def test_a_renewer_does_not_take_what_is_not_locked(transport: str, state: str) -> None:
+    async with entered(transport) as scene:
+        message = await MESSAGES[state](scene)
+        async with AutoLockRenewer() as renewer:
+            assert isinstance(
+                await refused(scene, lambda: renewer.register(scene.receiver, message)), InvalidOperationError
+            )
+
+
+# -- calls that fail leave their objects as they were
+
+
+async def test_a_call_that_fails_changes_nothing_of_its_objects(transport: str) -> None:
+    async with entered(transport) as scene:
+        gone = await expired(scene)
+        message = await scene.locked()
+        for method in ("complete_message", "dead_letter_message", "abandon_message", "defer_message"):
+            await refused(scene, partial(getattr(scene.receiver, method), gone))
+            assert not gone.is_settled
+            await refused(scene, partial(getattr(scene.receiver, method), message, transaction=5))
+            assert not message.is_settled
+        async with scene.client.get_queue_receiver("nowhere") as receiver:
+            await refused(scene, lambda: receiver.peek_messages(5))
+            scene.host.create_queue("nowhere")
+            async with scene.client.get_queue_sender("nowhere") as sender:
+                await sender.send_messages([ServiceBusMessage(f"{number}") for number in range(3)])
+            assert [str(each) for each in await receiver.peek_messages(5)] == ["0", "1", "2"]
+        await scene.receiver.complete_message(message)
+
+
+async def test_a_transaction_counts_what_it_has(transport: str) -> None:
+    async with entered(transport) as scene:
+        transaction = await scene.transaction()
+        too_large = ServiceBusMessage("x" * 2_000_000)
+        with suppress(ServiceBusError):
+            await scene.sender.send_messages([ServiceBusMessage("m")] * 60, transaction=transaction)
+        for _ in range(60):
+            await refused(scene, lambda: scene.sender.send_messages(too_large, transaction=transaction))
+        await scene.sender.send_messages([ServiceBusMessage("m")] * 40, transaction=transaction)
+        message = await scene.locked()
+        for call in (
+            lambda: scene.sender.send_messages(ServiceBusMessage("m"), transaction=transaction),
+            lambda: scene.receiver.complete_message(message, transaction=transaction),
+        ):
+            assert isinstance(await refused(scene, call), InvalidOperationError)
+        await scene.receiver.complete_message(message)
+        await transaction.commit()
+
+
+async def test_a_rollback_gives_the_messages_back(transport: str) -> None:
+    async with entered(transport) as scene:
+        transaction, message = await scene.transaction(), await scene.locked()
+        await scene.receiver.complete_message(message, transaction=transaction)
+        assert message.is_settled
+        await transaction.rollback()
+        assert not message.is_settled
+        await scene.receiver.dead_letter_message(message)
+        async with scene.client.get_queue_receiver("orders", sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+            assert len(await receiver.receive_messages(max_wait_time=5)) == 1
