@@ -193,21 +193,6 @@ async def test_a_message_that_is_not_locked_is_not_settled(transport: str, state
         assert isinstance(error, expected | MessageAlreadySettled)
 
 
-@pytest.mark.parametrize("copied", COPIES)
-async def test_copies_have_the_parts_of_their_messages(transport: str, copied: str) -> None:
-    async with entered(transport) as scene:
-        message = await scene.locked()
-        batch = await scene.sender.create_message_batch()
-        batch.add_message(ServiceBusMessage("in a batch", subject="s"))
-        twin, batch = COPIES[copied](message), COPIES[copied](batch)
-        for name in ("message_id", "sequence_number", "enqueued_time_utc", "lock_token", "locked_until_utc"):
-            assert getattr(twin, name) == getattr(message, name)
-        assert bytes(twin) == bytes(message)
-        await scene.sender.send_messages(batch)
-        (arrived,) = await scene.receiver.receive_messages(max_wait_time=5)
-        assert (str(arrived), arrived.subject) == ("in a batch", "s")
-
-
 @pytest.mark.parametrize("state", ["peeked", "deleted"])
 async def test_a_renewer_does_not_take_what_is_not_locked(transport: str, state: str) -> None:
     async with entered(transport) as scene:

@@ -151,18 +151,6 @@ async def test_run_syphon_ends_when_empty_or_runs_until_cancelled(client: Servic
         await client.run_syphon(until=until)
 
 
-async def test_invalid_entity_names_are_rejected(client: ServiceBusClient) -> None:
-    for name in ("", "a//b", "x" * 300):
-        with pytest.raises(InvalidOperationError):
-            client.get_queue_sender(name)
-        with pytest.raises(InvalidOperationError):
-            client.get_topic_sender(name)
-        with pytest.raises(InvalidOperationError):
-            client.get_subscription_receiver("prices", name)
-    with pytest.raises(InvalidOperationError):
-        client.get_queue_receiver(QUEUE, sub_queue="cellar")
-
-
 @pytest.mark.deviation("client.link-options")
 def test_options_of_azure_servicebus_without_an_effect_are_ignored() -> None:
     given: dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.lock_renewer import AutoLockRenewer
-from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOperationError, MessageLockLostError
+from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, MessageLockLostError
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, make_queue, taken, texts
@@ -197,25 +197,6 @@ async def test_message_without_a_lock_is_rejected(client: ServiceBusClient) -> N
         renewer.register(receiver, peeked)
     with pytest.raises(TypeError, match="str"):
         renewer.register(receiver, "message")  # type: ignore[arg-type]  # the wrong type is the subject
-
-
-async def test_a_closed_renewer_locks_nothing(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await make_queue(pair, "sessions", requires_session=True)
-    await send(client)
-    renewer = AutoLockRenewer()
-    async with client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver:
-        (message,) = await receiver.receive_messages()
-        await renewer.close()
-        with pytest.raises(InvalidOperationError, match="closed"):
-            renewer.register(receiver, message)
-        with pytest.raises(InvalidOperationError, match="closed"):
-            await receiver.receive_messages()
-        await receiver.abandon_message(message)
-    accepting = client.get_queue_receiver("sessions", session_id="s", auto_lock_renewer=renewer)
-    with pytest.raises(InvalidOperationError, match="closed"):
-        await accepting.__aenter__()
-    async with client.get_queue_receiver("sessions", session_id="s"):
-        pass
 
 
 async def test_the_lock_of_a_session_is_renewed_for_a_receiver_that_deletes(

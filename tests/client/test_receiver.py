@@ -60,45 +60,6 @@ async def test_iteration_without_max_wait_time_does_not_end(pair: MemoryPair, cl
         assert str(await following) == "a"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"max_wait_time": 0},
-        {"max_wait_time": -1},
-        {"prefetch_count": -1},
-        {"prefetch_count": 50_001},
-        {"receive_mode": "x"},
-    ],
-    ids=str,
-)
-async def test_invalid_receiver_options_are_rejected(client: ServiceBusClient, arguments: dict[str, Any]) -> None:
-    with pytest.raises(InvalidOperationError):
-        client.get_queue_receiver(QUEUE, **arguments)
-
-
-async def test_invalid_message_counts_are_rejected(client: ServiceBusClient) -> None:
-    async with client.get_queue_receiver(QUEUE) as receiver:
-        for use in (
-            receiver.receive_messages(0),
-            receiver.receive_messages(max_wait_time=0),
-            receiver.peek_messages(0),
-        ):
-            with pytest.raises(InvalidOperationError):
-                await use
-        assert await receiver.receive_deferred_messages([]) == []
-
-
-async def test_a_closed_receiver_rejects_operations(client: ServiceBusClient) -> None:
-    receiver = client.get_queue_receiver(QUEUE)
-    assert not receiver.is_closed
-    await receiver.close()
-    await receiver.close()
-    assert receiver.is_closed
-    for use in (receiver.receive_messages(), receiver.peek_messages(), receiver.receive_deferred_messages(1)):
-        with pytest.raises(InvalidOperationError):
-            await use
-
-
 # -- settling ----------------------------------------------------------------------------------------------------------
 
 
@@ -233,19 +194,6 @@ async def test_received_pings_are_completed_and_skipped(
         left = texts(await receiver.peek_messages(10))
     assert clock.monotonic() == pytest.approx(10.0)
     assert left == (["ping", "a"] if mode is ServiceBusReceiveMode.PEEK_LOCK else [])
-
-
-async def test_an_invalid_timeout_is_rejected(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await send(client, "a")
-    async with client.get_queue_receiver(QUEUE) as receiver:
-        (message,) = await receiver.receive_messages()
-        for use in (
-            receiver.peek_messages(timeout=0),
-            receiver.receive_deferred_messages(1, timeout=-1),
-            receiver.renew_message_lock(message, timeout=float("nan")),
-        ):
-            with pytest.raises(InvalidOperationError, match="timeout"):
-                await use
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------

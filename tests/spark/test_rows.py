@@ -76,24 +76,6 @@ def test_a_bad_row_is_kept_with_its_columns() -> None:
     assert bad.record == {"body": None, "session_id": "s"}
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"body": ["a"], "session_id": ["s"], "partition_key": ["p"]},
-        {"body": ["a"], "session_id": ["s" * 129]},
-        {"body": ["a"], "content_type": ["application/vnd.ms-servicebus-ping"]},
-        {"body": ["a"], "time_to_live": ["soon"]},
-        {"body": ["a"], "time_to_live": [-1]},
-        {"body": ["a"], "time_to_live": [2**62]},
-        {"body": ["a"], "message_id": pa.array([None], pa.string())},
-        {"body": ["a"], "message_id": [""]},
-        {"body": ["a"], "scheduled_enqueue_time": pa.array([2**62], pa.timestamp("us", "UTC"))},
-    ],
-)
-def test_value_that_no_message_can_hold_is_an_error_of_the_row(columns: dict[str, Any]) -> None:
-    assert reasons(columns)[0] is not None
-
-
 def test_empty_id_with_a_prefix_is_rejected() -> None:
     prefixed = MessageIdPlan(mode="column", prefix="nightly-")
     found = reasons({"body": ["a", "b", "c"], "message_id": ["", "", "1"]}, ids=prefixed)
@@ -196,20 +178,6 @@ LATE = 2**62
 """Microseconds after 1970 that no datetime can hold, as Spark can."""
 
 
-def test_an_unreadable_timestamp_in_a_property_is_an_error_of_its_row() -> None:
-    kind = pa.timestamp("us", "UTC")
-    column = pa.array([[("k", 0)], [("a", 0), ("k", LATE)], None, [("k", 1)]], pa.map_(pa.string(), kind))
-    found = reasons({"body": list("wxyz"), "properties": column})
-    assert [reason is None for reason in found] == [True, False, True, True]
-    assert "'k'" in (found[1] or "")
-    columns = {"body": list("xyz"), "at": pa.array([0, LATE, None], kind), "n": [1, 2, 3]}
-    rows = read(columns, extra_properties=(("at", 1), ("n", 2)))
-    assert [isinstance(row, Row) for row in rows] == [True, False, True]
-    assert isinstance(rows[1], BadRow)
-    assert "'at'" in rows[1].reason
-    assert "cannot be read" in rows[1].reason
-
-
 def test_an_unreadable_variant_is_an_error_of_its_row() -> None:
     good = VariantVal.parseJson("1")
     kind = pa.map_(pa.string(), pa.struct([("value", pa.binary()), ("metadata", pa.binary())]))
@@ -290,13 +258,6 @@ def test_a_time_of_day_is_a_text_in_a_body_and_in_a_bad_record() -> None:
     bad = read({"body": pa.array([None], pa.string()), "t": times.slice(0, 1)})[0]
     assert isinstance(bad, BadRow)
     assert bad.record["t"] == "01:02:03"
-
-
-def test_value_without_json_form_is_an_error_of_the_row() -> None:
-    late = {"at": pa.array([0, 2**62], pa.timestamp("us", "UTC"))}
-    found = reasons(late, body=None, json_fields=(("at", 0),))
-    assert found[0] is None
-    assert found[1] is not None
 
 
 def test_unknown_columns_become_properties() -> None:
