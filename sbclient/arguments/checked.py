@@ -68,7 +68,10 @@ def _text(
             passes = [f"{each.name} is None"] if may_be_none else []
             if kind.types:
                 condition = f" and {kind.condition.replace('{}', '{0}').format(each.name)}" if kind.condition else ""
-                passes.append(f"type({each.name}) {'is' if is_one else 'in'} {own}_types{condition}")
+                if kind.takes_subclasses:  # as the messages that a transport reads
+                    passes.append(f"isinstance({each.name}, {own}_types){condition}")
+                else:
+                    passes.append(f"type({each.name}) {'is' if is_one else 'in'} {own}_types{condition}")
             checks.append(f"    if not ({' or '.join(passes) or False}):")
             checks.append(f"        {each.name} = {own}_check({each.name!r}, {each.name})")
     is_async = inspect.iscoroutinefunction(function)

@@ -48,12 +48,14 @@ class Kind:
         check: returns the value to use for a parameter's name and value, or raises.
         types: a value of exactly one of these types needs no check if the condition is true for it.
         condition: a Python expression about `{}`, the value; empty = none.
+        takes_subclasses: whether a value of a class below one of the types needs no check, either.
     """
 
     takes: str
     check: Callable[[str, Any], Any]
     types: tuple[type[Any], ...] = ()
     condition: str = ""
+    takes_subclasses: bool = False
 
 
 def shown(value: object) -> str:
@@ -200,7 +202,9 @@ def _check_reason(name: str, value: Any) -> str | None:
     return encodable(name, value)[:MAX_REASON] or None
 
 
-_REASON: Final = Kind("a str or an exception", _check_reason)
+_REASON: Final = Kind(
+    "a str or an exception", _check_reason, (str,), f"{{0}}.isascii() and 0 < len({{0}}) <= {MAX_REASON}"
+)
 
 Reason: TypeAlias = Annotated[str | BaseException, _REASON]
 """A reason or description of a dead letter. Of an exception its text is taken; a long one is cut, an empty one None."""
@@ -285,7 +289,7 @@ def instance_of(kind: type[Any]) -> Kind:
             raise wrong_type(name, value, takes)
         return value
 
-    return Kind(takes, check, (kind,))
+    return Kind(takes, check, (kind,), takes_subclasses=True)
 
 
 def _check_number(name: str, value: Any) -> int | float:
