@@ -16,6 +16,7 @@ from tests.simulation.program import Signer
 
 TRANSPORTS: Final = ("memory", "amqp")
 LINE: Final = Line(latency_s=0.0, split_share=0.0, buffer_bytes=2**20, token_s=3600.0, max_frame_bytes=65_536)
+OPTIONS: Final[dict[str, Any]] = {"random": Random(4), "timeout": 8.0, "retry_total": 0}
 LOCK: Final = timedelta(minutes=5)
 """No lock ends while other calls are tested."""
 QUEUES: Final = ("orders", "idle", "visits")
@@ -25,20 +26,25 @@ class Scene:
     """A client with senders, receivers and a session, and a receive call that waits all the time."""
 
     def __init__(self, transport: str) -> None:
+        self._is_amqp = transport == "amqp"
+        self._networks: list[Network] = []
         self.host = MemoryNamespace("contoso", random=Random(1))
-        self.network: Network | None = None
-        inner: Any = MemoryTransport(self.host)
-        if transport == "amqp":
-            network = self.network = Network(self.host, LINE, Random(2))
-            inner = AmqpTransport(
-                "contoso",
-                "contoso",
-                lambda sink: network.connect(sink, lambda: True),
-                Signer(network),
-                random=Random(3),
-                management=lambda: MemoryTransport(self.host),
-            )
-        self.client = ServiceBusClient(transport=inner, random=Random(4), timeout=8.0, retry_total=0)
+        self.client = ServiceBusClient(transport=self.transport_to(self.host), **OPTIONS)
+
+    def transport_to(self, host: MemoryNamespace) -> Any:
+        """Return a new transport to a namespace."""
+        if not self._is_amqp:
+            return MemoryTransport(host)
+        network = Network(host, LINE, Random(2))
+        self._networks.append(network)
+        return AmqpTransport(
+            host.namespace.name,
+            host.namespace.name,
+            lambda sink: network.connect(sink, lambda: True),
+            Signer(network),
+            random=Random(3),
+            management=lambda: MemoryTransport(host),
+        )
 
     async def __aenter__(self) -> Scene:
         self.host.create_queue("orders", max_delivery_count=2_000, lock_duration=LOCK)
@@ -69,8 +75,8 @@ class Scene:
         """Close what is open."""
         await self.client.close()
         await asyncio.gather(self._waiting, return_exceptions=True)
-        if self.network is not None:
-            await self.network.close()
+        for network in self._networks:
+            await network.close()
 
     async def locked(self) -> ServiceBusReceivedMessage:
         """Return a message that the receiver has locked."""

@@ -21,6 +21,7 @@ from sbclient import (
     NEXT_AVAILABLE_SESSION,
     AutoLockRenewer,
     InvalidOperationError,
+    ServiceBusClient,
     ServiceBusError,
     ServiceBusMessage,
     ServiceBusReceivedMessage,
@@ -28,8 +29,10 @@ from sbclient import (
     ServiceBusSubQueue,
 )
 from sbclient.errors import MessageAlreadySettled, MessageLockLostError
+from sbclient.testing import MemoryNamespace
+from sbclient.transport.memory.transport import MemoryTransport
 from tests.border.methods import ROWS, Fresh
-from tests.border.scene import LOCK, TRANSPORTS, Scene
+from tests.border.scene import LOCK, OPTIONS, TRANSPORTS, Scene
 from tests.border.test_border import AT_ONCE_S
 
 pytestmark = pytest.mark.parametrize("transport", TRANSPORTS)
@@ -241,6 +244,43 @@ async def test_a_transaction_counts_what_it_has(transport: str) -> None:
             assert isinstance(await refused(scene, call), InvalidOperationError)
         await scene.receiver.complete_message(message)
         await transaction.commit()
+
+
+async def test_a_transaction_has_the_keys_of_what_was_sent(transport: str) -> None:
+    async with entered(transport) as scene:
+        scene.host.create_queue("parts", enable_partitioning=True)
+        transaction = await scene.transaction()
+        async with scene.client.get_queue_sender("parts", partitioned=True) as sender:
+            too_large = ServiceBusMessage("x" * 2_000_000, partition_key="a")
+            await refused(scene, lambda: sender.send_messages(too_large, transaction=transaction))
+            await sender.send_messages(ServiceBusMessage("m", partition_key="b"), transaction=transaction)
+        await transaction.commit()
+
+
+async def test_a_session_that_is_held_is_not_accepted(transport: str) -> None:
+    async with entered(transport) as scene:
+        await asyncio.sleep(1)
+        other = scene.client.get_queue_receiver("visits", session_id="s")
+        await refused(scene, other.__aenter__)
+        await scene.session.renew_lock()
+
+
+async def test_a_transaction_takes_no_message_of_the_other_namespace(transport: str) -> None:
+    async with entered(transport) as scene:
+        other = MemoryNamespace("other")
+        other.create_queue("orders")
+        pair = ServiceBusClient(
+            transport=scene.transport_to(scene.host), secondary_transport=scene.transport_to(other), **OPTIONS
+        )
+        async with pair, ServiceBusClient(transport=MemoryTransport(other)) as client:
+            await client.get_queue_sender("orders").send_messages(ServiceBusMessage("m"))
+            async with pair.get_queue_receiver("orders", receive_from="both") as receiver:
+                (message,) = await receiver.receive_messages(max_wait_time=5)
+                assert message.namespace == "secondary"
+                async with pair.transaction() as transaction:
+                    error = await refused(scene, lambda: receiver.complete_message(message, transaction=transaction))
+                assert isinstance(error, InvalidOperationError)
+                await receiver.complete_message(message)
 
 
 async def test_a_rollback_gives_the_messages_back(transport: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Sized
 from typing import Any, Final
 
 WARM_UP: Final = 12
@@ -16,7 +16,11 @@ TOLERATED: Final = 3
 
 BOUNDED: Final = {
     "sbclient.pairing.status.PairEvent",  # a client keeps the last 1,000
+    "sbclient.pairing.status.PairEvent.facts",
+    "sbclient.pairing.state.PairState.events",
     "sbclient.broker.entity.PeekCursor",  # a node of the emulator keeps 1,000 positions of readers that peek
+    "sbclient.emulator.amqp.management.ManagementNode._cursors",
+    "sbclient.emulator.context.NamespaceContext.fault_log",  # the last ones
     "sbclient.broker.faults.Fault",  # of the tests themselves
 }
 
@@ -33,12 +37,30 @@ def counts(broker: Callable[[], Counter[str]]) -> Counter[str]:
         if kind in (asyncio.Handle, asyncio.TimerHandle):
             continue  # the loop keeps cancelled ones for a while; timers are counted below
         if isinstance(module, str) and module.startswith(_COUNTED):
-            found[f"{module}.{kind.__qualname__}"] += 1
+            name = f"{module}.{kind.__qualname__}"
+            found[name] += 1
+            if module.startswith("sbclient.") and not module.startswith("sbclient.testing"):
+                for attribute, held in _containers(each):
+                    found[f"{name}.{attribute}"] += len(held)
     loop: Any = asyncio.get_running_loop()
     found["timers"] = sum(not timer.cancelled() for timer in loop._scheduled)
     found["tasks"] = len(asyncio.all_tasks())
     found.update({f"broker: {name}": count for name, count in broker().items()})
     return found
+
+
+def _containers(each: object) -> Iterator[tuple[str, Sized]]:
+    """The dicts, lists and so on that an object has: a leak may be texts and numbers, which nothing else counts."""
+    slots = (slot for kind in type(each).__mro__ for slot in kind.__dict__.get("__slots__", ()))
+    if isinstance(each, type):
+        return
+    for name in (*getattr(each, "__dict__", ()), *slots):
+        try:
+            held = object.__getattribute__(each, name)
+        except AttributeError:
+            continue
+        if isinstance(held, dict | list | set | deque):
+            yield name, held
 
 
 async def grown_by(

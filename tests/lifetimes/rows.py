@@ -304,6 +304,30 @@ async def nothing_there(scene: Scene) -> None:
         await scene.sender.cancel_scheduled_messages(1)
 
 
+async def found_in_part(scene: Scene) -> None:
+    """A deferred message is found, and another one of another partition is not."""
+    message = await scene.one()
+    await scene.receiver.defer_message(message)
+    with suppress(ServiceBusError):
+        await scene.receiver.receive_deferred_messages([message.sequence_number, 2**60])
+    (message,) = await scene.receiver.receive_deferred_messages(message.sequence_number)
+    await scene.receiver.complete_message(message)
+
+
+async def prefetched(scene: Scene) -> None:
+    """A receiver is closed before its calls have received what it has prefetched."""
+    async with scene.client.get_queue_receiver("empty", prefetch_count=5) as receiver:
+        assert not await receiver.receive_messages(1, max_wait_time=0.01)
+        async with scene.client.get_queue_sender("empty") as sender:
+            await sender.send_messages([ServiceBusMessage("x") for _ in range(3)])
+        (message,) = await receiver.receive_messages(1, max_wait_time=10)
+        await receiver.complete_message(message)
+    async with scene.client.get_queue_receiver("empty", receive_mode="receiveanddelete") as receiver:
+        left = 2
+        while left:
+            left -= len(await receiver.receive_messages(left, max_wait_time=10))
+
+
 async def refused(scene: Scene) -> None:
     """Calls that the client or the broker refuses."""
     with suppress(ServiceBusError):
@@ -409,6 +433,8 @@ ROWS: Final[dict[str, Row]] = {
     "find a session busy": busy_session,
     "use what does not exist": missing,
     "find nothing": nothing_there,
+    "find a part": found_in_part,
+    "prefetch and close": prefetched,
     "be refused": refused,
     "be cancelled": cancelled_calls,
     "be closed meanwhile": closed_meanwhile,

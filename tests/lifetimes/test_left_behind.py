@@ -34,6 +34,9 @@ async def test_operation_leaves_nothing_behind(scene: Scene, row: str) -> None:
     assert not grown, f"{row}: {grown}"
 
 
+LONG_OVER_AMQP = ("be cancelled", "be closed meanwhile", "get no answer")
+
+
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Emulator]:
     with served("contoso", "contoso-backup") as emulator:
@@ -44,8 +47,10 @@ def emulator() -> Iterator[Emulator]:
 @pytest.mark.slow
 async def test_operations_over_amqp_leave_nothing_behind(emulator: Emulator) -> None:
     async with amqp_scene(emulator) as scene:
-        for row in (ROWS["send"], ROWS["renew by a renewer"], ROWS["find no session"]):
-            assert not await grown_by(partial(row, scene), scene.count_broker, 20), row
+        for name, row in ROWS.items():
+            if name not in LONG_OVER_AMQP:
+                grown = await grown_by(partial(row, scene), scene.count_broker, 20)
+                assert not grown, f"{name}: {grown}"
 
 
 async def test_a_leak_of_one_object_per_call_is_found(scene: Scene) -> None:
