@@ -262,7 +262,11 @@ async def test_a_session_that_is_held_is_not_accepted(transport: str) -> None:
         await asyncio.sleep(1)
         other = scene.client.get_queue_receiver("visits", session_id="s")
         await refused(scene, other.__aenter__)
+        await refused(scene, other.receive_messages)
         await scene.session.renew_lock()
+        await scene.session_receiver.close()
+        async with other:
+            await other.session.renew_lock()
 
 
 async def test_a_transaction_takes_no_message_of_the_other_namespace(transport: str) -> None:

@@ -196,8 +196,11 @@ async def several(scene: Scene) -> None:
 
 
 async def at_once(scene: Scene) -> None:
-    """Sends with one key wait for each other."""
-    sends = [scene.sender.send_messages(ServiceBusMessage("x", partition_key="k")) for _ in range(4)]
+    """Sends with one key wait for each other, and share a transfer whose calls have deadlines of their own."""
+    sends = [
+        scene.sender.send_messages(ServiceBusMessage("x", partition_key="k"), timeout=60 + number)
+        for number in range(4)
+    ]
     await asyncio.gather(*sends)
     left = len(sends)
     while left:
@@ -381,6 +384,15 @@ async def closed_meanwhile(scene: Scene) -> None:
     await asyncio.gather(*calls, return_exceptions=True)
 
 
+async def several_fail(scene: Scene) -> None:
+    """Sends with one key wait for each other, and each ends at its own time."""
+    sends = [
+        scene.sender.send_messages(ServiceBusMessage("x", partition_key="k"), timeout=timeout)
+        for timeout in (0.08, 0.05, 0.06)
+    ]
+    assert not any(each is None for each in await asyncio.gather(*sends, return_exceptions=True))
+
+
 async def unavailable(scene: Scene, kind: FaultKind) -> None:
     """Each call fails or times out, because the namespace does not answer."""
     fault = Fault(kind)
@@ -388,6 +400,7 @@ async def unavailable(scene: Scene, kind: FaultKind) -> None:
     try:
         for call in (
             lambda: scene.sender.send_messages(ServiceBusMessage("x"), timeout=0.05),
+            lambda: several_fail(scene),
             lambda: scene.receiver.receive_messages(1, max_wait_time=0.05),
             lambda: scene.receiver.peek_messages(timeout=0.05),
             lambda: scene.receiver.receive_deferred_messages(1, timeout=0.05),
