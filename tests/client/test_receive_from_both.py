@@ -284,6 +284,18 @@ async def test_a_receiver_that_is_closed_or_cancelled_keeps_no_message(both: Mem
     assert len(await taken(both)) + len(await taken(both, secondary=True)) == 10
 
 
+async def test_a_message_that_no_call_has_returned_is_available_when_the_receiver_is_closed(both: MemoryPair) -> None:
+    async with both.client(BOTH) as client:
+        async with client.get_queue_receiver(QUEUE) as receiver:
+            waiting = asyncio.ensure_future(receiver.receive_messages(1, max_wait_time=30))
+            await clock.sleep(0.5)
+            await asyncio.gather(fill(both, "a"), fill(both, "b", secondary=True))
+            (returned,) = await waiting
+            assert len(await taken(both)) + len(await taken(both, secondary=True)) == 0  # both are locked
+            await receiver.complete_message(returned)
+        assert len(await taken(both)) + len(await taken(both, secondary=True)) == 1
+
+
 @pytest.mark.parametrize("later_s", [0.0, 3.0, 50.0, 70.0])
 async def test_what_arrives_while_its_request_is_cancelled_is_returned_by_the_next_call(
     both: MemoryPair, monkeypatch: pytest.MonkeyPatch, later_s: float
