@@ -338,6 +338,24 @@ class TestWatch:
         for viewer in (first, late):
             await viewer.close()
 
+    async def test_an_entity_that_was_created_again_has_a_history_of_its_own(self, emulated: Emulated) -> None:
+        for _ in range(3):
+            emulated.queue("orders")
+            created_at = clock.now()
+            viewer = await emulated.viewer("?entity=orders")
+            await viewer.next()
+            emulated.send("orders", ServiceBusMessage(b"x"))
+            await viewer.next()
+            late = await emulated.viewer("?entity=orders")
+            points = (await late.next())["detail_history"]
+            assert points[0][0] >= created_at
+            assert points[-1][1:] == [1, 0]
+            call = Call(Operation.MANAGE, clock.now())
+            emulated.primary.host.namespace.management.delete(call, EntityAddress(EntityKind.QUEUE, ("orders",)))
+            await viewer.next()
+            await viewer.close()
+            await late.close()
+
     async def test_a_time_without_viewers_is_a_gap(self, emulated: Emulated) -> None:
         first = await emulated.viewer()
         began_at = (await first.next())["at"]
