@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -240,6 +242,46 @@ async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
     size = http_api.LIMITS.max_body_bytes + 1
     request = f"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode() + bytes(size)
     assert (await answered(port, request)).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_compressed_body_is_rejected_before_it_needs_memory(port: int, encoding: str) -> None:
+    """As reported of aiohttp: 100 kB became 100 MB."""
+    packer = zlib.compressobj(9, wbits=31 if encoding == "gzip" else 15)
+    body = b"".join(packer.compress(bytes(2**20)) for _ in range(100)) + packer.flush()
+    head = f"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: {encoding}\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    tracemalloc.start()
+    try:
+        answer = await answered(port, head.encode() + body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert peak < 16 * 2**20
+
+
+@pytest.mark.real_time
+async def test_pipelined_requests_are_read_no_faster_than_they_are_answered(port: int) -> None:
+    """As reported of aiohttp: each waiting request needs memory."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    request = GET.replace(b"Connection: close\r\n", b"")
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            writer.write(request * 500)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await writer.drain()
+            if writer.transport.get_write_buffer_size() > 2**20:
+                break
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        writer.transport.abort()
+    assert reader is not None
+    assert peak < 16 * 2**20
 
 
 @pytest.mark.real_time
