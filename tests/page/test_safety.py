@@ -75,6 +75,21 @@ def test_hostile_rules_and_destinations_stay_text(page: Page, served: Served) ->
     assert not is_hacked(page)
 
 
+def test_hostile_log_lines_and_settings_stay_text(page: Page, served: Served) -> None:
+    served.queue("orders", user_metadata=HOSTILE)
+    context = served.emulator.context()
+    facts = {"path": HOSTILE, "reason": HOSTILE, "rule": HOSTILE, "kind": HOSTILE, "entity": HOSTILE}
+    page.goto(served.url)
+    for name in ("entity.refused", "entity.elements_ignored", "fault.thrown", "constructor", HOSTILE):
+        served.do(lambda name=name: context.publish(name, **facts, elements=[HOSTILE], fragments=[HOSTILE]))
+    lines = page.locator(".activity li")
+    expect(lines).to_contain_text([HOSTILE[:40]] * 5)
+    open_entity(page, served, "orders")
+    expect(page.get_by_role("heading", level=1)).to_have_text("orders")
+    assert page.locator("img, iframe, object, main script").count() == 0
+    assert not is_hacked(page)
+
+
 def test_hostile_addresses_stay_text(page: Page, served: Served) -> None:
     served.queue("orders")
     for address in (f"#/{quote(HOSTILE)}/{quote(HOSTILE)}/dead", "#/%E0%A4%A/%", f"#/contoso/orders/{quote(HOSTILE)}"):
