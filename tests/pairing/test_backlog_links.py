@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 
 import pytest
 
 from sbclient import clock
-from sbclient.errors import ServiceBusConnectionError, ServiceBusError, ServiceBusServerBusyError
+from sbclient.errors import (
+    MessageSizeExceededError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    ServiceBusServerBusyError,
+)
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.backlog_links import BacklogLinks
@@ -81,3 +87,28 @@ async def test_a_busy_queue_keeps_its_link(caplog: pytest.LogCaptureFixture) -> 
     secondary.answers[-1].cancel()  # its answer after the end starts nothing
     await clock.sleep(1)
     assert (secondary.closed, answers, caplog.records) == (1, [], [])
+
+
+async def test_a_failed_link_closes_with_its_last_transfer_however_that_ends() -> None:
+    for ends in product(["accepted", "lost", "refused", "cancelled"], repeat=3):
+        await end_transfers(ends)
+
+
+async def end_transfers(ends: tuple[str, ...]) -> None:
+    secondary = Links()
+    links = BacklogLinks(secondary, lambda queue, error: None)
+    for _ in ends:
+        links.send("backlog", NOTHING, timeout_s=1.0)
+    for end, answer in zip(ends, list(secondary.answers), strict=True):
+        if end == "accepted":
+            answer.set_result(None)
+        elif end == "cancelled":
+            answer.cancel()
+        else:
+            answer.set_exception(ServiceBusConnectionError("x") if end == "lost" else MessageSizeExceededError("x"))
+        await clock.sleep(1)
+    assert (secondary.opened, secondary.closed) == (1, int("lost" in ends))
+    links.send("backlog", NOTHING, timeout_s=1.0)
+    assert secondary.opened == 1 + ("lost" in ends)
+    await links.close()
+    assert secondary.closed == secondary.opened

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from sbclient.rules import known_sessions
@@ -91,3 +93,36 @@ def test_a_list_is_not_current_after_a_diverted_session_was_forgotten(monkeypatc
     known.diverted("a")
     known.diverted("b")
     assert not listed.is_current(0)
+
+
+def test_what_is_known_of_a_session_is_what_happened_last_to_it() -> None:
+    """Random histories of two sessions: diverted, cleared, or absent from a list or in it."""
+    for seed in range(200):
+        random, known = Random(seed), KnownSessions()
+        cleared, listed = ClearedSessions(known), ListedSessions(known, 1)
+        is_diverted = dict.fromkeys("ab", False)  # as far as the client remembers
+        is_clear = dict.fromkeys("ab", True)  # by the list, and unless diverted since
+        was_added = dict.fromkeys("ab", False)
+        for _ in range(12):
+            session = random.choice("ab")
+            match random.randrange(4):
+                case 0:
+                    known.diverted(session)
+                    is_diverted[session], is_clear[session] = True, False
+                case 1:
+                    known.cleared(session)
+                    is_diverted[session] = False
+                case 2:
+                    cleared.add(session, 1)
+                    is_diverted[session], was_added[session] = False, True
+                case _:
+                    listed, native = ListedSessions(known, 1), random.choice([(), ("a",), ("a", "b")])
+                    listed.set(native)
+                    is_clear = {each: each not in native for each in "ab"}
+            for each in "ab":
+                assert known.is_diverted(each) == known.may_wait(each) == is_diverted[each], seed
+                assert cleared.has(each, 1) == (was_added[each] and not is_diverted[each]), seed
+                assert listed.is_clear(each, each) <= (is_clear[each] or not is_diverted[each]), seed
+                if is_clear[each] or is_diverted[each]:
+                    assert listed.is_clear(each, each) == is_clear[each], seed
+            assert not listed.is_empty() or all(is_clear.values()), seed
