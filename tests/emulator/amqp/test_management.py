@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import permutations
 from typing import Any
 from uuid import UUID
 
@@ -245,6 +246,29 @@ async def test_later_pages_of_sessions_are_of_one_time(context: NamespaceContext
         assert await page(2) == ["c", "d"]
         await asyncio.sleep(2)
         assert await page(2) == ["b", "c"]
+
+
+async def test_pages_of_several_lists_are_read_in_turns(context: NamespaceContext, host: BrokerHost) -> None:
+    for entity in "xy":
+        create(host, EntityKind.QUEUE, entity, requires_session=True)
+    times = {"all": Timestamp(WHOLE_TIME), "by state": datetime(2020, 1, 1, tzinfo=UTC)}
+    async with connected(context, "") as client:
+        expected: dict[tuple[str, str], list[str]] = {}
+        for entity in "xy":
+            await put(client, entity, *(ServiceBusMessage("", session_id=f"{entity}{number}") for number in range(6)))
+            expected[entity, "all"] = [f"{entity}{number}" for number in range(6)]
+            expected[entity, "by state"] = [f"{entity}{number}" for number in range(5)]
+            for name in expected[entity, "by state"]:
+                await session(client, entity, name)
+                await client.ask(entity, "set-session-state", {"session-id": name, "session-state": b"1"})
+        for lists in permutations(expected, 2):
+            found: dict[tuple[str, str], list[str]] = {each: [] for each in lists}
+            for skip in (0, 2, 4, 6):
+                for each in lists:
+                    request = {"last-updated-time": times[each[1]], "skip": Int(skip), "top": Int(2)}
+                    _, body = await client.ask(each[0], "get-message-sessions", request)
+                    found[each] += body["sessions-ids"] if body else []
+            assert found == {each: expected[each] for each in lists}
 
 
 @pytest.mark.parametrize("since", [Timestamp(WHOLE_TIME), datetime(2020, 1, 1, tzinfo=UTC)], ids=["all", "by time"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -139,6 +140,31 @@ async def test_a_drain_delivers_available_messages_and_ends_the_credit(context: 
         await client.event(LinkDrained, link)
         await put(context, queue, ServiceBusMessage("2"))
         await nothing(client, link)
+
+
+async def test_the_credit_of_the_last_flow_is_served_whatever_came_before_it(
+    context: NamespaceContext, queue: str
+) -> None:
+    """Flows of one read: some credit, a drain, less or more credit."""
+    flows = [(3, False), (5, True), (1, False), (10, False)]
+    for before in [*product(flows, repeat=1), *product(flows, repeat=2)]:
+        for wait_s in (0.0, 1.0):
+            async with connected(context, queue) as client:
+                link = await client.receiver(queue)
+                for credit, is_drain in (*before, (4, False)):
+                    link.grant(credit, drain=is_drain)
+                    await asyncio.sleep(wait_s if is_drain else 0.0)
+                client.flush()
+                await asyncio.sleep(1)
+                await put(context, queue, *(ServiceBusMessage(str(number)) for number in range(5)))
+                got = [await received(client, link) for _ in range(4)]
+                assert [text(each) for each in got] == ["0", "1", "2", "3"], before
+                await nothing(client, link)
+                for delivery in got:
+                    await client.settle(delivery, ACCEPTED)
+                link.grant(1)
+                client.flush()
+                await client.settle(await received(client, link), ACCEPTED)
 
 
 @pytest.mark.parametrize(("granted", "count"), [(300, 250), (250, 250), (210, 210)])
@@ -471,6 +497,20 @@ async def test_links_of_one_name_hold_their_own_sessions(context: NamespaceConte
         links[0].detach()
         answer = await client.ask(sessions, "get-session-state", {"session-id": "b"})
         assert answer == (200, {"session-state": None})
+
+
+async def test_a_request_about_a_session_acts_on_that_of_several(context: NamespaceContext, sessions: str) -> None:
+    async with connected(context, sessions) as client:
+        links = {each: await client.receiver(sessions, filters=session_filter(each)) for each in "abc"}
+        for name in ("", *(link.name for link in links.values())):
+            for session in "cab":
+                is_allowed = name in ("", links[session].name)
+                options = {"arguments": {"associated-link-name": name}} if name else {}
+                body = {"session-id": session, "session-state": f"{session} {name}".encode()}
+                status, _ = await client.ask(sessions, "set-session-state", body, **options)
+                assert (status == 200) == is_allowed
+                status, answer = await client.ask(sessions, "get-session-state", {"session-id": session}, **options)
+                assert not is_allowed or answer["session-state"] == body["session-state"]
 
 
 async def test_a_session_by_name_is_echoed_with_the_end_of_its_lock(context: NamespaceContext, sessions: str) -> None:

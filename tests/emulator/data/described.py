@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from sbclient.amqp.encode import encode_value
 from sbclient.broker.entry import Entry
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
@@ -63,7 +64,7 @@ def entry_described(entry: Entry) -> Any:
         entry.dead_letter_source,
         entry.destination,
         entry.was_scheduled,
-        dict(entry.properties),
+        encode_value(dict(entry.properties)),  # an int of AMQP equals a long, and is encoded otherwise
         content.message_id,
         content.payload,
     )

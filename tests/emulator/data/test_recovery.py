@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sbclient.amqp import EncodedMessage
+from sbclient.amqp.types import Int, Long, Symbol
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
@@ -45,7 +46,7 @@ from tests.payloads import payload_of
 QUEUES = ("plain", "partitioned", "sessions", "remembering")
 SUBSCRIPTIONS = ("t/Subscriptions/all", "t/Subscriptions/some")
 SOURCES = (*QUEUES, *SUBSCRIPTIONS, "plain/$DeadLetterQueue", "sessions/$DeadLetterQueue")
-ALTER = Settlement(SettleMode.ABANDON, properties={"tried": 1})
+ALTER = Settlement(SettleMode.ABANDON, properties={"tried": Int(1), "at": Long(2), "by": Symbol("x"), "last": True})
 KEYS = st.sampled_from([None, "a", "b"])
 SPANS = st.sampled_from([1.0, 30.0, 61.0, 700.0])
 

@@ -450,6 +450,10 @@ class TestUpdate:
         assert b'<Filter i:type="FalseFilter"><SqlExpression>1=0<' in (await api.answer(request("GET", path))).body
 
 
+FORWARDING = "servicebussupplementaryauthorization"
+DEAD_LETTERING = "servicebusdlqsupplementaryauthorization"
+
+
 class TestForwarding:
     async def test_destination_is_a_url_outside_and_a_path_inside(self, api: ManagementApi, host: BrokerHost) -> None:
         await made(api, ("/A%2Fb", QUEUE), ("/q", described("Queue", ForwardTo="SB://LocalHost:5672/A/b")))
@@ -466,21 +470,31 @@ class TestForwarding:
         status, detail = error(await api.answer(request("PUT", "/q", body, **headers)))
         assert (status, detail[:14]) == (400, "SubCode=40400.")
 
-    async def test_needs_manage_on_the_destination(self, api: ManagementApi) -> None:
-        await made(api, ("/target", QUEUE))
-        body = described("Queue", ForwardTo="target")
-        narrow = token("q")
-        assert error(await api.answer(request("PUT", "/q", body, authorization=narrow)))[0] == 401
-        wrong = {"ServiceBusSupplementaryAuthorization".lower(): token("other")}
-        assert error(await api.answer(request("PUT", "/q", body, authorization=narrow, **wrong)))[0] == 401
-        right = {"ServiceBusSupplementaryAuthorization".lower(): token("target")}
-        assert (await api.answer(request("PUT", "/q", body, authorization=narrow, **right))).status == 201
-
-    async def test_dead_letters_have_a_supplementary_token_of_their_own(self, api: ManagementApi) -> None:
-        await made(api, ("/target", QUEUE))
-        body = described("Queue", ForwardDeadLetteredMessagesTo="target")
-        right = {"servicebusdlqsupplementaryauthorization": token("target")}
-        assert (await api.answer(request("PUT", "/q", body, authorization=token("q"), **right))).status == 201
+    @pytest.mark.parametrize("is_update", [False, True])
+    @pytest.mark.parametrize(
+        ("field", "header", "other"),
+        [
+            ("ForwardTo", "servicebussupplementaryauthorization", "servicebusdlqsupplementaryauthorization"),
+            (
+                "ForwardDeadLetteredMessagesTo",
+                "servicebusdlqsupplementaryauthorization",
+                "servicebussupplementaryauthorization",
+            ),
+        ],
+    )
+    async def test_needs_manage_on_the_destination(
+        self, api: ManagementApi, field: str, header: str, other: str, is_update: bool
+    ) -> None:
+        await made(api, ("/target", QUEUE), *([("/q", QUEUE)] if is_update else []))
+        headers = {"if_match": "*"} if is_update else {}
+        for wrong in ({}, {header: token("other")}, {other: token("target")}):
+            asked = request(
+                "PUT", "/q", described("Queue", **{field: "target"}), authorization=token("q"), **headers, **wrong
+            )
+            assert error(await api.answer(asked))[0] == 401
+        right = {**headers, header: token("target")}
+        asked = request("PUT", "/q", described("Queue", **{field: "target"}), authorization=token("q"), **right)
+        assert (await api.answer(asked)).status == (200 if is_update else 201)
 
 
 class TestRules:

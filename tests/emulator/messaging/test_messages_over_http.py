@@ -197,6 +197,21 @@ MALFORMED: Final = (
 )
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\t", "  "])
+async def test_blanks_around_a_header_and_its_parameters_change_nothing(
+    router: Router, context: NamespaceContext, blank: str
+) -> None:
+    batch = json.dumps([{"Body": "a"}, {"Body": "b"}])
+    for kind in (BATCH_TYPE, BATCH_TYPE.upper()):
+        for value in (f"{blank}{kind}{blank}", f"{kind}{blank};{blank}charset=utf-8{blank}"):
+            response = await ask(router, "POST", "/orders/messages", batch, Content_Type=value)
+            assert response.status == 201
+            assert [bytes(message) for message in taken(context.host)] == [b"a", b"b"]
+    properties = f"{blank}{json.dumps({'Label': 'x'})}{blank}"
+    assert (await ask(router, "POST", "/orders/messages", BODY, BrokerProperties=properties)).status == 201
+    assert [message.subject for message in taken(context.host)] == ["x"]
+
+
 @pytest.mark.parametrize("text", MALFORMED, ids=lambda text: text[:40])
 async def test_malformed_broker_properties_are_refused(router: Router, host: BrokerHost, text: str) -> None:
     response = await ask(router, "POST", "/orders/messages", BODY, BrokerProperties=text)

@@ -338,6 +338,32 @@ class TestWatch:
         for viewer in (first, late):
             await viewer.close()
 
+    async def test_totals_never_fall_while_entities_come_and_go(self, emulated: Emulated) -> None:
+        viewer, random, last = await emulated.viewer(), Random(1), (0, 0)
+        sent, there = 0, set[str]()
+        await viewer.next()
+        call = Call(Operation.MANAGE, clock.now())
+        for _ in range(40):
+            for _ in range(random.randrange(1, 4)):
+                name = random.choice("ab")
+                if name not in there:
+                    emulated.queue(name)
+                    there.add(name)
+                elif random.random() < 0.3:
+                    address = EntityAddress(EntityKind.QUEUE, (name,))
+                    emulated.primary.host.namespace.management.delete(call, address)
+                    there.discard(name)
+                else:
+                    emulated.send(name, ServiceBusMessage(b"x"))
+                    sent += 1
+            facts = (await viewer.next())["namespaces"][0]
+            now = facts.get("arrived", last[0]), facts.get("left", last[1])
+            assert last[0] <= now[0] <= sent
+            assert last[1] <= now[1]
+            last = now
+        assert last[0] > 10
+        await viewer.close()
+
     async def test_an_entity_that_was_created_again_has_a_history_of_its_own(self, emulated: Emulated) -> None:
         for _ in range(3):
             emulated.queue("orders")
