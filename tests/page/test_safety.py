@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ def test_hostile_log_lines_and_settings_stay_text(page: Page, served: Served) ->
     facts = {"path": HOSTILE, "reason": HOSTILE, "rule": HOSTILE, "kind": HOSTILE, "entity": HOSTILE}
     page.goto(served.url)
     for name in ("entity.refused", "entity.elements_ignored", "fault.thrown", "constructor", HOSTILE):
-        served.do(lambda name=name: context.publish(name, **facts, elements=[HOSTILE], fragments=[HOSTILE]))
+        served.do(partial(context.publish, name, **facts, elements=[HOSTILE], fragments=[HOSTILE]))
     lines = page.locator(".activity li")
     expect(lines).to_contain_text([HOSTILE[:40]] * 5)
     open_entity(page, served, "orders")
