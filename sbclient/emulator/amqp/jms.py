@@ -341,7 +341,7 @@ def expression_of(selector: str) -> str:
         if text.startswith("'"):
             return text
         if text not in _HEADERS:
-            raise InvalidOperationError(f"a selector cannot use {text}: use {', '.join(_HEADERS)}, or properties")
+            raise InvalidOperationError(f"a selector cannot use {text[:50]}: use {', '.join(_HEADERS)}, or properties")
         return _HEADERS[text]
 
     return _TEXT_OR_HEADER.sub(replaced, selector)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import Any
 
@@ -129,6 +130,20 @@ async def test_a_selector_that_is_not_valid_is_refused(context: NamespaceContext
 
 
 @pytest.mark.deviation("broker.jms")
+async def test_a_selector_that_takes_much_work_is_refused_at_once(context: NamespaceContext) -> None:
+    hostile = (
+        *("NOT " * 250 + "n = 1", "n = 1" + " OR n = 1" * 5_000, "'" * 60_001, "n LIKE '" + "%a" * 3_000 + "'"),
+        *("n = " + "9" * 60_000, "JMS" * 20_000, "n = 1e999999", "n IN (" + "1," * 20_000),
+    )
+    async with connected(context, "q") as client:
+        began_at = time.process_time()
+        for number, text in enumerate(hostile):
+            link = client.session.attach_receiver(f"link {number}", source=Source("q", **selecting(text)))
+            client.flush()
+            assert await client.refusal(link) == "amqp:invalid-field", text[:20]
+        assert time.process_time() - began_at < 1.0
+
+
 async def test_a_browser_takes_nothing(context: NamespaceContext) -> None:
     async with connected(context, "q") as client:
         await numbered(client, "q", 1, 2, 3)
