@@ -30,13 +30,17 @@ text = st.text(st.characters(codec="utf-8"), max_size=40)
 moments = st.integers(0, 253_402_300_799_999).map(lambda value: EPOCH + timedelta(milliseconds=value))
 
 
-def _decimals(digits: int, exponent: int) -> st.SearchStrategy[Decimal]:
+def _decimals(digits: int, lowest: int, highest: int) -> st.SearchStrategy[Decimal]:
     return st.builds(
         lambda sign, coefficient, power: Decimal((sign, tuple(map(int, str(coefficient))), power)),
         st.integers(0, 1),
         st.integers(0, 10**digits - 1),
-        st.integers(-exponent, exponent),
+        st.integers(lowest, highest),
     )
+
+
+LARGE_DECIMALS = st.one_of(_decimals(34, -6000, -4671), _decimals(34, -4607, 6000))
+"""Decimals of 128 bits. Exponents between can be those of the form of the service, also after zeros at the end."""
 
 
 keys = st.one_of(text, st.integers(-(2**31), 2**31 - 1), st.uuids(), text.map(Symbol))
@@ -54,9 +58,9 @@ scalars: st.SearchStrategy[Any] = st.one_of(
     st.floats(allow_nan=False),
     st.floats(allow_nan=False, width=32).map(Float),
     st.characters(codec="utf-8").map(Char),
-    _decimals(7, 90).map(Decimal32),
-    _decimals(16, 300).map(Decimal64),
-    _decimals(34, 6000),
+    _decimals(7, -90, 90).map(Decimal32),
+    _decimals(16, -300, 300).map(Decimal64),
+    LARGE_DECIMALS,
     moments,
     st.uuids(),
     st.binary(max_size=300),
@@ -91,7 +95,7 @@ properties = st.one_of(
     text,
     moments,
     st.uuids(),
-    _decimals(34, 4000),  # lower exponents can be those of the service's form
+    LARGE_DECIMALS,
     st.text(st.characters(codec="utf-8"), min_size=200, max_size=300),
 )
 messages = st.builds(
