@@ -246,11 +246,11 @@ async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_a_compressed_body_is_rejected_before_it_needs_memory(port: int, encoding: str) -> None:
+async def test_a_compressed_body_is_not_unpacked(port: int, encoding: str) -> None:
     """As reported of aiohttp: 100 kB became 100 MB."""
     packer = zlib.compressobj(9, wbits=31 if encoding == "gzip" else 15)
     body = b"".join(packer.compress(bytes(2**20)) for _ in range(100)) + packer.flush()
-    head = f"POST /pause HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: {encoding}\r\n"
+    head = f"POST /pause HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Encoding: {encoding}\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
     tracemalloc.start()
     try:
@@ -258,8 +258,8 @@ async def test_a_compressed_body_is_rejected_before_it_needs_memory(port: int, e
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert answer.startswith(b"HTTP/1.1 413")
-    assert peak < 16 * 2**20
+    assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 413"))
+    assert peak < 4 * 2**20
 
 
 @pytest.mark.real_time
