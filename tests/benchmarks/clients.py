@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -42,11 +43,10 @@ async def exchange(client: Any, message: Callable[[], Any], count: int) -> None:
 
 def exchange_by_proton(url: str, count: int) -> None:
     """Send messages as credit allows, then receive and accept them."""
-    from proton import Message
-    from proton.handlers import MessagingHandler
-    from proton.reactor import Container
+    proton, handlers, reactor = (import_module(name) for name in ("proton", "proton.handlers", "proton.reactor"))
+    base: Any = handlers.MessagingHandler  # not a class for the type checker, which may lack the package
 
-    class Exchange(MessagingHandler):
+    class Exchange(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__(prefetch=LIST, auto_accept=True)
             self.sent = self.accepted = self.received = 0
@@ -57,7 +57,7 @@ def exchange_by_proton(url: str, count: int) -> None:
 
         def on_sendable(self, event: Any) -> None:
             while event.sender.credit and self.sent < count:
-                event.sender.send(Message(body=BODY, inferred=True))
+                event.sender.send(proton.Message(body=BODY, inferred=True))
                 self.sent += 1
 
         def on_accepted(self, event: Any) -> None:
@@ -71,7 +71,7 @@ def exchange_by_proton(url: str, count: int) -> None:
                 event.receiver.close()
                 event.connection.close()
 
-    Container(Exchange()).run()
+    reactor.Container(Exchange()).run()
 
 
 async def clients(settings: Settings) -> Result:
