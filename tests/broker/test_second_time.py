@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Operation
 from sbclient.broker.profile import BASIC_2021, PREM_2021, STD_2021, Profile
 from sbclient.broker.transactions import Transaction
@@ -74,6 +75,43 @@ def test_an_update_is_refused_as_the_creation_is(profile: Profile, kind: EntityK
             broker.update(where, replace(before, **{name: value}))
         assert (type(second.value), str(second.value)) == (type(first.value), str(first.value))
         assert broker.get(where) == before, f"{name}={value!r}"
+
+
+@pytest.mark.parametrize("kind", DESCRIBED)
+@pytest.mark.parametrize("profile", [STD_2021, PREM_2021], ids=lambda profile: profile.name)
+def test_an_update_leaves_the_rules_of_the_creation(profile: Profile, kind: EntityKind) -> None:
+    """Also those that a subscription has from its topic, which is larger than others here."""
+    described, where = DESCRIBED[kind]
+    size = 4096 if profile is PREM_2021 else None
+    broker = Driver(profile)
+    broker.topic(max_message_size_in_kilobytes=size)
+    given = {"max_message_size_in_kilobytes": size} if kind is not EntityKind.SUBSCRIPTION else {}
+    made = broker.management.create(broker.call(Operation.MANAGE), where, described(where.names[-1], **given))
+
+    def rules() -> dict[str, Any]:
+        policy = broker.namespace.directory.find(path_of(where))[0].body.policy
+        return {name: getattr(policy, name) for name in policy.__slots__}
+
+    created = rules()
+    for _ in range(2):
+        broker.update(where, made)
+        assert rules() == created
+
+
+SPELLINGS: Final = ("Orders", "ORDERS", "orders", "orders/$DeadLetterQueue", "Orders/$deadletterqueue")
+
+
+def test_an_entity_that_is_created_again_is_new_in_every_spelling() -> None:
+    broker = Driver()
+    for cycle in range(3):
+        broker.queue("Orders")
+        for path in SPELLINGS:
+            assert broker.receive(path) == [], (cycle, path)
+        for path in SPELLINGS[:3]:
+            broker.send(path, message(path))
+        assert sorted(map(str, broker.drain("oRDERS"))) == sorted(SPELLINGS[:3])
+        broker.send("orders", message("left"))
+        broker.delete(address("orders"))
 
 
 FILTERS: Final[list[RuleFilter]] = [

@@ -311,6 +311,15 @@ async def test_messages_read_before_an_interruption_are_kept(tmp_path: Path) -> 
     os.close(write)
 
 
+@pytest.mark.parametrize("end", ["", " ", " \t ", "\x0b", "\u3000", "\x85", "\u2028"])
+def test_a_line_that_was_not_sent_is_kept_with_its_blanks(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "failed.txt"
+    with FailedFile(path) as kept:
+        for line in (f"one{end}\n", f"  two{end}\r\n", f"three{end}"):
+            kept.write(line)
+    assert path.read_bytes().decode() == f"one{end}\n  two{end}\nthree{end}\n"
+
+
 def test_rest_of_a_file_is_not_kept_and_the_report_names_the_last_record(tmp_path: Path) -> None:
     kept, path = tmp_path / "failed.jsonl", tmp_path / "in.txt"
     path.write_text("x\n" * 5000)

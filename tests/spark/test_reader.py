@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import operator
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,7 +16,7 @@ from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, SessionLockLostError
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
-from sbclient_spark.read.batch import FilteringReader, PeekReader
+from sbclient_spark.read.batch import FilteringReader, PeekReader, Wanted
 from sbclient_spark.read.browsing import ahead, browse
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.read.options import read_options
@@ -144,6 +146,21 @@ def test_filters_decide_what_is_fetched_and_others_are_left_to_spark(clients: Wo
     assert list(reader.pushFilters([*ours, *foreign])) == foreign
     (partition,) = reader.partitions()
     assert [row["sequence_number"] for batch in reader.read(partition) for row in batch.to_pylist()] == [6, 7, 8]
+
+
+BOUNDS = ("EqualTo", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+COMPARE = dict(zip(BOUNDS, (operator.eq, operator.gt, operator.ge, operator.lt, operator.le), strict=True))
+
+
+@pytest.mark.parametrize("names", list(itertools.product(BOUNDS, repeat=2)))
+def test_several_filters_of_a_column_select_what_all_of_them_select(names: tuple[str, str]) -> None:
+    for values in itertools.product(range(1, 5), repeat=2):
+        wanted = Wanted()
+        assert all(wanted.add(name, "sequence_number", value) for name, value in zip(names, values, strict=True))
+        found = [n for n in range(1, 7) if wanted.first <= n and (wanted.last is None or n <= wanted.last)]
+        assert found == [
+            n for n in range(1, 7) if all(COMPARE[name](n, value) for name, value in zip(names, values, strict=True))
+        ]
 
 
 def test_filters_that_exclude_everything_read_nothing(clients: WorkerClients) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -136,6 +137,24 @@ async def test_a_receive_is_linked_to_every_message_and_lasts_as_long_as_the_wai
     assert parent_of(receive) is None
     assert seconds(receive) == pytest.approx(12.0)
     assert (receive.attributes or {})["messaging.operation"] == "receive"
+
+
+@pytest.mark.parametrize("order", list(itertools.product([True, False], repeat=3)))
+async def test_a_receive_is_linked_to_the_messages_with_a_trace_among_others(
+    client: ServiceBusClient,
+    span_exporter: InMemorySpanExporter,
+    order: tuple[bool, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
+        with monkeypatch.context() as sending:
+            sending.setattr(tracing, "_attached", None)  # which would add a trace to each
+            for is_traced in order:
+                properties = {"traceparent": THEIRS} if is_traced else {}
+                await sender.send_messages(ServiceBusMessage("x", application_properties=properties))
+        assert len(await receiver.receive_messages(10)) == 3
+    (receive,) = named(span_exporter, "ServiceBus.receive")
+    assert len(receive.links) == sum(order)
 
 
 async def test_settling_peeking_scheduling_and_fetching_have_the_names_of_the_sdk(

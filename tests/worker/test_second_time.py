@@ -55,10 +55,13 @@ class Course:
             self.longest_s[what] = max(self.longest_s.get(what, 0.0), now - error.since_at)
 
 
-async def pause(run: Run, pair: MemoryPair, course: Course) -> None:
+async def pause(run: Run, pair: MemoryPair, course: Course, seconds: int = 10) -> None:
     run.worker.pause()
-    await course.watch(10)
+    await course.watch(seconds)
     run.worker.resume()
+    course.reasons.clear()  # those of a paused worker; a worker is ready as soon as it goes on
+    await course.watch(10)
+    assert course.reasons == []
 
 
 async def without(pair: MemoryPair, side: str, course: Course, error: type[ServiceBusError] | None = None) -> None:
@@ -70,6 +73,7 @@ async def without(pair: MemoryPair, side: str, course: Course, error: type[Servi
 
 COURSES: Final[dict[str, Callable[[Run, MemoryPair, Course], Awaitable[None]]]] = {
     "a pause": pause,
+    "a long pause": lambda run, pair, course: pause(run, pair, course, 4000),
     "an outage of the primary": lambda run, pair, course: without(pair, "primary", course),
     "an outage of the secondary": lambda run, pair, course: without(pair, "secondary", course),
     "a rejected credential": lambda run, pair, course: without(
