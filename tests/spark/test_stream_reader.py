@@ -56,7 +56,8 @@ class Stream:
 
     def __init__(self, clients: WorkerClients, **options: Any) -> None:
         own = {name: str(value) for name, value in options.items()}
-        self._texts = {"connectionString": HERE, "queue": "orders"} | own
+        queue = {} if "queues" in own else {"queue": "orders"}
+        self._texts = {"connectionString": HERE} | queue | own
         self._options = read_options(self._texts, is_streaming=True)
         self.clients = clients
         self.offset: dict[str, Any] | None = None
@@ -562,6 +563,16 @@ def test_orphans_are_left_or_taken(clients: WorkerClients) -> None:
     taken = Stream(clients, mode="receive", orphans="take")
     assert taken.all() == texts(range(4))
     assert states(clients) == []
+
+
+def test_orphans_of_each_queue_are_taken(clients: WorkerClients) -> None:
+    queues = ("orders", "bills", "notes")
+    for number, queue in enumerate(queues):
+        create(clients, queue)
+        send(clients, range(10 * number, 10 * number + 3), queue)
+        assert Stream(clients, mode="receive", queue=queue).plan()  # and ends before Spark stores the offset
+    read = Stream(clients, mode="receive", orphans="take", queues=",".join(queues))
+    assert sorted(read.all(), key=int) == texts(range(3)) + texts(range(10, 13)) + texts(range(20, 23))
 
 
 def test_available_now_receives_nothing_that_came_later(clients: WorkerClients) -> None:

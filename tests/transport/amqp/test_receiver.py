@@ -236,6 +236,24 @@ async def test_messages_come_ahead_of_the_calls_but_no_more_than_these_will_rece
     assert [str(each) for each in await receive(receiver, 2)] == ["17", "18"]
 
 
+@pytest.mark.parametrize("taken", [0, 3, 7, 11])
+async def test_no_more_than_announced_comes_over_a_second_link(
+    service: Service, transport: AmqpTransport, taken: int
+) -> None:
+    store(service, *(str(number) for number in range(40)))
+    receiver = transport.open_receiver("orders")
+    receiver.fetch_ahead(5, 12)
+    seen = len(await receive(receiver, 1))
+    while seen < taken:
+        seen += len(await receive(receiver, 1))
+    await clock.sleep(1)
+    service.end.cut()
+    before = len(service.stored)
+    seen += len(await receive(receiver, 1))
+    await clock.sleep(1)
+    assert before - len(service.stored) <= 12 - seen + 1
+
+
 async def test_message_with_less_than_half_of_its_lock_is_released(service: Service, transport: AmqpTransport) -> None:
     store(service, "a", "b")
     receiver = transport.open_receiver("orders", prefetch_count=5)

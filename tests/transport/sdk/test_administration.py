@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -166,3 +167,30 @@ async def test_error_has_the_reason_of_the_emulator_beside_the_words_of_the_serv
         ):
             with pytest.raises(ServiceBusError, match=r"The emulator's reason: .*(2048|not forwarded|choose another)"):
                 await refused
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_disconnect_ends_no_request_of_another_caller(
+    client: ServiceBusAdministrationClient, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    send, entered, may_go = AioHttpTransport.send, asyncio.Event(), asyncio.Event()
+
+    async def late(self: AioHttpTransport, request: Any, **options: Any) -> Any:
+        entered.set()
+        await may_go.wait()
+        return await send(self, request, **options)
+
+    await client.create_queue("orders")
+    monkeypatch.setattr(AioHttpTransport, "send", late)
+    running = asyncio.ensure_future(client.get_queue("orders"))
+    await entered.wait()
+    if is_cancelled:
+        running.cancel()
+    await client._transport.administration.disconnect()
+    may_go.set()
+    if is_cancelled:
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    else:
+        assert (await running).name == "orders"
+    assert (await client.get_queue("orders")).name == "orders"

@@ -120,6 +120,26 @@ async def test_idle_connections_are_closed_all_but_the_first_sooner(owner: Owner
     assert len(owner.senders) == 4
 
 
+@pytest.mark.parametrize("others", [1, 2, 5])
+async def test_calls_of_a_key_that_wait_for_a_lost_connection_use_another_one(
+    owner: OwnerDouble, sender: SdkSender, others: int
+) -> None:
+    async def cut(_: Any) -> None:
+        await asyncio.sleep(1.0)
+        raise sdk_errors.ServiceBusConnectionError(message="cut")
+
+    def prepare(sdk: SenderDouble) -> None:
+        sdk.on_call = cut
+        owner.prepare = lambda _: None  # the next one works
+
+    owner.prepare = prepare
+    calls = (sender.send(batch_of([message(str(n), key="k")]), timeout_s=20.0) for n in range(others + 1))
+    first, *results = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(first, ServiceBusConnectionError)
+    assert results == [None] * others
+    assert clock.monotonic() < 5.0
+
+
 async def test_a_lost_connection_is_replaced_by_the_next_send(owner: OwnerDouble, sender: SdkSender) -> None:
     async def cut(_: Any) -> None:
         raise sdk_errors.ServiceBusConnectionError(message="cut")
