@@ -156,11 +156,13 @@ class AmqpReceiver(ReceiverLink):
             grace_s = ACCEPT_GRACE_S
         try:
             async with clock.timeout(timeout_s + grace_s):
-                return await self._attached()
+                end = await self._attached()
         except TimeoutError:
             raise OperationTimeoutError(
                 f"attach to {self.path!r}: the service did not answer within {timeout_s:g} s", is_in_doubt=False
             ) from None
+        self._check_open()
+        return end
 
     def _session_lost(self) -> SessionLockLostError:
         return SessionLockLostError(
@@ -264,6 +266,7 @@ class AmqpReceiver(ReceiverLink):
                 if messages or (has_waited and clock.monotonic() >= deadline):
                     return messages
                 end = inbox.end or await self._opened(max(deadline - clock.monotonic(), LEAST_ATTACH_S))
+                self._check_open()  # a close waits for its link, which is open until then
                 try:
                     await inbox.wait(end, max_message_count, deadline)
                     has_waited, has_reattached = True, False

@@ -236,6 +236,25 @@ async def test_messages_come_ahead_of_the_calls_but_no_more_than_these_will_rece
     assert [str(each) for each in await receive(receiver, 2)] == ["17", "18"]
 
 
+@pytest.mark.parametrize("prefetch_count", [0, 5])
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_close_at_any_step_ends_the_calls_that_wait(
+    service: Service, transport: AmqpTransport, prefetch_count: int, calls: int
+) -> None:
+    for steps in range(60):
+        receiver = transport.open_receiver("orders", prefetch_count=prefetch_count)
+        waiting = [
+            asyncio.ensure_future(receiver.receive(max_message_count=1, max_wait_time_s=600)) for _ in range(calls)
+        ]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        began_at = clock.monotonic()
+        await receiver.close()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(result, ServiceBusError) for result in results), steps
+        assert clock.monotonic() - began_at < 2.0, steps
+
+
 @pytest.mark.parametrize("taken", [0, 3, 7, 11])
 async def test_no_more_than_announced_comes_over_a_second_link(
     service: Service, transport: AmqpTransport, taken: int
