@@ -164,6 +164,30 @@ async def test_a_side_that_comes_back_during_a_wait_is_asked_again(both: MemoryP
         assert clock.monotonic() < 1870.0  # also after a long outage it is asked again within about a minute
 
 
+@pytest.mark.parametrize("was", ["missing", "away", "well"])
+async def test_the_pause_of_a_side_begins_anew_after_an_answer(pair: MemoryPair, was: str) -> None:
+    async with pair.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        for _ in range(2):
+            if was == "missing":
+                await receiver.receive_messages(max_wait_time=300)
+            await make_queue(pair, secondary=True)
+            if was == "away":
+                pair.secondary.inject(Fault(FaultKind.DOWN))
+                await receiver.receive_messages(max_wait_time=300)
+                pair.secondary.heal()
+            assert await receiver.receive_messages(max_wait_time=200) == []  # both have answered
+            pair.secondary.inject(Fault(FaultKind.DOWN))
+            assert await receiver.receive_messages(max_wait_time=0.5) == []
+            pair.secondary.heal()
+            await fill(pair, "after", secondary=True)
+            at = clock.monotonic()
+            (message,) = await receiver.receive_messages(max_wait_time=100)
+            assert clock.monotonic() - at < 3.0
+            await receiver.complete_message(message)
+            async with pair.unpaired_client(secondary=True) as other:
+                await other.administration.delete_queue(QUEUE)
+
+
 @pytest.mark.parametrize("mode", MODES)
 async def test_both_away_raise_the_error_of_the_primary(both: MemoryPair, mode: ServiceBusReceiveMode) -> None:
     client = both.client(BOTH, retry_total=0)
