@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sbclient.broker.faults import Fault
 from sbclient.broker.namespace import Namespace
+from sbclient.cli import collect_less
 from sbclient.emulator import Emulator
 
 PRIMARY: Final = "contoso"
@@ -183,6 +184,8 @@ class _Server:
 
 
 def _serve(pipe: Any) -> None:
+    collect_less()  # as the command `sbclient emulator` does
+
     async def serve() -> None:
         async with Emulator(PRIMARY, SECONDARY) as emulator:
             server = _Server(emulator)
