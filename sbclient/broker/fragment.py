@@ -124,19 +124,19 @@ class Fragment(Storage):
         self.advance(now)
         if session_id is not None:
             return self._sessions.browse(session_id, from_number)
-        return (self._entries[number] for number in self._entries.irange(minimum=from_number))
+        return self._numbers.ascending(from_number)
 
     def browse_back(self, now: float, from_number: int | None = None) -> Iterator[Entry]:
         """The messages from a sequence number down, the newest first; None = from the newest one."""
         self.advance(now)
-        return (self._entries[number] for number in self._entries.irange(maximum=from_number, reverse=True))
+        return self._numbers.descending(from_number)
 
     # ------------------------------------------------------------------ recovery
 
     def state_of(self, session_id: str) -> tuple[bytes | None, float]:
         """The state of a session, and when it was set; None at minus infinity if there is no such session."""
-        session = self._sessions.get(session_id) or Session()
-        return session.state, session.state_set_at
+        session = self._sessions.get(session_id)
+        return (None, -math.inf) if session is None else (session.state, session.state_set_at)
 
     def put_back(self, entry: Entry) -> None:
         """Store a message from an earlier process under its number; its lock has ended."""

@@ -12,7 +12,6 @@ Rules (source: message sessions, documented):
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
@@ -21,8 +20,7 @@ from sortedcontainers import SortedSet
 
 from sbclient.broker.deadlines import DeadlineHeap
 from sbclient.broker.entry import Entry
-
-_SLACK = 16
+from sbclient.broker.ordered_numbers import OrderedNumbers
 
 
 class SessionLock:
@@ -45,12 +43,11 @@ class SessionLock:
 
 
 class Session:
-    """One session. `numbers` are sorted, `ready` is a heap; both may contain deleted messages."""
+    """One session. `numbers` are those of its messages; `ready` is a heap, which may contain deleted messages."""
 
     __slots__ = (
         "held",
         "locked_until",
-        "message_count",
         "numbers",
         "ready",
         "ready_count",
@@ -59,9 +56,8 @@ class Session:
         "token",
     )
 
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-        self.message_count = 0
+    def __init__(self, entries: Mapping[int, Entry]) -> None:
+        self.numbers = OrderedNumbers(entries)
         self.ready: list[int] = []
         self.ready_count = 0
         self.token = 0
@@ -71,9 +67,14 @@ class Session:
         self.state_set_at = -math.inf
 
     @property
+    def message_count(self) -> int:
+        """Messages in every state."""
+        return len(self.numbers)
+
+    @property
     def is_empty(self) -> bool:
         """Whether it has no message and no state."""
-        return not self.message_count and self.state is None
+        return not self.numbers and self.state is None
 
 
 class Sessions:
@@ -107,17 +108,14 @@ class Sessions:
     def add(self, session_id: str, number: int) -> None:
         """Add a message."""
         session = self._made(session_id)
-        insort(session.numbers, number)  # usually at the end
-        session.message_count += 1
-        if session.message_count == 1:
+        session.numbers.add(number)
+        if len(session.numbers) == 1:
             self._listed.add(session_id)
 
     def remove(self, session_id: str) -> None:
         """Note that a message was removed from the entries."""
         session = self._sessions[session_id]
-        session.message_count -= 1
-        if len(session.numbers) > _SLACK + 2 * session.message_count:
-            session.numbers = [number for number in session.numbers if number in self._entries]
+        session.numbers.removed()
         self._forget_if_empty(session_id, session)
 
     def make_ready(self, session_id: str, number: int) -> bool:
@@ -194,12 +192,7 @@ class Sessions:
     def browse(self, session_id: str, from_number: int) -> Iterator[Entry]:
         """The messages of a session from a sequence number on, in order."""
         session = self._sessions.get(session_id)
-        if session is None:
-            return
-        for position in range(bisect_left(session.numbers, from_number), len(session.numbers)):
-            entry = self._entries.get(session.numbers[position])
-            if entry is not None:
-                yield entry
+        return iter(()) if session is None else session.numbers.ascending(from_number)
 
     def ids(self, *, state_set_after: float | None, most: int | None = None) -> list[str]:
         """Return ids in order: of sessions with messages or state, or of those whose state was set after a time.
@@ -216,7 +209,7 @@ class Sessions:
     def _made(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
         if session is None:
-            session = self._sessions[session_id] = Session()
+            session = self._sessions[session_id] = Session(self._entries)
         return session
 
     def _forget_if_empty(self, session_id: str, session: Session) -> None:

@@ -13,12 +13,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from sortedcontainers import SortedDict
-
 from sbclient.broker.changes import FragmentLog
 from sbclient.broker.deadlines import DeadlineHeap
 from sbclient.broker.deduplication import DuplicateWindow, Identity
 from sbclient.broker.entry import Entry
+from sbclient.broker.ordered_numbers import OrderedNumbers
 from sbclient.broker.policy import Policy, Usage
 from sbclient.errors import MessageNotFoundError, ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusMessageState
@@ -67,7 +66,8 @@ class Storage(ABC):
         self.size_bytes = 0
         self.counter = 0
         self.log: FragmentLog | None = None
-        self._entries: SortedDict = SortedDict()
+        self._entries: dict[int, Entry] = {}
+        self._numbers = OrderedNumbers(self._entries)
         self._schedule: DeadlineHeap[int] = DeadlineHeap()
 
     def __len__(self) -> int:
@@ -79,8 +79,7 @@ class Storage(ABC):
 
     def get(self, number: int) -> Entry | None:
         """The message with a number, without applying timed changes; None if there is none."""
-        found: Entry | None = self._entries.get(number)
-        return found
+        return self._entries.get(number)
 
     def has_room(self, size_bytes: int) -> bool:
         return self.usage.size_bytes + size_bytes <= self.policy.max_size_bytes
@@ -231,6 +230,7 @@ class Storage(ABC):
             self.log.change(number)
         entry.number = number
         self._entries[number] = entry
+        self._numbers.add(number)
         self.size_bytes += entry.size_bytes
         self.usage.size_bytes += entry.size_bytes
         if entry.state is _SCHEDULED:
@@ -242,6 +242,7 @@ class Storage(ABC):
         if self.log is not None:
             self.log.change(number)
         del self._entries[number]
+        self._numbers.removed()
         self.size_bytes -= entry.size_bytes
         self.usage.size_bytes -= entry.size_bytes
         if entry.state is _SCHEDULED:
