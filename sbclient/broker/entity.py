@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -101,7 +102,7 @@ class Queue:
                 policy,
                 usage,
                 random,
-                lambda awaited: on_ready(self, awaited),
+                partial(on_ready, self),
                 None if dead_letters is None else dead_letters.fragments[index],
             )
             for index, usage in enumerate(usages)

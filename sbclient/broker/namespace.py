@@ -88,7 +88,7 @@ class Namespace:
         self.defects: deque[Exception] = deque(maxlen=MAX_DEFECTS)
         self.pings = Pings()
         self._random = random
-        self._notify_ready, self._notify_removed = self._guarded(on_ready), self._guarded(on_removed)
+        self._on_ready, self._notify_removed = on_ready, self._guarded(on_removed)
         self._forwarding = Forwarding(
             self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes, random
         )
@@ -150,17 +150,23 @@ class Namespace:
     def _on_queue_ready(self, queue: Queue, awaited: str | ServiceBusSessionFilter | None) -> None:
         if queue.forward_to is not None or queue.is_transfer:
             self._forwarding.mark(queue)
-        else:
-            self._notify_ready(queue, awaited)
+            return
+        try:
+            self._on_ready(queue, awaited)
+        except Exception as error:
+            self._note_defect(error)
 
     def _guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
             try:
                 callback(*arguments)
             except Exception as error:
-                self.defects.append(error.with_traceback(None))
+                self._note_defect(error)
 
         return call
+
+    def _note_defect(self, error: Exception) -> None:
+        self.defects.append(error.with_traceback(None))
 
     def _removing(self, entity: Entity) -> None:
         if self._gate.changes is not None:
