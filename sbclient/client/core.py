@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _RANDOM_BITS: Final = ~(0xF << 76 | 0x3 << 62)
 _VERSION_4: Final = 0x4 << 76 | 0x2 << 62
 """Version and variant of a random UUID. Source: RFC 9562."""
+_ID_BITS: Final = (1 << 128) - 1
+_IDS_AT_ONCE: Final = 32
 
 
 class ClientCore:
@@ -154,9 +156,25 @@ class ClientCore:
 
     def new_id(self) -> str:
         """Return a new UUID, version 4, as a string."""
-        # Half of the cost of `str(UUID(...))`, for a value that most messages need.
-        digits = f"{self.random.getrandbits(128) & _RANDOM_BITS | _VERSION_4:032x}"
-        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        return _uuid_text(self.random.getrandbits(128))
+
+    def new_ids(self) -> Iterator[str]:
+        """Return new UUIDs for the messages of one list.
+
+        The random bits of many are read at once, which costs half as much, and not kept: after a fork both processes
+        would use the same.
+        """
+        while True:
+            bits = self.random.getrandbits(128 * _IDS_AT_ONCE)
+            for _ in range(_IDS_AT_ONCE):
+                yield _uuid_text(bits & _ID_BITS)
+                bits >>= 128
+
+
+def _uuid_text(bits: int) -> str:
+    # Half of the cost of `str(UUID(...))`, for a value that most messages need.
+    digits = f"{bits & _RANDOM_BITS | _VERSION_4:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 async def each_part(work: Callable[[list[int]], Awaitable[None]], parts: Sequence[list[int]]) -> None:

@@ -119,7 +119,7 @@ class ServiceBusSender:
             messages = message.encoded()
             check_message_count(len(messages))
         else:
-            messages = encoded_messages(message, self._core.new_id)
+            messages = encoded_messages(message, self._core.new_ids().__next__)
         deadline = await self._begin(timeout)
         if not messages:
             return
@@ -183,7 +183,7 @@ class ServiceBusSender:
             ServiceBusError: as `send_messages`.
         """
         given = messages.messages if isinstance(messages, ServiceBusMessageBatch) else messages
-        encoded = encoded_messages(given, self._core.new_id, schedule_time_utc)
+        encoded = encoded_messages(given, self._core.new_ids().__next__, schedule_time_utc)
         deadline = await self._begin(timeout)
         if not encoded:
             return []
