@@ -252,6 +252,8 @@ class EncodedMessage(Sections):
         changed = changes and {
             name: value for name, value in changes.items() if value is not None or getattr(self, name) is not None
         }
+        if self.is_bare and application_properties and not changed and via_partition_key is None:
+            return self._with_properties(application_properties)
         header, delivery_annotations, annotations, *_, footer = self._bounds[2::3]
         parts: list[bytes] = []
         if header or "time_to_live" in changed:
@@ -281,6 +283,13 @@ class EncodedMessage(Sections):
         for name, value in changes.items():  # the others are rarely read
             setattr(rewritten, name, value)
         return rewritten
+
+    def _with_properties(self, encoded: bytes) -> EncodedMessage:
+        start, _, stop = self._place(APPLICATION_PROPERTIES)
+        if not stop:
+            start = stop = self._bounds[11]  # the end of the properties
+        payload = self.payload
+        return EncodedMessage(b"".join((payload[:start], b"\x00\x53\x74", encoded, payload[stop:])))
 
     def undecoded(self) -> EncodedMessage:
         """Return the message without what was decoded so far, which takes memory."""
@@ -397,16 +406,15 @@ def encode_message(message: ServiceBusMessage, *, now: Callable[[], float] = lam
     partition_key, schedule = message._partition_key, message._scheduled_enqueue_time_utc
     if partition_key is not None or schedule is not None:
         parts.append(described_map(b"\x00\x53\x72", _annotations(partition_key, schedule, None)))
-    parts.append(_properties(message, lasting))
+    section = _properties(message, lasting)
     properties = message._application_properties
-    if properties:
-        parts.append(b"\x00\x53\x74" + encode_application_properties(properties))
+    further = b"\x00\x53\x74" + encode_application_properties(properties) if properties else b""
     body: Any = message._body
-    if isinstance(body, bytes) and message._body_type is AmqpMessageBodyType.DATA:
-        parts += b"\x00\x53\x75", encode_binary(body)
+    if not parts and section and isinstance(body, bytes) and message._body_type is AmqpMessageBodyType.DATA:
+        encoded = EncodedMessage(b"".join((section, further, b"\x00\x53\x75", encode_binary(body))))
+        encoded._hold_usual(len(section), len(further))
     else:
-        parts.append(encode_body(body, message._body_type))
-    encoded = EncodedMessage(b"".join(parts))
+        encoded = EncodedMessage(b"".join((*parts, section, further, encode_body(body, message._body_type))))
     encoded.body_type = message._body_type
     encoded.content_type = message._content_type
     encoded.correlation_id = message._correlation_id

@@ -129,6 +129,8 @@ _NAMES: Final = (
 _unpack_size: Final = struct.Struct(">I").unpack_from
 
 _NO_BOUNDS: Final = (0,) * (3 * 9)
+_BARE: Final = (0,) * (3 * 3)
+"""The bounds of header and annotations, and of the sections after the data, of a message that has none of them."""
 _Place = tuple[int, int, int]
 
 
@@ -208,6 +210,21 @@ class Sections:
         self._bounds = tuple(bounds)
         self._further = tuple(further)
         self.body_code = SEQUENCE if bounds[20] else VALUE if bounds[23] else DATA
+        self.remembered = None
+
+    def _hold_usual(self, properties: int, further: int) -> None:
+        """Note where the sections of a message with properties and one data section stand, as `_find` would.
+
+        Args:
+            properties: the size of the properties section.
+            further: the size of the section of the application properties; 0 = there is none.
+        """
+        stop = properties + further
+        start = properties if further else 0
+        places = 0, 3, properties, start, start and start + 3, start and stop, stop, stop + 3, len(self.payload)
+        self._bounds = _BARE + places + _BARE
+        self._further = ()
+        self.body_code = DATA
         self.remembered = None
 
     def raw(self, code: int) -> bytes:

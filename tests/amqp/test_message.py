@@ -15,7 +15,7 @@ from sbclient.amqp.annotated import encode_annotated
 from sbclient.amqp.batch import EncodedBatch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_string, encode_value, sized_map
-from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_message
+from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_application_properties, encode_message
 from sbclient.amqp.errors import EncodeError, WireError
 from sbclient.amqp.fields import encode_composite
 from sbclient.amqp.sections import (
@@ -136,6 +136,29 @@ def test_rewriting_sets_every_attribute(one: ServiceBusMessage, other: ServiceBu
     expected = EncodedMessage.of(payload_of(other))
     assert [getattr(twin, name) for name in ATTRIBUTES] == [getattr(expected, name) for name in ATTRIBUTES]
     assert twin.raw_body == encode_message(one).raw_body
+
+
+usual_messages = st.builds(
+    ServiceBusMessage,
+    st.binary(max_size=300),
+    application_properties=st.dictionaries(st.text("abc", min_size=1), st.text("xyz", max_size=300), max_size=3),
+    message_id=st.none() | st.text("m", max_size=128),
+    session_id=st.none() | st.text("s", max_size=128),
+)
+
+
+@given(messages | usual_messages, st.dictionaries(st.text("def", min_size=1), st.text(), min_size=1, max_size=3))
+def test_sections_stand_where_the_encoder_put_them(sent: ServiceBusMessage, further: dict[str, str]) -> None:
+    for message in (
+        encode_message(sent),
+        encode_message(sent).rewritten(application_properties=encode_application_properties(further)),
+    ):
+        found = EncodedMessage(message.payload)
+        assert (message._bounds, message._further, message.body_code) == (
+            found._bounds, found._further, found.body_code
+        )  # fmt: skip
+    sent.application_properties = further
+    assert message.payload == payload_of(sent)
 
 
 def test_received_message_is_made_of_a_wire_message() -> None:
