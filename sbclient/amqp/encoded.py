@@ -146,6 +146,7 @@ class EncodedMessage(Sections):
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
+        self._sizes = 0
         self.size_bytes = len(payload)
 
     @classmethod
@@ -412,7 +413,7 @@ def encode_message(message: ServiceBusMessage, *, now: Callable[[], float] = lam
     body: Any = message._body
     if not parts and section and isinstance(body, bytes) and message._body_type is AmqpMessageBodyType.DATA:
         encoded = EncodedMessage(b"".join((section, further, b"\x00\x53\x75", encode_binary(body))))
-        encoded._hold_usual(len(section), len(further))
+        encoded._sizes = len(section) + len(further) * 2**32
     else:
         encoded = EncodedMessage(b"".join((*parts, section, further, encode_body(body, message._body_type))))
     encoded.body_type = message._body_type

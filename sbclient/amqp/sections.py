@@ -145,7 +145,7 @@ class Sections:
         WireError: the bytes are not a sequence of sections, a section is repeated, or bodies of two types are mixed.
     """
 
-    __slots__ = ("_bounds", "_further", "body_code", "payload", "remembered")
+    __slots__ = ("_bounds", "_further", "_sizes", "body_code", "payload", "remembered")
 
     _bounds: tuple[int, ...]
     """Where each section begins, its value begins and it ends, in the order of their codes; 0, 0, 0 if it is missing.
@@ -154,19 +154,33 @@ class Sections:
     """
     _further: Sequence[_Place]
     """The same of each body section after the first."""
+    _sizes: int
+    """If the encoder knows that there are properties, perhaps application properties, and one data section: the size of
+    the properties, and 2^32 times that of the application properties. Else 0.
+    """
     body_code: int
     remembered: Any
     """A cache for the encoder of this message."""
 
     def __init__(self, payload: bytes) -> None:
         self.payload = payload
+        self._sizes = 0
         self._find()
 
     def _find(self) -> None:
         """Find the sections."""
         payload = self.payload
+        if self._sizes:
+            further, properties = divmod(self._sizes, 2**32)
+            start, stop = properties if further else 0, properties + further
+            places = 0, 3, properties, start, start and start + 3, start and stop, stop, stop + 3, len(payload)
+            self._bounds = _BARE + places + _BARE
+            self._further = ()
+            self.body_code = DATA
+            self.remembered = None
+            return
         bounds = list(_NO_BOUNDS)
-        further: list[_Place] = []
+        more: list[_Place] = []
         has_body = False
         position = 0
         stop = len(payload)
@@ -199,32 +213,17 @@ class Sections:
                 elif bounds[place + 2] == 0 or index == 7:
                     raise WireError(DECODE_ERROR, "the message has bodies of two types, or two values")
                 else:
-                    further.append((position, at, end))
+                    more.append((position, at, end))
                 position = end
         except (IndexError, struct.error) as error:
             raise malformed(error, position) from error
         if position != stop:
             raise WireError(DECODE_ERROR, f"the last section of a message needs {position - stop} bytes more")
-        if len(further) >= MAX_COUNT:
-            raise WireError(DECODE_ERROR, f"a message has {len(further) + 1} body sections, {MAX_COUNT} are allowed")
+        if len(more) >= MAX_COUNT:
+            raise WireError(DECODE_ERROR, f"a message has {len(more) + 1} body sections, {MAX_COUNT} are allowed")
         self._bounds = tuple(bounds)
-        self._further = tuple(further)
+        self._further = tuple(more)
         self.body_code = SEQUENCE if bounds[20] else VALUE if bounds[23] else DATA
-        self.remembered = None
-
-    def _hold_usual(self, properties: int, further: int) -> None:
-        """Note where the sections of a message with properties and one data section stand, as `_find` would.
-
-        Args:
-            properties: the size of the properties section.
-            further: the size of the section of the application properties; 0 = there is none.
-        """
-        stop = properties + further
-        start = properties if further else 0
-        places = 0, 3, properties, start, start and start + 3, start and stop, stop, stop + 3, len(self.payload)
-        self._bounds = _BARE + places + _BARE
-        self._further = ()
-        self.body_code = DATA
         self.remembered = None
 
     def raw(self, code: int) -> bytes:

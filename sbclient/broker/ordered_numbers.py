@@ -14,8 +14,8 @@ _SLACK: Final = 16
 class OrderedNumbers:
     """The numbers of some messages in ascending order. Adding and removing cost O(1), since most are added at the end.
 
-    A removed number stays in the list until a third of the list is stale. Readers skip it. Sorted containers cost eight
-    times as much.
+    A removed number stays in the list until a third of the list, or all of it, is stale. Readers skip it. Sorted
+    containers cost eight times as much.
 
     Args:
         entries: all messages by number. A number is added after its message, and removed after it.
@@ -45,7 +45,7 @@ class OrderedNumbers:
     def removed(self) -> None:
         """Note that the message of a number was removed from the mapping."""
         self._count -= 1
-        if len(self._numbers) > _SLACK + self._count + (self._count >> 1):
+        if not self._count or len(self._numbers) > _SLACK + self._count + (self._count >> 1):
             self._drop_stale()
 
     def ascending(self, from_number: int) -> Iterator[Entry]:
