@@ -105,6 +105,7 @@ class AutoLockRenewer:
     ) -> None:
         """Renew a lock, whenever half of it has passed, until the message is settled or the duration has passed.
 
+        A lock that is registered again is renewed as the last call says.
         The error that ends it early is stored as `auto_renew_error` of the message or session.
 
         Raises:
@@ -121,9 +122,11 @@ class AutoLockRenewer:
             )
         max_s = self._max_s if max_lock_renewal_duration is None else max_lock_renewal_duration
         on_failure = on_lock_renew_failure or self._on_failure
+        renewals, key = receiver.renewals, id(renewable)
+        if (earlier := renewals.get(key)) is not None:
+            earlier()
         task = self._tasks.start(self._renew(receiver, renewable, max_s, on_failure), name="renew lock")
-        renewals, key, stop = receiver.renewals, id(renewable), partial(self._tasks.end, task)
-        renewals[key] = stop
+        renewals[key] = stop = partial(self._tasks.end, task)
 
         def forget(_: object) -> None:
             if renewals.get(key) is stop:

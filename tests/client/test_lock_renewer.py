@@ -46,6 +46,36 @@ async def test_a_message_stays_locked_while_it_is_processed(pair: MemoryPair, cl
     assert await taken(pair) == []
 
 
+async def test_the_last_registration_of_a_lock_counts(pair: MemoryPair, client: ServiceBusClient) -> None:
+    failures = Failures()
+    await make_queue(pair, "sessions", requires_session=True)
+    await send(client)
+    await send(client, "sessions", session_id="s")
+    async with (
+        AutoLockRenewer(on_lock_renew_failure=failures) as renewer,
+        client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
+        client.get_queue_receiver("sessions", session_id="s", auto_lock_renewer=renewer) as by_session,
+    ):
+        (message,) = await receiver.receive_messages()
+        for holder, renewable in ((receiver, message), (by_session, by_session.session)):
+            assert renewable is not None
+            for longest_s in (600, 100, 400):
+                renewer.register(holder, renewable, max_lock_renewal_duration=longest_s)
+        await clock.sleep(380)
+        assert renewals() == 2
+        for each in (message, by_session.session):
+            assert each is not None
+            assert (each.auto_renew_error, failures.calls) == (None, [])
+        await receiver.complete_message(message)
+        await by_session.close()
+        await clock.sleep(0)
+        assert renewals() == 0
+
+
+def renewals() -> int:
+    return sum(task.get_name() == "renew lock" for task in asyncio.all_tasks())
+
+
 async def test_renewal_ends_after_its_duration_without_a_failure(pair: MemoryPair, client: ServiceBusClient) -> None:
     failures = Failures()
     await send(client)
