@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from sbclient.amqp import EncodedMessage, Properties, encode_sections
+from sbclient.amqp import EncodedMessage, Properties, encode_message, encode_sections
 from sbclient.broker.faults import FaultKind, NoAnswer
 from sbclient.broker.pings import MAX_PATHS, Ping
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusQuotaExceededError
+from sbclient.rules.partition_key import fragment_of
 from sbclient.rules.ping import PING_CONTENT_TYPE, ping_message
 from tests.broker.driver import DEAD_LETTER, START, Driver, at, message
 from tests.original_client import PINGS
@@ -73,32 +76,27 @@ def test_pings_to_nowhere_do_not_fill_the_table(broker: Driver) -> None:
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True])
-def test_a_ping_needs_the_room_of_the_largest_message_that_was_refused(broker: Driver, is_partitioned: bool) -> None:
-    """Each time anew: what was refused before a ping was accepted does not count for the next."""
-    broker.queue(enable_partitioning=is_partitioned)
-    broker.body().policy.max_size_bytes = 200_000
-    fragment_count = len(broker.body().fragments)
-    ping = ping_message(message_id="m")
-
-    def send_to_each(size: int) -> None:
-        for _ in range(fragment_count):
-            broker.send("q", message("x" * size))
-
-    for _ in range(2):
-        send_to_each(150_000)
-        for size in (60_000, 100_000, 70_000):
-            with pytest.raises(ServiceBusQuotaExceededError):
-                broker.send("q", message("y" * size))
-        send_to_each(5)
-        with pytest.raises(ServiceBusQuotaExceededError):
-            broker.send("q", ping)
-        broker.drain()
-        send_to_each(90_000)
-        for _ in range(fragment_count):
-            broker.send("q", ping)
-        send_to_each(60_000)
-        broker.send("q", ping)  # nothing was refused since
-        broker.drain()
+def test_a_ping_needs_the_room_of_the_largest_message_refused_since_the_last_one(is_partitioned: bool) -> None:
+    """Whatever was sent, received and refused before, in any order."""
+    for seed in range(30):
+        broker, random, largest = Driver(seed=seed), Random(seed), 0
+        broker.queue(enable_partitioning=is_partitioned)
+        broker.body().policy.max_size_bytes = 200_000
+        usage = broker.body().fragments[fragment_of("k", 16) if is_partitioned else 0].usage
+        ping = encode_message(ping_message(message_id="m", partition_key="k"))
+        for _ in range(60):
+            sent = random.choice([ping, encode_message(message("x" * random.randrange(120_000), partition_key="k"))])
+            needed = max(sent.size_bytes, largest if sent is ping else 0)
+            try:
+                broker.send("q", sent)
+            except ServiceBusQuotaExceededError:
+                assert usage.size_bytes + needed > 200_000
+                largest = max(largest, needed)
+            else:
+                assert usage.size_bytes + (needed if sent is ping else 0) <= 200_000
+                largest = 0 if sent is ping else largest
+            if random.random() < 0.3:
+                broker.drain()
 
 
 def test_each_message_arrives_once_after_any_operations(broker: Driver) -> None:

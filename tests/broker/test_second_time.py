@@ -20,6 +20,7 @@ from sbclient.entities import (
     CorrelationRuleFilter,
     EntityAddress,
     EntityKind,
+    EntityProperties,
     EntityStatus,
     FalseRuleFilter,
     QueueProperties,
@@ -161,12 +162,13 @@ def _change_rules(random: Random) -> None:
         if transaction is not None:  # a later change may undo the earlier ones
             works.append(partial(broker.commit if random.random() < 0.8 else broker.rollback, transaction))
         for count, work in enumerate(works if transaction is not None else works[:1]):
+            rules = listed(broker)
             try:
                 work()
-            except ServiceBusQuotaExceededError:
-                assert any(here + count >= limit for here, limit in zip(before, limits, strict=False))
-            except ServiceBusError:
-                pass
+            except ServiceBusError as error:
+                assert listed(broker) == rules  # what fails undoes all that it did
+                if isinstance(error, ServiceBusQuotaExceededError):
+                    assert any(here + count >= limit for here, limit in zip(before, limits, strict=False))
         sql, correlation, size = counted(broker)
         assert sql <= profile.max_sql_filters
         assert correlation <= profile.max_correlation_filters
@@ -195,11 +197,17 @@ def _change(broker: Driver, random: Random, filter_: RuleFilter, transaction: Tr
             broker.rule(subscription, where.names[-1], transaction, filter=filter_)
 
 
-def counted(broker: Driver) -> tuple[int, int, int]:
-    """The SQL filters, the correlation filters and the bytes of the topic, from what is listed."""
+def listed(broker: Driver) -> dict[str, list[EntityProperties]]:
+    """The rules of each subscription."""
     management, call = broker.management, broker.call(Operation.MANAGE)
     subscriptions = management.listed(call, EntityKind.SUBSCRIPTION, ("t",))
-    rules = [rule for each in subscriptions for rule in management.listed(call, EntityKind.RULE, ("t", each.name))]
+    return {each.name: [*management.listed(call, EntityKind.RULE, ("t", each.name))] for each in subscriptions}
+
+
+def counted(broker: Driver) -> tuple[int, int, int]:
+    """The SQL filters, the correlation filters and the bytes of the topic, from what is listed."""
+    found = listed(broker)
+    rules = [rule for each in found.values() for rule in each]
     correlation = sum(isinstance(rule.filter, CorrelationRuleFilter) for rule in rules)  # type: ignore[union-attr]
-    sizes = [broker.counts(f"t/Subscriptions/{each.name}").size_in_bytes or 0 for each in subscriptions]
+    sizes = [broker.counts(f"t/Subscriptions/{name}").size_in_bytes or 0 for name in found]
     return len(rules) - correlation, correlation, sum(sizes)

@@ -125,6 +125,7 @@ SENDS: Final[dict[str, PairedNamespaceOptions | None]] = {
     "at once": options(failover_interval=0),
     "failed over": options(failover_interval=0),
     "while suspect": options(failover_interval=60, divert_while_suspect=True),
+    "while it waits": options(failover_interval=60),
     "in order": options(failover_interval=0, ordering="session"),
 }
 
@@ -148,6 +149,8 @@ async def send_under(script: Kinds, how: str, form: str) -> None:
         await sender.send_messages(ServiceBusMessage("0", message_id="0", session_id=messages[0].session_id))
         if how == "failed over":
             client.pair.force_failover(QUEUE)
+        elif how == "while it waits":  # after the first attempt
+            clock.call_later(0.1, partial(client.pair.force_failover, QUEUE))
         if form == "several":  # the first leaves alone
             script = ((FINE, *script[0]), (FINE, *script[1]))
         groups = [[message] for message in messages] if form == "several" else [messages[: 1 if form == "one" else 3]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -265,6 +266,21 @@ async def test_a_message_is_used_in_a_transaction_of_its_side(both: MemoryPair, 
             await receiver.abandon_message(message)
     assert texts(await taken(both, secondary=True)) == (["b"] if is_committed else ["a"])
     assert await taken(both) == []
+
+
+async def test_a_peek_goes_on_after_the_last_message_that_was_peeked_at_its_side(both: MemoryPair) -> None:
+    names: dict[NamespaceSide, list[str]] = {"primary": list("abcdefgh"), "secondary": list("ijklmnop")}
+    for side, texts_there in names.items():
+        await fill(both, *texts_there, secondary=side == "secondary")
+    random, at = Random(1), dict.fromkeys(names, 0)
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE) as receiver:
+        for _ in range(60):
+            side, count = random.choice(list(names)), random.randrange(1, 5)
+            first = random.choice([0, 0, *range(1, 10)])
+            begin = first - 1 if first else at[side]
+            found = await receiver.peek_messages(count, sequence_number=first, namespace=side)
+            assert texts(found) == names[side][begin : begin + count]
+            at[side] = begin + len(found) if found else at[side]
 
 
 async def test_a_subscription_receives_from_both(pair: MemoryPair) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from random import Random
 
 import pytest
 
@@ -22,6 +23,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
+from sbclient.rules.transaction_key import MAX_OPERATIONS
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import AT_ONCE, QUEUE, diverted, make_queue, taken, texts
 
@@ -295,17 +297,24 @@ async def test_a_cancelled_commit_ends_the_transaction(pair: MemoryPair, client:
     assert await taken(pair) == []
 
 
-async def test_operations_that_fail_do_not_count_for_the_limit(pair: MemoryPair, client: ServiceBusClient) -> None:
+async def test_a_transaction_takes_what_the_service_allows_whatever_failed_before(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    random, sent = Random(1), 0
     async with client.get_queue_sender(QUEUE) as sender:
         transaction = client.transaction()
-        pair.primary.inject(Fault(FaultKind.DOWN, operations=[Operation.SEND], count=3))
-        messages = [ServiceBusMessage(str(number)) for number in range(40)]
-        for _ in range(3):
-            with pytest.raises(ServiceBusConnectionError):
-                await sender.send_messages(messages, transaction=transaction)
-        await sender.send_messages(messages, transaction=transaction)
+        while sent < MAX_OPERATIONS:
+            messages = [ServiceBusMessage("x") for _ in range(random.randrange(1, MAX_OPERATIONS - sent + 1))]
+            for _ in range(random.randrange(4)):
+                pair.primary.inject(Fault(FaultKind.DOWN, operations=[Operation.SEND], count=1))
+                with pytest.raises(ServiceBusConnectionError):
+                    await sender.send_messages(messages, transaction=transaction)
+            await sender.send_messages(messages, transaction=transaction)
+            sent += len(messages)
+        with pytest.raises(InvalidOperationError, match="1 more exceed the 100"):
+            await sender.send_messages(ServiceBusMessage("x"), transaction=transaction)
         await transaction.commit()
-    assert len(await taken(pair)) == 40
+    assert len(await taken(pair)) == MAX_OPERATIONS
 
 
 async def test_a_rollback_that_fails_is_a_note_on_the_error_that_caused_it(

@@ -8,7 +8,7 @@ from tests.client.test_doubt import PARTS, scripts, send_under
 
 
 @pytest.mark.parametrize("form", ["one", "list"])
-@pytest.mark.parametrize("how", ["at once", "failed over", "while suspect", "in order"])
+@pytest.mark.parametrize("how", ["at once", "failed over", "while suspect", "while it waits", "in order"])
 async def test_a_diversion(how: str, form: str) -> None:
     for script in scripts(3 + len(form) * 2):
         await send_under(script, how, form)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
+from random import Random
 from typing import Any, Final
 
 import pytest
 
 from sbclient import clock
 from sbclient.client.client import ServiceBusClient
-from sbclient.errors import ServiceBusError, ServiceBusQuotaExceededError
+from sbclient.errors import ServiceBusConnectionError, ServiceBusError, ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusMessage
+from sbclient.pairing.pair import Pair
+from sbclient.rules.failover import PingKeys
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, options
 
@@ -97,3 +101,29 @@ async def test_a_second_outage_is_reported_as_the_first(
         assert reported[0]
         assert reported == [reported[0]] * 3
         assert spans == [pytest.approx(spans[0], abs=4)] * 3
+
+
+async def test_the_state_of_an_entity_is_whole_after_each_event(pair: MemoryPair) -> None:
+    """Also after the end of the event loop that the client was used in, and whatever came before."""
+    for seed in range(50):
+        await live_through(Random(seed), pair.client(CHOSEN).pair)
+
+
+async def live_through(random: Random, shown: Pair) -> None:
+    entity = shown.state.entity(QUEUE)
+    events: list[Callable[[], object]] = [
+        lambda: entity.failed(ServiceBusConnectionError("down"), PingKeys()),
+        lambda: entity.succeeded(entity.failover.generation),
+        lambda: entity.failover.is_ping_due(clock.monotonic()) and entity.failover.ping_started(),
+        shown.state.leave_loop,
+        *(partial(each, QUEUE) for each in (shown.mark_healthy, shown.mark_unhealthy, shown.force_failover)),
+    ]
+    for event in random.choices(events, k=40):
+        event()
+        is_failed_over = entity.is_failed_over
+        assert entity.failed_over.is_set() == is_failed_over  # it ends the pauses of senders
+        if event == shown.state.leave_loop:
+            assert entity in shown.state.take_changed()
+            is_pinged = is_failed_over and not entity.failover.is_forced
+            assert (entity.failover.next_deadline() is not None) >= is_pinged
+        await clock.sleep(random.choice([0, 5, 25]))
