@@ -37,7 +37,7 @@ HERE: Final = Path(__file__).parent
 
 SLOW_FOLDERS: Final = (
     *("spark", "test_examples.py", "processes", "page", "simulation", "wire_pair", "wire", "contract", "rights"),
-    "secrets",
+    *("secrets", "stage"),
 )
 """Tests here wait for processes, sockets or a browser. They are not `quick`, and start first, in this order."""
 

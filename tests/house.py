@@ -109,8 +109,8 @@ def _is_up(name: str, module: str) -> bool:
 
 async def walk() -> list[tuple[str, str]]:
     """Return the caller and the callee of each call of a send, by the name in docs/architecture.md."""
-    from tests.benchmarks.emulated import EmulatorProcess
     from tests.benchmarks.sending import QUEUE
+    from tests.stage.counting import EmulatorProcess
 
     calls: list[tuple[str, str]] = []
     package = str(ROOT / "sbclient")

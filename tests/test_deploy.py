@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ from sbclient.worker.http_api import METHODS
 from sbclient.worker.settings import SETTINGS
 from sbclient.worker.settings_file import read_settings_file
 from tests.commands import call
+from tests.stage.emulators import emulator_process
 
 ROOT: Final = Path(__file__).parents[1]
 DEPLOY: Final = ROOT / "examples" / "deploy"
@@ -279,20 +281,17 @@ def test_compose_of_a_lost_primary_delivers_every_message(tmp_path: Path) -> Non
     (number, killed) = re.findall(r"^#   docker compose .* kill --signal (\w+) (\w+)$", LOST_PRIMARY, re.M)[0]
     (words,) = re.findall(r"command: \[(--config.*)\]", LOST_PRIMARY)
     options = words.replace("/etc/sbclient", str(DEPLOY)).split(", ")
-    command = [sys.executable, "-m", "sbclient", "emulator", *options, "--http-port", "0", "--json"]
-    command += ["--namespace", "contoso:0", "--namespace", "contoso-backup:0"]
+    options += ["--http-port", "0", "--namespace", "contoso:0", "--namespace", "contoso-backup:0"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    emulators: dict[str, subprocess.Popen[str]] = {}
-    ports: dict[str, dict[str, int]] = {}
-    try:
-        for name in started.split():
-            emulators[name] = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            stdout = emulators[name].stdout
-            assert stdout is not None
-            facts = json.loads(stdout.readline())
-            ports[name] = dict(zip(("5672", "5673"), facts["ports"].values(), strict=True))
-        emulators[killed].send_signal(signal.Signals[number])
-        emulators[killed].wait()
+    with ExitStack() as stack:
+        emulators = {name: stack.enter_context(emulator_process(*options, env=environment)) for name in started.split()}
+        ports = {
+            name: dict(zip(("5672", "5673"), facts["ports"].values(), strict=True))
+            for name, (_, facts) in emulators.items()
+        }
+        process, _ = emulators[killed]
+        process.send_signal(signal.Signals[number])
+        process.wait()
         for name, host, port, rest in re.findall(
             r"^      (SERVICEBUS_\w+):\n +Endpoint=sb://(\w+):(\d+);(.*)$", LOST_PRIMARY, re.M
         ):
@@ -301,10 +300,6 @@ def test_compose_of_a_lost_primary_delivers_every_message(tmp_path: Path) -> Non
         assert f"entrypoint: [python, /app/{script}]" in LOST_PRIMARY
         app = [sys.executable, str(ROOT / "examples" / script)]
         run = subprocess.run(app, env=environment, capture_output=True, encoding="utf-8", check=False)
-    finally:
-        for emulator in emulators.values():
-            emulator.kill()
-            emulator.communicate()
     assert (run.returncode, run.stdout.splitlines()) == (
         0,
         ["20 orders are accepted, 'orders' is failed_over", "20 orders are received, from the secondary"],

@@ -11,8 +11,8 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient as Az
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.certificate import local_trust
 from sbclient.transport.sdk import http
-from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import Result, Settings, Side, by_client_time, in_pairs
+from tests.stage.counting import EmulatorProcess
 
 ENTITIES: Final = 2_000
 

@@ -21,9 +21,9 @@ from azure.servicebus.aio import ServiceBusClient as SdkClient
 
 from sbclient import ServiceBusClient, ServiceBusMessage
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
-from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import BODY, Result, Sample, Settings, Side, by_client_time, sample
 from tests.benchmarks.sending import QUEUE, in_lists
+from tests.stage.counting import EmulatorProcess
 from tests.wire.programs import build_go
 
 LIST: Final = 100

@@ -10,10 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import BODY, Result, Settings, Side, in_pairs
 from tests.benchmarks.sending import QUEUE
 from tests.commands import SBCLIENT
+from tests.stage.counting import EmulatorProcess
 
 SESSIONS: Final = 500
 

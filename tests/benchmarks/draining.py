@@ -14,9 +14,9 @@ from azure.servicebus.aio import ServiceBusClient as SdkClient
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.testing import Fault, FaultKind
-from tests.benchmarks.emulated import PRIMARY, SECONDARY, EmulatorProcess
 from tests.benchmarks.row import BODY, Result, Settings, Side, in_pairs
 from tests.benchmarks.sending import CALLERS, QUEUE
+from tests.stage.counting import PRIMARY, SECONDARY, EmulatorProcess
 
 RECEIVED: Final = 100
 SESSION_MESSAGES: Final = 4

@@ -26,9 +26,9 @@ from typing import Any, Final
 import sbclient
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.testing import Fault, FaultKind
-from tests.benchmarks.emulated import SECONDARY, EmulatorProcess
 from tests.benchmarks.row import BODY
 from tests.benchmarks.sending import QUEUE
+from tests.stage.counting import SECONDARY, EmulatorProcess
 
 TIMES: Final = 50
 WARM_UP: Final = 20

@@ -36,9 +36,9 @@ from sbclient.emulator import Emulator
 from sbclient.entities import CorrelationRuleFilter, SqlRuleFilter
 from sbclient.testing import Fault, FaultKind, drop_memory_host, memory_pair
 from tests.benchmarks.broker_scale import Filled
-from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import BODY
 from tests.benchmarks.sending import QUEUE
+from tests.stage.counting import EmulatorProcess
 
 SIZES: Final = (1_000, 10_000, 100_000)
 LARGEST_MEMORY: Final = 1_000_000

@@ -17,9 +17,9 @@ from typing import Final
 
 from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, clock
 from tests.benchmarks.draining import Pair
-from tests.benchmarks.emulated import PRIMARY, SECONDARY, EmulatorProcess, rss_mib
 from tests.benchmarks.receiving import established
 from tests.benchmarks.sending import QUEUE
+from tests.stage.counting import PRIMARY, SECONDARY, EmulatorProcess, rss_mib
 
 QUEUES: Final = 8
 CHANNELS: Final = 5_000

@@ -9,9 +9,9 @@ from typing import Final
 from urllib.parse import quote
 
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
-from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import BODY, Result, Sample, Settings, Side, by_server_time, sample
 from tests.benchmarks.sending import QUEUE
+from tests.stage.counting import EmulatorProcess
 from tests.wire import rabbitmq
 
 PATIENCE_S: Final = 30.0

@@ -12,9 +12,9 @@ from azure.servicebus.aio import ServiceBusClient as SdkClient
 
 from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage
 from sbclient.testing import drop_memory_host
-from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import BODY, Result, Settings, Side, by_client_time, in_pairs, sample
 from tests.benchmarks.sending import QUEUE, in_lists, our_message
+from tests.stage.counting import EmulatorProcess
 
 RECEIVED: Final = 100
 """Messages of one call to receive."""

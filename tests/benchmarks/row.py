@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, TypeAlias
 
-from tests.benchmarks.emulated import EmulatorProcess, peak_mib, reset_peak
+from tests.stage.counting import EmulatorProcess, peak_mib, reset_peak
 
 QUICK_PART: Final = 50
 """A quick run has this part of the messages."""

@@ -15,8 +15,8 @@ from azure.servicebus.aio import ServiceBusClient as SdkClient
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.testing import Fault, FaultKind
-from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.row import BODY, Result, Settings, Side, by_latency, in_pairs
+from tests.stage.counting import EmulatorProcess
 
 CALLERS: Final = 256
 OUR_LIST: Final = 500

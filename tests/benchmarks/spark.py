@@ -37,7 +37,7 @@ from sbclient.message import ServiceBusMessage
 from tests.benchmarks.engine_client import EngineClient
 from tests.benchmarks.row import Result, Settings
 from tests.payloads import batch_of
-from tests.processes.namespaces import Namespace, connection_string
+from tests.stage.namespaces import Namespace, connection_string
 
 ROOT: Final = Path(__file__).parents[2]
 PARTITIONS: Final = 2

@@ -35,9 +35,9 @@ import sbclient_spark
 from tests.benchmarks.kafka import running as kafka
 from tests.benchmarks.spark import LIST_ROWS, Broker, Emulated, Round, Write, by_lists, by_the_writer, measured, session
 from tests.benchmarks.spark_endurance import HEAD, ServedPair, _line
-from tests.processes.namespaces import connection_string
-from tests.processes.programs import Program, until
 from tests.spark.endurance import UNIQUE, Account, FaultSchedule, written
+from tests.stage.namespaces import connection_string
+from tests.stage.programs import Program, until
 from tests.wire.maven import NotInstalledError
 
 READY_S: Final = 120.0

@@ -32,10 +32,10 @@ from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.errors import OperationTimeoutError
 from tests.benchmarks.spark import session
 from tests.commands import SBCLIENT
-from tests.processes.namespaces import Namespace, connection_string
-from tests.processes.programs import Program
-from tests.spark.emulated import connected_to
 from tests.spark.endurance import Account, batch, sessions, source, stream
+from tests.stage.namespaces import Namespace, connection_string
+from tests.stage.pair import connected_to
+from tests.stage.programs import Program
 
 AT_ONCE: Final = 1000
 WAIT_S: Final = 2.0

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sbclient import ServiceBusMessage
-from tests.spark.emulated import EmulatedPair
 from tests.spark.endurance import Account
+from tests.stage.pair import EmulatedPair
 
 ROOT: Final = Path(__file__).parents[2]
 SESSIONS: Final = 50

@@ -12,13 +12,13 @@ import pytest
 
 from tests.benchmarks.__main__ import main, report
 from tests.benchmarks.draining import Pair
-from tests.benchmarks.emulated import EmulatorProcess
 from tests.benchmarks.entered import entered
 from tests.benchmarks.growth import ROWS as GROWTH_ROWS
 from tests.benchmarks.growth import Costs
 from tests.benchmarks.growth import Row as GrowthRow
 from tests.benchmarks.row import Result, Row, Sample, Settings, sample
 from tests.benchmarks.sending import QUEUE
+from tests.stage.counting import EmulatorProcess
 
 ROOT: Final = Path(__file__).parents[2]
 SAMPLE: Final = ("send-concurrent", "receive-command", "divert", "memory")

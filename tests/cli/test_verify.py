@@ -24,8 +24,8 @@ from tests.cli.calling import call
 from tests.cli.test_commands_page import SECTIONS, shape, shapes_in
 from tests.commands import SBCLIENT
 from tests.limit import HANG_S
-from tests.processes.namespaces import Namespace, connection_string
-from tests.processes.programs import Program
+from tests.stage.namespaces import Namespace, connection_string
+from tests.stage.programs import Program
 
 pytestmark = pytest.mark.slow
 

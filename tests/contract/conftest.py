@@ -26,7 +26,7 @@ from sbclient.testing import VirtualLoop, served
 from sbclient.transport.memory.transport import drop_memory_host
 from tests.conftest import REAL_LOOPS
 from tests.contract.kinds import Amqp, Memory, NamespaceKind, Sdk, Service
-from tests.wire.serving import ServingThread
+from tests.stage.serving import ServingThread, serving
 
 HORIZON_S = 366 * 86400.0
 
@@ -74,10 +74,9 @@ def emulator() -> Iterator[Emulator]:
 
 @pytest.fixture(scope="session")
 def emulator_on_uvloop() -> Iterator[Emulator]:
-    thread, emulator = ServingThread(REAL_LOOPS["uvloop"]), Emulator("contoso", "contoso-backup")
-    thread.run(emulator.start())
-    yield emulator
-    thread.run(emulator.close())
+    thread = ServingThread(REAL_LOOPS["uvloop"])
+    with serving(thread, "contoso", "contoso-backup") as emulator:
+        yield emulator
     thread.close()
 
 

@@ -28,6 +28,7 @@ from tests import commands
 from tests.commands import call
 from tests.fresh_process import output_of
 from tests.spark_options.without_spark import load_package
+from tests.stage.emulators import printed
 
 pytestmark = pytest.mark.slow  # starts many processes
 
@@ -52,14 +53,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in processes:
         process.kill()
         process.communicate()
-
-
-def printed(process: subprocess.Popen[str]) -> Any:
-    """The JSON that it prints when it is ready."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()[1]
-    return json.loads(line)
 
 
 def health(port: int) -> Any:

@@ -7,10 +7,9 @@ import json
 import multiprocessing
 import os
 import resource
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
@@ -18,8 +17,8 @@ from typing import Any, Final, NamedTuple
 from sbclient.amqp import DispositionReceived, Target
 from sbclient.message import ServiceBusMessage
 from tests.benchmarks.engine_client import EngineClient
-from tests.commands import SBCLIENT
 from tests.payloads import payload_of
+from tests.stage.emulators import emulator_process
 
 QUEUE: Final = "orders"
 _CONFIG: Final = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": QUEUE}]}]}}
@@ -73,26 +72,10 @@ def serving(checkout: Path | None = None, *options: str, descriptors: int | None
     with TemporaryDirectory() as directory:
         config = Path(directory) / "Config.json"
         config.write_text(json.dumps(_CONFIG))
-        command = [*SBCLIENT, "emulator", "--json", "--config", str(config)]
-        process = subprocess.Popen(
-            [*command, "--first-port", "0", "--http-port", "0", *options],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(folder), "XDG_CACHE_HOME": directory},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            preexec_fn=limit,
-        )
-        try:
-            assert process.stdout is not None
-            facts = json.loads(process.stdout.readline())
+        options = ("--config", str(config), "--first-port", "0", "--http-port", "0", *options)
+        variables = {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": directory}
+        with emulator_process(*options, cwd=directory, env=variables, preexec_fn=limit) as (process, facts):
             yield Server(facts["ports"]["contoso"], facts["http_port"], process.pid)
-        finally:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            process.kill()
-            process.communicate()
 
 
 class Bystander:

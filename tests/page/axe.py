@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 
 from sbclient.message import ServiceBusMessage
 from tests.page.conftest import FLAGS, found_browser
-from tests.page.served import SECONDARY, Served, serving
+from tests.page.served import SECONDARY, Served, serving_page
 from tests.page.test_looking import fill
 from tests.wire.programs import cache_of
 
@@ -43,7 +43,7 @@ def main() -> int:
     source = fetched().read_text(encoding="utf-8")
     checked = 0
     findings: set[str] = set()
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as served:
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder, serving_page(Path(folder)) as served:
         browser = playwright.chromium.launch(executable_path=found_browser(), args=FLAGS.split())
         fill(served)
         served.queue("contoso/x-servicebus-transfer/0", namespace=SECONDARY)

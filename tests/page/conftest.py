@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.page.served import Served, serving
+from tests.page.served import Served, serving_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request
@@ -59,7 +59,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="package")
 def _served(browser: Browser, certificates: Path) -> Iterator[Served]:
-    with serving(certificates) as served:
+    with serving_page(certificates) as served:
         yield served
 
 

@@ -16,7 +16,7 @@ from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage
 from tests.cli.watched_demo import Demo
 from tests.page.conftest import FLAGS, found_browser
-from tests.page.served import Served, serving
+from tests.page.served import Served, serving_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -41,7 +41,7 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found_browser(), args=FLAGS.split())
         picture_demo(browser)
-        with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as served:
+        with tempfile.TemporaryDirectory() as folder, serving_page(Path(folder)) as served:
             picture_emulator(browser, served)
         browser.close()
 

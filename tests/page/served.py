@@ -14,7 +14,7 @@ from sbclient.emulator import Emulator
 from sbclient.entities import EntityAddress, EntityKind, RuleProperties
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from tests.emulator.amqp.client import put
-from tests.wire.serving import ServingThread
+from tests.stage.serving import ServingThread, serving
 
 PRIMARY = "contoso"
 SECONDARY = "contoso-backup"
@@ -103,13 +103,12 @@ class Served:
 
 
 @contextmanager
-def serving(certificates: Path, **options: Any) -> Iterator[Served]:
+def serving_page(certificates: Path, **options: Any) -> Iterator[Served]:
     """An emulator with two namespaces and a port for HTTP alone."""
     thread = ServingThread()
-    emulator = Emulator(PRIMARY, SECONDARY, http_port=0, certificate_directory=certificates, seed=1, **options)
     try:
-        thread.run(emulator.start())
-        yield Served(emulator, thread)
+        options = {"http_port": 0, "certificate_directory": certificates, "seed": 1} | options
+        with serving(thread, PRIMARY, SECONDARY, **options) as emulator:
+            yield Served(emulator, thread)
     finally:
-        thread.run(emulator.close())
         thread.close()

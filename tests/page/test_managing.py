@@ -12,7 +12,7 @@ from typing import Any
 
 from sbclient.rules.connection_string import parse_connection_string
 from tests.page.conftest import Watch
-from tests.page.served import Served, serving
+from tests.page.served import Served, serving_page
 from tests.page.test_looking import expect, link, open_entity
 
 Page = Any
@@ -166,7 +166,7 @@ def test_a_connection_string_is_copied_and_its_key_hidden_until_asked_for(
     assert copied(page, part.get_by_role("button", name="Copy the connection")) == served.emulator.connection_string
     part.get_by_role("button", name="Show key of contoso").click()
     expect(part.locator("code")).to_have_text(served.emulator.connection_string)
-    with serving(certificates, key=KEY) as own:
+    with serving_page(certificates, key=KEY) as own:
         page.goto(own.url)
         window = page.get_by_role("dialog")
         window.get_by_label("Key", exact=True).fill(KEY)

@@ -17,7 +17,7 @@ from sbclient.entities import RuleProperties, SqlRuleFilter
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.entity_path import subscription_path
 from tests.page.conftest import Watch
-from tests.page.served import SECONDARY, Served, serving
+from tests.page.served import SECONDARY, Served, serving_page
 from tests.page.test_looking import expect, link, open_entity
 
 Page = Any
@@ -142,7 +142,7 @@ def test_the_page_asks_for_another_key_and_does_not_store_it(
     new_page: Callable[..., Page], certificates: Path, watch: Watch
 ) -> None:
     watch.allows_refusals = True
-    with serving(certificates, key=KEY) as served:
+    with serving_page(certificates, key=KEY) as served:
         served.queue("orders")
         page = new_page()
         page.goto(served.url)
@@ -163,7 +163,7 @@ def test_the_page_asks_for_another_key_and_does_not_store_it(
 
 
 def test_without_authorization_the_page_asks_for_no_key(new_page: Callable[..., Page], certificates: Path) -> None:
-    with serving(certificates, auth="none") as served:
+    with serving_page(certificates, auth="none") as served:
         served.queue("orders")
         page = new_page()
         page.goto(served.url)
@@ -199,7 +199,7 @@ def test_another_page_reads_and_changes_nothing(
     new_page: Callable[..., Page], certificates: Path, stranger: str, watch: Watch
 ) -> None:
     """Even where everybody may do everything: a browser carries out what any page tells it."""
-    with serving(certificates, auth="none") as served:
+    with serving_page(certificates, auth="none") as served:
         served.queue("orders")
         served.send("orders", ServiceBusMessage("x"))
         page = new_page()

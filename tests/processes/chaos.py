@@ -12,9 +12,9 @@ from typing import Any, Final
 from urllib.error import URLError
 
 from tests.processes.faults import GENTLE, OF_PROXIES, PRIMARY, SECONDARY, Fault, Kind
-from tests.processes.programs import Program
-from tests.processes.proxy import Proxy, Trouble, Way
 from tests.processes.scene import LOCK_S, SYPHON_END_S, Scene, is_ready
+from tests.stage.programs import Program
+from tests.stage.proxy import Proxy, Trouble, Way
 
 
 @dataclass(slots=True)

@@ -23,8 +23,8 @@ from typing import Any, Final
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, ServiceBusReceiver
 from sbclient.errors import ServiceBusError
 from sbclient.testing.ledger import Ledger
-from tests.processes.namespaces import Namespace
-from tests.processes.programs import until
+from tests.stage.namespaces import Namespace
+from tests.stage.programs import until
 
 PLAIN, PARTITIONED, SESSIONS, REMEMBERING = "plain", "partitioned", "sessions", "remembering"
 CHAINS, PAIRS, SCHEDULED = "chains", "pairs", "scheduled"

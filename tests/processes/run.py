@@ -16,10 +16,10 @@ from tests.processes.configurations import Configuration
 from tests.processes.drain import drain_everything
 from tests.processes.explanations import Explanations
 from tests.processes.faults import PRIMARY, Fault, draw_faults
-from tests.processes.programs import Program
 from tests.processes.record import Line
 from tests.processes.scene import BACKLOG_QUEUES, END_S, LOCK_S, PRIMARY_NAME, SYPHON_END_S, Scene
 from tests.simulation.history import Violation
+from tests.stage.programs import Program
 
 TIMEOUT_S: Final = 6.0
 PRIMARY_SHARE: Final = 0.75

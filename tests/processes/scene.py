@@ -14,12 +14,12 @@ from typing import Any, Final, Self
 
 from tests.commands import SBCLIENT
 from tests.processes.faults import PRIMARY, SECONDARY
-from tests.processes.namespaces import READY_S, Namespace, connection_string
-from tests.processes.programs import Program, until
-from tests.processes.proxy import Proxy
 from tests.processes.receiving import ReceivingPlan
 from tests.processes.record import Line, lines_of
 from tests.processes.sending import SendingPlan
+from tests.stage.namespaces import READY_S, Namespace, connection_string
+from tests.stage.programs import Program, until
+from tests.stage.proxy import Proxy
 
 PRIMARY_NAME: Final = "contoso"
 NAMES: Final = {PRIMARY: PRIMARY_NAME, SECONDARY: "contoso-backup"}

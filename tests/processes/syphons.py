@@ -24,10 +24,10 @@ from tests.processes.chaos import InjectedFault
 from tests.processes.drain import drain_everything, left_in
 from tests.processes.explanations import Explanations
 from tests.processes.faults import PRIMARY, Fault, Kind
-from tests.processes.programs import Program, until
-from tests.processes.proxy import Trouble
 from tests.processes.scene import PRIMARY_NAME, SYPHON_END_S, Scene
 from tests.simulation.history import Violation
+from tests.stage.programs import Program, until
+from tests.stage.proxy import Trouble
 
 DESTINATIONS: Final = [f"orders-{number}" for number in range(4)]
 QUEUES: Final = 10

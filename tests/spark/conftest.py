@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spark.deployed import Ended
-    from tests.spark.emulated import EmulatedPair
+    from tests.stage.pair import EmulatedPair
 
 HAS_SPARK: Final = all(find_spec(name) is not None for name in ("pyspark", "pyarrow"))
 HERE: Final = Path(__file__).parent
@@ -87,7 +87,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pytest.Mon
 
 @pytest.fixture(scope="package")
 def emulated(environment: pytest.MonkeyPatch) -> Iterator[EmulatedPair]:
-    from tests.spark.emulated import EmulatedPair
+    from tests.stage.pair import EmulatedPair
 
     with EmulatedPair() as pair:
         environment.setenv("SSL_CERT_FILE", str(pair.certificate))  # the workers look at the destination over https

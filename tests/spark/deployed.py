@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
-from tests.spark.emulated import EmulatedPair
+from tests.stage.pair import EmulatedPair
 
 LIMIT_S: Final = 300.0
 ROWS: Final = 200

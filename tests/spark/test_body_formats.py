@@ -9,8 +9,8 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import write
+from tests.stage.pair import EmulatedPair
 
 NAME: Final = f"spark-avro_2.13-{pyspark.__version__}.jar"
 AVRO: Final = Path.home() / ".m2/repository/org/apache/spark/spark-avro_2.13" / pyspark.__version__ / NAME

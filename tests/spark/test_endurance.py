@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark.emulated import EmulatedPair
 from tests.spark.endurance import Account, sessions, stream
+from tests.stage.pair import EmulatedPair
 
 
 def test_each_session_of_a_csv_arrives_once_and_in_order_through_both(

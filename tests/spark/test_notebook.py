@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 import sbclient_spark
-from tests.spark.emulated import EmulatedPair
+from tests.stage.pair import EmulatedPair
 
 NOTEBOOK: Final = Path(__file__).parents[2] / "examples" / "notebooks" / "orders_in_spark.py"
 

@@ -13,8 +13,8 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 import sbclient_spark
-from tests.spark.emulated import SECONDARY, EmulatedPair
 from tests.spark.versions import PARTIAL_INSERTS, TIMES
+from tests.stage.pair import SECONDARY, EmulatedPair
 
 WINDOW: Final[dict[str, Any]] = {
     "requires_duplicate_detection": True,

@@ -15,8 +15,8 @@ import sbclient_spark
 from sbclient_spark.read.options import READ_TABLE
 from sbclient_spark.source import ServiceBusDataSource
 from sbclient_spark.write.options import WRITE_TABLE
-from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import write
+from tests.stage.pair import EmulatedPair
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 PAGES: Final = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("spark.md", "spark-reference.md"))

@@ -21,7 +21,7 @@ from sbclient_spark.read.options import read_options
 from sbclient_spark.write.message_ids import canonical
 from tests.amqp.test_value_texts import VALUES
 from tests.net_types import NET_TYPES, bodies
-from tests.spark.emulated import EmulatedPair
+from tests.stage.pair import EmulatedPair
 
 DATA = AmqpMessageBodyType.DATA
 

@@ -20,7 +20,7 @@ from sbclient_spark.read.batch import FilteringReader, PeekReader, Wanted
 from sbclient_spark.read.browsing import ahead, browse
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.read.options import read_options
-from tests.spark.emulated import EmulatedPair
+from tests.stage.pair import EmulatedPair
 
 CONNECTION = {"connectionString": "memory://read", "secondaryConnectionString": "memory://read-backup"}
 

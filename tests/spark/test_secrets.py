@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import sbclient_spark
 from tests.secrets.canaries import GUESS, KEY, SECOND_KEY
 from tests.secrets.output_capture import OutputCapture, capture_output
-from tests.spark.emulated import EmulatedPair
+from tests.stage.pair import EmulatedPair
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import sbclient_spark
 from sbclient.errors import InvalidOperationError
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.table_options import defaults_of, merged
-from tests.spark.emulated import EmulatedPair
 from tests.spark.versions import PARTIAL_INSERTS
+from tests.stage.pair import EmulatedPair
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "spark-reference.md"
 

@@ -21,7 +21,7 @@ from sbclient_spark.read.options import read_options
 from sbclient_spark.read.receive_stream import ReceiveStreamReader
 from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader
 from tests.broker.driver import KEYS
-from tests.spark.emulated import SECONDARY, EmulatedPair
+from tests.stage.pair import SECONDARY, EmulatedPair
 
 streaming = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.2 gives a stream its start")
 

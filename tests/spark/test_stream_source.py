@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sbclient_spark.read.held_sessions import HeldSessions
 from sbclient_spark.read.stream import HAS_ADMISSION_CONTROL
-from tests.spark.emulated import EmulatedPair
 from tests.spark.test_on_spark import frame, write
+from tests.stage.pair import EmulatedPair
 
 
 def run(spark: SparkSession, pair: EmulatedPair, folder: Path, **options: Any) -> list[int]:

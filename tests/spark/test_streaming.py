@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sbclient_spark
-from tests.spark.emulated import SECONDARY, EmulatedPair
+from tests.stage.pair import SECONDARY, EmulatedPair
 
 WINDOW: Final[dict[str, Any]] = {
     "requires_duplicate_detection": True,

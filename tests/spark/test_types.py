@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, StructType
 from sbclient.errors import InvalidOperationError
 from sbclient_spark.write.options import write_options
 from sbclient_spark.write.schema import row_plan
-from tests.spark.emulated import EmulatedPair
+from tests.stage.pair import EmulatedPair
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark-reference.md").read_text(encoding="utf-8")
 

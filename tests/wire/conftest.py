@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from tests.wire.serving import ServedNamespace, ServingThread
+from tests.stage.serving import ServingThread
+from tests.wire.serving import ServedNamespace
 
 
 def pytest_asyncio_loop_factories(

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from sbclient.emulator import Emulator
+from tests.stage.serving import ServingThread, serving
 from tests.wire.maven import cache, check_installed, jars_of
-from tests.wire.programs import MODES, RUN_S, run_program, served
-from tests.wire.serving import ServingThread
+from tests.wire.programs import MODES, RUN_S, run_program
 
 HERE: Final = Path(__file__).parent / "java"
 CHECKS: Final = (
@@ -76,7 +76,7 @@ def run(folder: Path, mode: str, thread: ServingThread, checks: Iterable[str] = 
         mode: how the client connects: plain, tls or websocket.
         thread: serves the emulator.
     """
-    with served(thread) as emulator, tempfile.TemporaryDirectory() as scratch:
+    with serving(thread) as emulator, tempfile.TemporaryDirectory() as scratch:
         make_entities(emulator)
         store = f"{scratch}/trust.p12"
         imported = ["keytool", "-importcert", "-noprompt", "-alias", "emulator"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -14,7 +11,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 from sbclient import clock
 from sbclient.broker.faults import Call, Fault, Operation
 from sbclient.emulator import Emulator
-from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
+from sbclient.emulator.faults import WireFault
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.entities import (
     EntityAddress,
@@ -22,35 +19,9 @@ from sbclient.entities import (
     RuleProperties,
 )
 from sbclient.message import ServiceBusReceivedMessage
-from tests.limit import HANG_S
+from tests.stage.serving import ServingThread, reset_connections
 
 T = TypeVar("T")
-
-
-class ServingThread:
-    """An event loop in a thread."""
-
-    def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop) -> None:
-        self.loop = loop_factory()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="broker", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on that loop, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(HANG_S)
-
-    def do(self, work: Callable[[], T]) -> T:
-        """Call a function on that loop."""
-
-        async def call() -> T:
-            return work()
-
-        return self.run(call())
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(HANG_S)
-        self.loop.close()
 
 
 class ServedNamespace:
@@ -162,13 +133,6 @@ class ServedNamespace:
         """Inject a wire fault."""
         self._emulator.inject(fault)
         return fault
-
-
-async def reset_connections(faults: WireFaults) -> None:
-    """Reset all connections, and those that are opened within 0.3 s."""
-    fault = faults.inject(WireFault(WireFaultKind.RESET))
-    await asyncio.sleep(0.3)
-    faults.heal(fault)
 
 
 def seconds(span_s: float) -> timedelta:

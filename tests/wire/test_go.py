@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.programs import MODES, build_go, check_lines, run_program, served
-from tests.wire.serving import ServingThread
+from tests.stage.serving import ServingThread, serving
+from tests.wire.programs import MODES, build_go, check_lines, run_program
 
 HERE = Path(__file__).parent / "go"
 CHECKS = ("settlements", "scheduling", "sessions", "administration", "refusals", "outage")
@@ -21,7 +21,7 @@ def program() -> Path:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_go(mode: str, program: Path, thread: ServingThread) -> None:
-    with served(thread) as emulator:
+    with serving(thread) as emulator:
         address = f"localhost:{emulator.ports['contoso']}"
         command = [str(program), emulator.connection_string, address, mode, str(emulator.certificate_path)]
         check_lines(run_program(command, emulator, thread), CHECKS)

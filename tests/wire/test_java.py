@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.stage.serving import ServingThread
 from tests.wire import java_client
 from tests.wire.maven import NotInstalledError
 from tests.wire.programs import check_lines
-from tests.wire.serving import ServingThread
 
 CHECKS = ("messages", "two-entities")
 

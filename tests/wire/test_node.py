@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.programs import MODES, cache_of, check_lines, fetch, run_program, served
-from tests.wire.serving import ServingThread
+from tests.stage.serving import ServingThread, serving
+from tests.wire.programs import MODES, cache_of, check_lines, fetch, run_program
 
 HERE = Path(__file__).parent / "node"
 CHECKS = (
@@ -34,7 +34,7 @@ def packages() -> Path:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_node(mode: str, packages: Path, thread: ServingThread) -> None:
-    with served(thread) as emulator:
+    with serving(thread) as emulator:
         address = f"localhost:{emulator.ports['contoso']}"
         command = ["node", str(HERE / "checks.js"), emulator.connection_string, address, mode]
         env = {"NODE_PATH": str(packages), "NODE_EXTRA_CA_CERTS": str(emulator.certificate_path)}

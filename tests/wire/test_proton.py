@@ -15,9 +15,10 @@ from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.transport.memory.transport import drop_memory_host
 from tests.limit import HANG_S
 from tests.original_client import BACKLOG, comparable, healthy
+from tests.stage.serving import ServingThread
 from tests.wire.checks import Names
 from tests.wire.programs import MODES
-from tests.wire.serving import ServedNamespace, ServingThread
+from tests.wire.serving import ServedNamespace
 
 _MISSING = "python-qpid-proton is not installed: pip install python-qpid-proton"
 proton: Any = pytest.importorskip("proton", reason=_MISSING)

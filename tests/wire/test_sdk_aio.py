@@ -21,9 +21,10 @@ from azure.servicebus.exceptions import (
     MessageSizeExceededError,
 )
 
+from tests.stage.serving import ServingThread
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.programs import MODES
-from tests.wire.serving import ServedNamespace, ServingThread, seconds
+from tests.wire.serving import ServedNamespace, seconds
 
 check = Checks()
 names = Names("aio")

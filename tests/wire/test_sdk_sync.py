@@ -27,9 +27,10 @@ from azure.servicebus.exceptions import (
 )
 
 from sbclient.rules.shared_access_signature import sign
+from tests.stage.serving import ServingThread
 from tests.wire.checks import Checks, Names, Outcomes
 from tests.wire.programs import MODES
-from tests.wire.serving import ServedNamespace, ServingThread, seconds
+from tests.wire.serving import ServedNamespace, seconds
 
 check = Checks()
 names = Names("sync")

@@ -15,7 +15,8 @@ from azure.servicebus import ServiceBusReceiveMode as SdkMode
 from azure.servicebus.aio import ServiceBusClient as SdkClient
 
 from sbclient import NEXT_AVAILABLE_SESSION, ServiceBusClient, ServiceBusMessage, ServiceBusReceiveMode
-from tests.wire.serving import ServedNamespace, ServingThread
+from tests.stage.serving import ServingThread
+from tests.wire.serving import ServedNamespace
 from tests.wire.transcript import Recorder, Transcript, differences
 
 

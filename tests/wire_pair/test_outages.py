@@ -13,7 +13,7 @@ from sbclient.client.sender import ServiceBusSender
 from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
 from sbclient.testing.ledger import Ledger
 from tests.limit import HANG_S
-from tests.wire_pair.conftest import NamespaceProcess
+from tests.stage.namespaces import Namespace
 
 QUEUE = "orders"
 KEYS = 4
@@ -68,7 +68,7 @@ class Sends(Ledger):
         assert (self.in_doubt, self.lost, self.unexpected, self.duplicates) == (set(), set(), set(), 0)
 
 
-def paired(primary: NamespaceProcess, secondary: NamespaceProcess, options: PairedNamespaceOptions) -> ServiceBusClient:
+def paired(primary: Namespace, secondary: Namespace, options: PairedNamespaceOptions) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(
         primary.connection_string,
         secondary=secondary.connection_string,
@@ -86,7 +86,7 @@ async def until_recovered(client: ServiceBusClient) -> None:
 
 @pytest.mark.parametrize("how", ["reset", "frozen", "black_hole", "drop_acknowledgement", "server_busy"])
 async def test_an_outage_costs_no_message(
-    primary: NamespaceProcess, secondary: NamespaceProcess, how: str, monkeypatch: pytest.MonkeyPatch
+    primary: Namespace, secondary: Namespace, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message arrives once also after a lost acknowledgement, for its id is the same on both ways."""
     monkeypatch.setattr("sbclient.pairing.pinger.PING_TIMEOUT_S", 2.0)  # a ping loses its acknowledgement, too
@@ -112,7 +112,7 @@ async def test_an_outage_costs_no_message(
     sends.check()
 
 
-async def test_syphon_drains_the_backlog_during_sends(primary: NamespaceProcess, secondary: NamespaceProcess) -> None:
+async def test_syphon_drains_the_backlog_during_sends(primary: Namespace, secondary: Namespace) -> None:
     sends = Sends()
     options = replace(OPTIONS, enable_syphon=True, syphon_long_poll=timedelta(seconds=5))
     async with paired(primary, secondary, options) as client:
@@ -132,9 +132,7 @@ async def test_syphon_drains_the_backlog_during_sends(primary: NamespaceProcess,
     sends.check()
 
 
-async def test_with_both_namespaces_gone_the_caller_knows(
-    primary: NamespaceProcess, secondary: NamespaceProcess
-) -> None:
+async def test_with_both_namespaces_gone_the_caller_knows(primary: Namespace, secondary: Namespace) -> None:
     sends = Sends()
     async with paired(primary, secondary, OPTIONS) as client:
         await client.administration.create_queue(QUEUE)

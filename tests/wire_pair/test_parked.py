@@ -13,7 +13,7 @@ import pytest
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.testing.ledger import Ledger
 from tests.broker.driver import KEYS
-from tests.wire_pair.conftest import NamespaceProcess
+from tests.stage.namespaces import Namespace
 
 QUEUE, BACKLOG = "orders", "contoso/x-servicebus-transfer/0"
 COUNT = int(os.environ.get("PARKED_MESSAGES", "320"))
@@ -22,7 +22,7 @@ PAGE = 500
 
 @pytest.mark.parametrize("transport", ["amqp", "sdk"])
 async def test_everything_that_is_parked_in_sixteen_partitions_is_moved(
-    primary: NamespaceProcess, secondary: NamespaceProcess, transport: str
+    primary: Namespace, secondary: Namespace, transport: str
 ) -> None:
     ledger = Ledger()
     options = PairedNamespaceOptions(backlog_queue_count=1, primary_name="contoso")

@@ -13,7 +13,7 @@ from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.errors import ServiceBusError
 from sbclient.testing.ledger import Ledger
 from tests.limit import HANG_S
-from tests.wire_pair.conftest import NamespaceProcess
+from tests.stage.namespaces import Namespace
 
 QUEUE = "orders"
 MESSAGES = 240
@@ -84,7 +84,7 @@ class Traffic:
 @pytest.mark.parametrize("killed", [["primary"], ["primary", "secondary"]], ids=["primary", "both"])
 async def test_every_message_is_received_while_namespaces_are_killed(tmp_path: Path, killed: list[str]) -> None:
     sides = {
-        side: NamespaceProcess(name, tmp_path, options=["--data", str(tmp_path / side)])
+        side: Namespace(name, tmp_path, options=["--data", str(tmp_path / side)])
         for side, name in (("primary", "contoso"), ("secondary", "contoso-backup"))
     }
     primary, secondary = sides.values()

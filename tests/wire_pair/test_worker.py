@@ -13,8 +13,8 @@ import pytest
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from tests.limit import HANG_S
-from tests.wire_pair.conftest import NamespaceProcess
-from tests.wire_pair.working import NAME, QUEUES, WorkerProcess, drained_of, errors_in
+from tests.stage.namespaces import Namespace
+from tests.stage.workers import NAME, QUEUES, WorkerProcess, drained_of, errors_in
 from tests.worker.scene import Listener
 
 QUEUE = "orders"
@@ -22,7 +22,7 @@ OPTIONS = PairedNamespaceOptions(backlog_queue_count=QUEUES, primary_name=NAME)
 
 
 @pytest.fixture
-def worker(tmp_path: Path, primary: NamespaceProcess, secondary: NamespaceProcess) -> Iterator[WorkerProcess]:
+def worker(tmp_path: Path, primary: Namespace, secondary: Namespace) -> Iterator[WorkerProcess]:
     worker = WorkerProcess(tmp_path, primary, secondary)
     yield worker
     worker.close()
@@ -35,7 +35,7 @@ def listener(tmp_path: Path) -> Iterator[Listener]:
     listener.close()
 
 
-def paired(primary: NamespaceProcess, secondary: NamespaceProcess) -> ServiceBusClient:
+def paired(primary: Namespace, secondary: Namespace) -> ServiceBusClient:
     return ServiceBusClient.from_connection_string(
         primary.connection_string,
         secondary=secondary.connection_string,
@@ -43,7 +43,7 @@ def paired(primary: NamespaceProcess, secondary: NamespaceProcess) -> ServiceBus
     )
 
 
-async def make_backlog(primary: NamespaceProcess, secondary: NamespaceProcess, count: int) -> list[str]:
+async def make_backlog(primary: Namespace, secondary: Namespace, count: int) -> list[str]:
     """Messages in the backlog; returns their bodies."""
     bodies = [f"order {number}" for number in range(count)]
     async with paired(primary, secondary) as client:
@@ -54,7 +54,7 @@ async def make_backlog(primary: NamespaceProcess, secondary: NamespaceProcess, c
     return bodies
 
 
-async def arrived(primary: NamespaceProcess) -> Counter[str]:
+async def arrived(primary: Namespace) -> Counter[str]:
     """What the destination holds, by body; it is empty then."""
     seen: Counter[str] = Counter()
     async with (
@@ -69,7 +69,7 @@ async def arrived(primary: NamespaceProcess) -> Counter[str]:
 
 
 async def test_worker_drains_reports_its_status_and_ends_with_status_0(
-    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess, listener: Listener
+    primary: Namespace, secondary: Namespace, worker: WorkerProcess, listener: Listener
 ) -> None:
     bodies = await make_backlog(primary, secondary, 300)
     worker.start("--http-port", "0", "--json", NOTIFY_SOCKET=listener.path, WATCHDOG_USEC="500000")
@@ -97,7 +97,7 @@ async def test_worker_drains_reports_its_status_and_ends_with_status_0(
 
 
 async def test_signals_pause_and_resume_it_and_ctrl_c_ends_it(
-    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+    primary: Namespace, secondary: Namespace, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 300)
     worker.start("--http-port", "0", "--json", "--max-messages-per-second", "100")
@@ -117,7 +117,7 @@ async def test_signals_pause_and_resume_it_and_ctrl_c_ends_it(
 
 
 async def test_stopped_in_the_middle_it_releases_everything(
-    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+    primary: Namespace, secondary: Namespace, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 400)
     worker.start("--http-port", "0", "--json", "--max-messages-per-second", "60")
@@ -135,7 +135,7 @@ async def test_stopped_in_the_middle_it_releases_everything(
 
 
 async def test_stopped_while_it_starts_it_ends_in_order(
-    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+    primary: Namespace, secondary: Namespace, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 10)
     await secondary.hurt("frozen")
@@ -152,7 +152,7 @@ async def test_stopped_while_it_starts_it_ends_in_order(
 
 
 async def test_worker_ends_in_time_without_responses(
-    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+    primary: Namespace, secondary: Namespace, worker: WorkerProcess
 ) -> None:
     await make_backlog(primary, secondary, 300)
     worker.start("--http-port", "0", "--max-messages-per-second", "30", "--shutdown-timeout", "2")
@@ -165,9 +165,7 @@ async def test_worker_ends_in_time_without_responses(
     assert worker.events[-1]["event"] == "worker.late"
 
 
-async def test_a_second_signal_ends_it_at_once(
-    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
-) -> None:
+async def test_a_second_signal_ends_it_at_once(primary: Namespace, secondary: Namespace, worker: WorkerProcess) -> None:
     await make_backlog(primary, secondary, 300)
     worker.start("--http-port", "0", "--max-messages-per-second", "30", "--shutdown-timeout", "30")
     await worker.readiness_is(lambda _, said: said["drained"] > 0)
@@ -179,7 +177,7 @@ async def test_a_second_signal_ends_it_at_once(
 
 
 async def test_an_outage_of_either_namespace_is_reported_and_survived(
-    primary: NamespaceProcess, secondary: NamespaceProcess, worker: WorkerProcess
+    primary: Namespace, secondary: Namespace, worker: WorkerProcess
 ) -> None:
     bodies = await make_backlog(primary, secondary, 20)
     await primary.hurt("refuse")
@@ -201,7 +199,7 @@ async def test_an_outage_of_either_namespace_is_reported_and_survived(
 
 
 async def test_namespaces_of_no_use_print_one_line_and_set_the_exit_status(
-    primary: NamespaceProcess, secondary: NamespaceProcess, tmp_path: Path
+    primary: Namespace, secondary: Namespace, tmp_path: Path
 ) -> None:
     await make_backlog(primary, secondary, 1)
     wrong = tmp_path / "wrong"

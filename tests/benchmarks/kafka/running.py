@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.benchmarks.spark import busy_s
-from tests.processes.programs import Program, until
+from tests.stage.programs import Program, until
 from tests.wire.maven import check_installed, jars_of
 
 READY_S: Final = 60.0

@@ -11,14 +11,13 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from sbclient.emulator import Emulator
-from tests.wire.serving import ServingThread, reset_connections
+from tests.stage.serving import ServingThread, reset_connections
 
 RUN_S = 120.0
 MODES = os.environ.get("SBCLIENT_WIRE_MODES", "plain").split()
@@ -64,17 +63,6 @@ def build_go(sources: Path, *, for_what: str) -> Path:
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=BUILD_S, check=False)
     assert done.returncode == 0, done.stderr
     return root / "checks"
-
-
-@contextmanager
-def served(thread: ServingThread) -> Iterator[Emulator]:
-    """An emulator on a free port, with a certificate."""
-    emulator = Emulator("contoso")
-    thread.run(emulator.start())
-    try:
-        yield emulator
-    finally:
-        thread.run(emulator.close())
 
 
 def run_program(

@@ -17,8 +17,8 @@ import pytest
 
 from sbclient.emulator.sas import ROOT_KEY
 from tests.commands import SBCLIENT
-from tests.processes.namespaces import READY_S
-from tests.processes.programs import Program, until
+from tests.stage.namespaces import READY_S
+from tests.stage.programs import Program, until
 from tests.wire.programs import cache_of
 from tests.wire.python_samples import NotFetchedError, install, trust
 

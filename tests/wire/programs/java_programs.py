@@ -12,10 +12,10 @@ import pytest
 
 from sbclient.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY
+from tests.stage.serving import ServingThread
 from tests.wire.maven import NotInstalledError, check_installed, jars_of
 from tests.wire.programs import RUN_S, run_program
 from tests.wire.programs.azure_host import NAME
-from tests.wire.serving import ServingThread
 
 JAVA: Final = Path(__file__).parent / "java"
 PASSWORD: Final = "changeit"

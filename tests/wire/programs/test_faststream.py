@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.programs import Program
+from tests.stage.programs import Program
 from tests.wire.programs import check_lines
 from tests.wire.programs.azure_host import CONNECTION_STRING, AzureHost, moved
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.programs import cache_of, check_lines, fetch, run_program, served
+from tests.stage.serving import ServingThread, serving
+from tests.wire.programs import cache_of, check_lines, fetch, run_program
 from tests.wire.programs.java_programs import connection_string, run_java
 from tests.wire.programs.test_jms import ADDRESS, premium
-from tests.wire.serving import ServingThread
 
 NODE = Path(__file__).parent / "node"
 
@@ -38,7 +38,7 @@ def test_rhea_settles_and_uses_sessions(thread: ServingThread) -> None:
     if not (root / "node_modules" / "rhea").is_dir():
         shutil.copy(NODE / "package.json", root)
         fetch(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], root, for_what="rhea")
-    with served(thread) as emulator:
+    with serving(thread) as emulator:
         emulator.create_queue("queue")
         emulator.create_queue("sessions", requires_session=True)
         command = ["node", str(NODE / "rhea.js"), "127.0.0.1", str(emulator.ports["contoso"])]

@@ -10,8 +10,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 from sbclient.emulator import Emulator
 from sbclient.emulator.sas import ROOT_KEY_NAME
-from tests.wire.programs import build_go, check_lines, run_program, served
-from tests.wire.serving import ServingThread
+from tests.stage.serving import ServingThread, serving
+from tests.wire.programs import build_go, check_lines, run_program
 
 GO = Path(__file__).parent / "go"
 
@@ -25,7 +25,7 @@ def _checked(program: Path, checks: tuple[str, ...], emulator: Emulator, thread:
 
 def test_dapr_retries_and_leaves_dead_letters(thread: ServingThread) -> None:
     program = build_go(GO / "dapr", for_what="Dapr's components")
-    with served(thread) as emulator:
+    with serving(thread) as emulator:
         _checked(program, ("queue", "topic"), emulator, thread)
         entities = emulator.context().host.namespace.directory.all()
         stored = {queue.path: sum(map(len, queue.fragments)) for entity in entities for queue in entity.queues()}
@@ -39,7 +39,7 @@ def test_keda_scales_by_active_messages(thread: ServingThread) -> None:
     program = build_go(GO / "keda", for_what="KEDA")
     counted = ("queue", "inactive", "empty", "subscription", "sum", "max", "subscriptions")
     checks = (*counted, "missing queue", "missing subscription", "missing topic")
-    with served(thread) as emulator:
+    with serving(thread) as emulator:
         for queue in ("orders", "orders-eu", "empty"):
             emulator.create_queue(queue)
         emulator.create_topic("events")

@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 
 from sbclient.emulator import Emulator
+from tests.stage.serving import ServingThread, serving
 from tests.wire.programs import check_lines
 from tests.wire.programs.azure_host import NAME
 from tests.wire.programs.java_programs import connection_string, run_java
-from tests.wire.serving import ServingThread
 
 ADDRESS: Final = "127.0.0.7"
 QUEUES: Final = ("queue", "selector", "delay", "transacted", "moved", "browser", "requests")
@@ -26,16 +26,12 @@ CHECKS: Final = {
 @contextmanager
 def premium(thread: ServingThread, profile: str = "prem-2021") -> Iterator[Emulator]:
     """An emulator with the entities of the checks."""
-    emulator = Emulator("contoso:5671", host=ADDRESS, profile=profile, certificate_names=[NAME])
-    thread.run(emulator.start())
-    try:
+    with serving(thread, "contoso:5671", host=ADDRESS, profile=profile, certificate_names=[NAME]) as emulator:
         for name in QUEUES:
             emulator.create_queue(name)
         emulator.create_topic("topic")
         emulator.create_subscription("topic", "existing")
         yield emulator
-    finally:
-        thread.run(emulator.close())
 
 
 def checked(

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from sbclient.emulator.sas import ROOT_KEY
-from tests.processes.programs import Program, until
+from tests.stage.programs import Program, until
 from tests.wire.programs.azure_host import NAME, AzureHost, moved
 
 HERE: Final = Path(__file__).parent / "python"

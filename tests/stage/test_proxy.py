@@ -9,7 +9,7 @@ import pytest
 
 from tests.limit import HANG_S
 from tests.processes.bodies import body_of
-from tests.processes.proxy import Proxy, Trouble, Way
+from tests.stage.proxy import Proxy, Trouble, Way
 
 pytestmark = pytest.mark.real_time
 

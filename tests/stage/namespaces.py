@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from sbclient import ServiceBusClient
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.rules.shared_access_signature import sign
 from tests.commands import SBCLIENT
-from tests.processes.programs import Program, until
+from tests.stage.programs import Program, until
 
 READY_S: Final = 60.0
 """How long a program may take to be ready: on a loaded machine, many times what it needs."""
@@ -57,9 +58,31 @@ class Namespace(Program):
         ready = json.loads(said)
         self.port, self._http_port = ready["ports"][self.name], ready["http_port"]
 
+    @property
+    def connection_string(self) -> str:
+        return connection_string(self.port)
+
     def client(self) -> ServiceBusClient:
         """A client that takes none of the proxies."""
-        return ServiceBusClient.from_connection_string(connection_string(self.port))
+        return ServiceBusClient.from_connection_string(self.connection_string)
+
+    async def hurt(self, how: str) -> None:
+        """`"frozen"`, or the name of a fault of the wire."""
+        if how == "frozen":
+            self.signal(signal.SIGSTOP)
+        else:
+            await self.control("POST", "faults", {"kind": how})
+
+    async def heal(self, how: str) -> None:
+        if how == "frozen":
+            self.signal(signal.SIGCONT)
+        else:
+            await self.control("DELETE", "faults")
+
+    async def reset(self) -> None:
+        """Make it as new."""
+        await self.heal("frozen")
+        await self.control("POST", "reset")
 
     async def control(self, method: str, what: str, said: Any = None) -> Any:
         """Call the control API at the port that wire faults do not affect."""

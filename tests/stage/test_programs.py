@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.limit import HANG_S
-from tests.processes.programs import ROOT, Program
+from tests.stage.programs import ROOT, Program
 
 pytestmark = pytest.mark.real_time
 
@@ -62,7 +62,7 @@ async def test_waiting_for_a_running_program_times_out(program: Program) -> None
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends the children of a killed process")
 def test_children_end_when_the_parent_is_killed(tmp_path: Path) -> None:
     starts = (
-        "import sys, time; from pathlib import Path; from tests.processes.programs import Program;"
+        "import sys, time; from pathlib import Path; from tests.stage.programs import Program;"
         f"program = Program('child', Path({str(tmp_path)!r})); program.start([sys.executable, '-c', {SLEEPER!r}]);"
         "print(program._process.pid, flush=True); time.sleep(600)"
     )

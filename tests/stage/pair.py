@@ -16,7 +16,7 @@ from sbclient.emulator import Emulator
 from sbclient.emulator.faults import WireFault, WireFaultKind
 from sbclient.errors import OperationTimeoutError
 from sbclient.transport.memory.transport import MemoryTransport
-from tests.wire.serving import ServingThread
+from tests.stage.serving import ServingThread
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from tests.commands import SBCLIENT
 from tests.limit import HANG_S
-from tests.processes.programs import Program, until
-from tests.wire_pair.conftest import NamespaceProcess
+from tests.stage.namespaces import Namespace
+from tests.stage.programs import Program, until
 
 QUEUES: Final = 2
 NAME: Final = "contoso"
@@ -25,7 +25,7 @@ class WorkerProcess:
         program: the process.
     """
 
-    def __init__(self, folder: Path, primary: NamespaceProcess, secondary: NamespaceProcess, name: str = "w") -> None:
+    def __init__(self, folder: Path, primary: Namespace, secondary: Namespace, name: str = "w") -> None:
         self._environment = {
             "SERVICEBUS_CONNECTION_STRING": primary.connection_string,
             "SERVICEBUS_SECONDARY_CONNECTION_STRING": secondary.connection_string,

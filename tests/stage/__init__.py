@@ -1,0 +1,1 @@
+"""Starts what tests need around them: programs, emulators as processes or in a thread, workers, proxies that fail."""
