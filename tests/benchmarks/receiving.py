@@ -46,7 +46,10 @@ async def _completing(receiver: Any, count: int, *, concurrently: bool) -> None:
 
 
 async def receive_complete(settings: Settings) -> Result:
-    """Compare receiving 100 messages and completing them concurrently with the fastest way of the SDK."""
+    """Compare receiving 100 messages and completing them concurrently with the fastest way of the SDK.
+
+    With prefetch the client and the emulator work at the same time.
+    """
     our_count, sdk_count = settings.count(10_000, RECEIVED), settings.count(2_000, RECEIVED)
     with EmulatorProcess() as server:
         server.create_queue(QUEUE)
@@ -70,7 +73,10 @@ async def receive_complete(settings: Settings) -> Result:
 
             return await in_pairs(
                 server,
-                side("sbclient", our_count, client, prefetch_count=0, concurrently=True),
+                [
+                    side("sbclient", our_count, client, prefetch_count=0, concurrently=True),
+                    side("sbclient, prefetch 200", our_count, client, prefetch_count=200, concurrently=True),
+                ],
                 [
                     side("azure-servicebus", sdk_count, sdk_client, prefetch_count=0, concurrently=False),
                     side("azure-servicebus, concurrently", sdk_count, sdk_client, prefetch_count=0, concurrently=True),

@@ -159,23 +159,31 @@ def by_server_time(ours: Sample, other: Sample) -> float:
 
 
 async def in_pairs(
-    server: EmulatorProcess | None, ours: Side, others: Sequence[Side], settings: Settings, compare: Compare = by_rate
+    server: EmulatorProcess | None,
+    ours: Side | Sequence[Side],
+    others: Sequence[Side],
+    settings: Settings,
+    compare: Compare = by_rate,
 ) -> Result:
     """Warm up, then run both sides in turn; every second pair begins with the other side.
 
     Args:
         server: the emulator, None if the row has none.
-        others: variants of the other side. The warm-up chooses the fastest.
+        ours, others: variants of each side. The warm-up chooses the fastest; the notes have the ratios to the others.
     """
-    await sample(server, ours)
-    warm_up = {other.name: await sample(server, other) for other in others}
-    other = max(others, key=lambda each: warm_up[each.name].rate)
-    sides: dict[str, list[Sample]] = {ours.name: [], other.name: []}
+    variants = [ours] if isinstance(ours, Side) else ours
+    warm_up = {side.name: await sample(server, side) for side in (*variants, *others)}
+    own, other = (max(each, key=lambda side: warm_up[side.name].rate) for each in (variants, others))
+    sides: dict[str, list[Sample]] = {own.name: [], other.name: []}
     for number in range(settings.pairs):
-        for side in (ours, other) if number % 2 == 0 else (other, ours):
+        for side in (own, other) if number % 2 == 0 else (other, own):
             sides[side.name].append(await sample(server, side))
-    ratios = [compare(*each) for each in zip(sides[ours.name], sides[other.name], strict=True)]
-    notes = [f"{name}: {one.rate:,.0f}/s in the warm-up" for name, one in warm_up.items()] if len(others) > 1 else []
+    ratios = [compare(*each) for each in zip(sides[own.name], sides[other.name], strict=True)]
+    notes = [
+        f"{name}: {one.rate:,.0f}/s in the warm-up, the ratio to it {compare(warm_up[own.name], one):.1f}"
+        for name, one in warm_up.items()
+        if len(warm_up) > 2 and name != own.name
+    ]
     return Result(ratios, sides, notes)
 
 
