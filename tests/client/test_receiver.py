@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -148,6 +149,19 @@ async def test_what_the_other_partitions_deleted_is_returned_by_the_next_call(
         assert texts(await receiver.receive_deferred_messages(numbers[::-1])) == KEYS[::-1]
         with pytest.raises(MessageNotFoundError):
             await receiver.receive_deferred_messages(numbers)
+
+
+@pytest.mark.parametrize("starts", list(product((0, 2, 7), repeat=3)))
+async def test_a_peek_continues_after_the_last_message_that_was_peeked(
+    pair: MemoryPair, client: ServiceBusClient, starts: tuple[int, ...]
+) -> None:
+    await send(client, *"abcdefghi")
+    position = 1
+    async with client.get_queue_receiver(QUEUE) as receiver:
+        for start in (*starts, 0, 0):
+            found = [message.sequence_number for message in await receiver.peek_messages(2, sequence_number=start)]
+            assert found == list(range(start or position, 10))[:2]
+            position = found[-1] + 1 if found else position
 
 
 # -- disturbances ------------------------------------------------------------------------------------------------------
