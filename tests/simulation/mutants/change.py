@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +80,15 @@ class Mutant:
     name: str
     group: str
     changes: tuple[Change, ...]
+
+
+def mutants_of(bugs: Mapping[str, Mapping[str, Change | tuple[Change, ...]]]) -> tuple[Mutant, ...]:
+    """Return the planted bugs of a table: for each group, the names of its bugs with what each changes."""
+    return tuple(
+        Mutant(name, group, changes if isinstance(changes, tuple) else (changes,))
+        for group, rows in bugs.items()
+        for name, changes in rows.items()
+    )
 
 
 def apply(mutant: Mutant, package: Path) -> dict[Path, str]:
