@@ -84,6 +84,11 @@ class Entry:
         self.properties: Mapping[str, PropertyValue] = _NO_PROPERTIES
 
     @property
+    def first_number(self) -> int:
+        """The sequence number where it was first stored: the enqueued sequence number of the service."""
+        return self.number if self.original_number is None else self.original_number
+
+    @property
     def is_ready(self) -> bool:
         """Whether it can be received."""
         return not self.token and self.state is _ACTIVE
@@ -109,7 +114,7 @@ class Entry:
     def moved(self) -> Entry:
         """Copy the message for another fragment, which assigns a new sequence number."""
         twin = Entry(self.content, self.size_bytes)
-        twin.original_number = self.number if self.original_number is None else self.original_number
+        twin.original_number = self.first_number
         twin.enqueued_at = self.enqueued_at
         twin.delivery_count = self.delivery_count
         twin.hops = self.hops
@@ -132,7 +137,7 @@ class Entry:
         received = ServiceBusReceivedMessage.of(
             self.content.with_added(added) if added else self.content,
             sequence_number=self.number,
-            enqueued_sequence_number=self.number if self.original_number is None else self.original_number,
+            enqueued_sequence_number=self.first_number,
             enqueued_time_utc=utc_datetime(self.enqueued_at),
             expires_at_utc=None if self.expires_at > _LAST_TIME else utc_datetime(self.expires_at),
             locked_until_utc=utc_datetime(self.locked_until) if self.locked_until < math.inf else None,

@@ -146,7 +146,7 @@ class Forwarding:
         )
         fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
         (copy,) = transfer.entries
-        copy.original_number = entry.number if entry.original_number is None else entry.original_number
+        copy.original_number = entry.first_number
         copy.hops = entry.hops + 1
         copy.expires_at = entry.expires_at
         copy.dead_letter_source = entry.dead_letter_source

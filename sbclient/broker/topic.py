@@ -125,7 +125,7 @@ class Subscription:
 
 def _copy(entry: Entry, content: EncodedMessage) -> Entry:
     copy = Entry(content, entry.size_bytes if content is entry.content else content.size_bytes)
-    copy.original_number = entry.number if entry.original_number is None else entry.original_number
+    copy.original_number = entry.first_number
     copy.expires_at = entry.expires_at
     copy.hops = entry.hops
     copy.enqueued_at = entry.enqueued_at

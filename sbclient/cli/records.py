@@ -17,9 +17,9 @@ from sbclient.formats.strict_json import read_json
 from sbclient.message import MAX_ID_LENGTH
 
 LARGEST_FIELD: Final = 100 * 2**20
+"""Characters in one CSV field: the largest message of any tier. The default of the `csv` module is 128 KiB."""
 MAX_LINE_LENGTH: Final = 160 * 2**20
 """Room for the largest message in base64."""
-"""Characters in one CSV field: the largest message of any tier. The default of the `csv` module is 128 KiB."""
 
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 

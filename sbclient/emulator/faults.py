@@ -106,7 +106,9 @@ class WireFaults:
     def __init__(self, random: Random) -> None:
         self._random = random
         self._faults: list[WireFault] = []
-        self._spent: list[WireFault] = []
+        self._spent: list[
+            WireFault
+        ] = []  # the count is used up; a connection in a black hole stays there until it heals
         self._listeners: dict[Callable[[], None], None] = {}
 
     def inject(self, fault: WireFault) -> WireFault:
@@ -116,7 +118,7 @@ class WireFaults:
         return fault
 
     def heal(self, fault: WireFault | None = None) -> None:
-        """Heal one fault, or all of them. A fault that has healed by itself is ignored."""
+        """Heal one fault, or all of them, also those whose count is used up. One whose time has passed is ignored."""
         for healed in [*self._faults, *self._spent] if fault is None else [fault]:
             healed.is_healed = True
         self._faults = [other for other in self._faults if not other.is_healed]

@@ -26,7 +26,7 @@ class KnownSessions:
     """
 
     def __init__(self) -> None:
-        self._diverted: OrderedDict[str, int] = OrderedDict()
+        self._diverted: OrderedDict[str, int] = OrderedDict()  # with the number of the latest diversion of each
         self._ask_again_at = float("-inf")
         self.forgotten = 0
         self.diversions = 0
@@ -41,7 +41,7 @@ class KnownSessions:
         return session_id in self._diverted
 
     def is_diverted_since(self, session_id: str, diversions: int) -> bool:
-        """Return whether a diversion of the session is remembered that was recorded after the first `diversions`."""
+        """Return whether the latest diversion of the session came after so many `diversions` of all sessions."""
         return self._diverted.get(session_id, 0) > diversions
 
     def may_wait(self, session_id: str) -> bool:

@@ -57,7 +57,7 @@ def encode_entry(
         ttl_ms,
         locked_until_ms,
         token,
-        entry.number if entry.original_number is None else entry.original_number,
+        entry.first_number,
         entry.shown_state,
         entry.dead_letter_source,
         entry.added_properties,
