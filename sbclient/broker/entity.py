@@ -62,6 +62,7 @@ class Queue:
     Attributes:
         forward_to: the path that all messages are forwarded to, or None.
         is_transfer: whether each message has a destination of its own, to which it is forwarded.
+        requires_session: whether its messages belong to sessions; this cannot change.
 
     Args:
         path: as it was created, including the sub-queue.
@@ -107,6 +108,7 @@ class Queue:
             )
             for index, usage in enumerate(usages)
         ]
+        self.requires_session = self.fragments[0].has_sessions
         self.placement = Placement(path, self.fragments, faults, random)
 
     def __len__(self) -> int:
@@ -122,10 +124,6 @@ class Queue:
         """Drop the cache of a front end; its messages return when their locks end."""
         if self._cache is not None:
             self._cache.drop(front_end)
-
-    @property
-    def requires_session(self) -> bool:
-        return self.fragments[0].has_sessions
 
     def next_change_at(self) -> float:
         """The time of the next timed change; infinity if there is none."""

@@ -41,6 +41,10 @@ class Forwarding:
         max_hops: the maximum number of forwards of a message.
         max_batch_size_bytes: of a transfer, for admission.
         random: for admission.
+
+    Attributes:
+        is_used: whether any entity has ever forwarded.
+        due: the queues that have a message to forward; `pump` forwards it.
     """
 
     def __init__(
@@ -51,7 +55,8 @@ class Forwarding:
         self._random = random
         self._max_hops = max_hops
         self._max_batch_size_bytes = max_batch_size_bytes
-        self._due: dict[Queue, None] = {}
+        self.is_used = False
+        self.due: dict[Queue, None] = {}
         self._feeding: dict[str, dict[Queue, None]] = {}
 
     def direct(self, queue: Queue, destination: str | None) -> None:
@@ -59,15 +64,11 @@ class Forwarding:
         if queue.forward_to is not None:
             self._feeding[canonical(queue.forward_to)].pop(queue, None)
         queue.forward_to = destination
-        self._due.pop(queue, None)
+        self.due.pop(queue, None)
         if destination is not None:
+            self.is_used = True
             self._feeding.setdefault(canonical(destination), {})[queue] = None
-            self._due[queue] = None
-
-    @property
-    def is_used(self) -> bool:
-        """Whether any entity has ever forwarded."""
-        return bool(self._feeding)
+            self.due[queue] = None
 
     def sources_of(self, path: str) -> list[Queue]:
         """The queues that forward to a path."""
@@ -75,22 +76,20 @@ class Forwarding:
 
     def mark(self, queue: Queue) -> None:
         """Note that a queue has a message to forward."""
-        self._due[queue] = None
+        self.due[queue] = None
 
     def pump(self, now: float) -> None:
         """Forward all messages that can be forwarded now."""
-        if not self._due:
-            return
         waiting: dict[Queue, None] = {}
         try:
-            while self._due:
-                queue = next(iter(self._due))
-                del self._due[queue]
+            while self.due:
+                queue = next(iter(self.due))
+                del self.due[queue]
                 waiting[queue] = None
                 if self._emptied(queue, now):
                     del waiting[queue]
         finally:
-            self._due.update(waiting)
+            self.due.update(waiting)
 
     def _emptied(self, queue: Queue, now: float) -> bool:
         """Forward the messages of a queue; False if some must wait."""

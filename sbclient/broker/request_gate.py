@@ -141,7 +141,8 @@ class RequestGate:
         if path is not None and self.forwarding.is_used:
             for source in self.feeding(path):
                 source.advance(now)
-        self.forwarding.pump(now)
+        if self.forwarding.due:
+            self.forwarding.pump(now)
 
     def feeding(self, path: str) -> list[Entity]:
         """The entities that forward messages to a path, directly or through others."""

@@ -152,6 +152,7 @@ class Topic:
     def __init__(self, path: str, policy: Policy, usages: Sequence[Usage], faults: Faults, random: Random) -> None:
         self.path = path
         self.policy = policy
+        self.requires_session = False  # only subscriptions do
         self.subscriptions: dict[str, Subscription] = {}
         self._random = random
         self._index: RuleIndex[tuple[Subscription, Rule]] | None = None
@@ -172,11 +173,6 @@ class Topic:
         """Remove a subscription."""
         del self.subscriptions[key]
         self._forget_index()
-
-    @property
-    def requires_session(self) -> bool:
-        """Always False: only subscriptions require sessions."""
-        return False
 
     def next_change_at(self) -> float:
         """The time of the next timed change; infinity if there is none."""

@@ -190,7 +190,8 @@ class BrokerHost:
             OperationTimeoutError: a fault held the answer back for too long. The work may have been done.
         """
         await clock.sleep(0)
-        return await self.answered(self.perform_now(operation, path, work, front_end=front_end), timeout_s=timeout_s)
+        performed = self.perform_now(operation, path, work, front_end=front_end)
+        return await self.answered(performed, timeout_s=timeout_s) if performed.after_s else performed.result()
 
     def perform_now(
         self, operation: Operation, path: str | None, work: Callable[[Call], T], *, front_end: int = 0
