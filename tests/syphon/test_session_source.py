@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -28,7 +27,6 @@ from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.client.scene import (
-    BACKLOG,
     QUEUE,
     SESSION_BACKLOG,
     cancel,
@@ -83,14 +81,6 @@ async def test_a_session_is_released_at_once_when_it_is_empty(pair: MemoryPair) 
         await clock.sleep(0.1)
         assert run.report().drained == 20
         await cancel(task)
-
-
-async def test_enable_syphon_drains_sessions_as_they_arrive(pair: MemoryPair) -> None:
-    async with pair.client(options(ordering="session", enable_syphon=True)) as client:
-        for number in range(10):
-            await divert(client, f"a{number}")
-            await clock.sleep(700.0)
-    assert texts(await taken(pair)) == numbered("a", 10)
 
 
 @pytest.mark.parametrize(
@@ -181,100 +171,6 @@ async def test_a_long_outage_is_waited_out_without_haste(pair: MemoryPair) -> No
         await cancel(run)
 
 
-async def test_until_empty_drains_messages_behind_blocked_ones(pair: MemoryPair) -> None:
-    await make_queue(pair, GOOD)
-    async with pair.client(ORDERED) as client:
-        await divert(client, *(f"{session}0" for session in "abcdefghijklmno"))
-        await divert(client, *(f"{session}0" for session in "pqrstuvwxyz"), queue=GOOD)
-        fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
-        assert (await client.run_syphon(until="empty")).drained == 11
-        assert clock.monotonic() < 60.0
-        assert len(await taken(pair, GOOD)) == 11
-        pair.primary.heal(fault)
-        assert (await client.run_syphon(until="empty")).drained == 15
-
-
-@pytest.mark.parametrize("operation", [Operation.SETTLE, Operation.RECEIVE, Operation.SESSION])
-@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOSE_ACKNOWLEDGEMENT, FaultKind.HANG])
-async def test_until_empty_does_not_end_on_errors(pair: MemoryPair, operation: Operation, kind: FaultKind) -> None:
-    async with pair.client(ORDERED) as client:
-        await divert(client, *numbered("a", 5), *numbered("b", 5))
-        pair.secondary.inject(Fault(kind, operations=[operation], count=6, until_at=clock.now() + 100.0))
-        report = await client.run_syphon(until="empty")
-    assert report.drained == 10  # a lost completion is completed and not sent again
-    received = texts(await taken(pair))
-    assert [text for text in received if text[0] == "a"] == numbered("a", 5)
-    assert [text for text in received if text[0] == "b"] == numbered("b", 5)
-    assert await left(pair) == []
-
-
-async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair) -> None:
-    chosen = options(ordering="session", backlog_queue_count=1, missing_entity_grace=600)
-    await make_queue(pair, "gone")
-    async with pair.client(chosen) as client:
-        await divert(client, "a1", "a2", "b1", queue="gone")
-        await client.administration.delete_queue("gone")
-        run = asyncio.ensure_future(client.run_syphon())
-        await clock.sleep(590.0)
-        assert await dead_letters(pair, [HOME]) == []
-        await clock.sleep(150.0)
-        assert {one.dead_letter_reason for one in await dead_letters(pair, [HOME])} == {"DestinationNotFound"}
-        await cancel(run)
-    assert await left(pair) == []
-
-
-@pytest.mark.parametrize("ordering", ["none", "session"])
-async def test_time_in_which_the_primary_is_busy_does_not_count_towards_the_grace(
-    pair: MemoryPair, ordering: Literal["none", "session"]
-) -> None:
-    chosen = options(ordering=ordering, backlog_queue_count=1, missing_entity_grace=300)
-    queue = HOME if ordering == "session" else BACKLOG[0]
-    await make_queue(pair, "gone")
-    async with pair.client(chosen) as client:
-        await divert(client, "a1", queue="gone")
-        await client.administration.delete_queue("gone")
-        run = asyncio.ensure_future(client.run_syphon())
-        await clock.sleep(100.0)
-        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.OPEN, Operation.SEND]))
-        await clock.sleep(500.0)
-        pair.primary.heal()
-        await clock.sleep(100.0)
-        assert await dead_letters(pair, [queue]) == []
-        await clock.sleep(400.0)
-        assert [one.dead_letter_reason for one in await dead_letters(pair, [queue])] == ["DestinationNotFound"]
-        await cancel(run)
-
-
-async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(pair: MemoryPair) -> None:
-    chosen = options(ordering="session", backlog_queue_count=1, missing_entity_grace=300)
-    async with pair.client(chosen) as client:
-        await make_queue(pair, "gone")
-        run = asyncio.ensure_future(client.run_syphon())
-        for text in ("a1", "a2", "b1"):
-            await client.administration.delete_queue("gone")
-            await divert(client, text, queue="gone")
-            await clock.sleep(250.0)
-            await make_queue(pair, "gone")
-            await clock.sleep(70.0)
-            assert texts(await taken(pair, "gone")) == [text]
-        await client.administration.delete_queue("gone")
-        await divert(client, "b2", queue="gone")
-        await clock.sleep(290.0)
-        assert await dead_letters(pair, [HOME]) == []
-        await clock.sleep(120.0)
-        assert texts(await dead_letters(pair, [HOME])) == ["b2"]
-        await cancel(run)
-
-
-async def test_a_busy_destination_is_given_10_s_while_the_session_is_kept(pair: MemoryPair) -> None:
-    async with pair.client(ORDERED) as client:
-        await divert(client, *numbered("a", 10))
-        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=20))
-        assert (await client.run_syphon(until="empty")).drained == 10
-    assert clock.monotonic() >= 200.0
-    assert texts(await taken(pair)) == numbered("a", 10)
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -331,32 +227,6 @@ async def test_the_memory_of_lost_completions_is_bounded(pair: MemoryPair, monke
         pair.secondary.inject(Fault(FaultKind.ERROR, operations=[Operation.SETTLE], count=8))
         await client.run_syphon(until="empty")
     assert set(texts(await taken(pair))) == {f"{session}0" for session in "abcdefgh"}
-
-
-async def test_a_deleted_backlog_queue_is_empty(pair: MemoryPair) -> None:
-    async with pair.client(ORDERED) as client, pair.unpaired_client(secondary=True) as other:
-        await other.administration.delete_queue(HOME)
-        assert (await client.run_syphon(until="empty")).drained == 0
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_a_syphon_cancelled_at_any_time_loses_nothing_and_keeps_the_order(pair: MemoryPair, seed: int) -> None:
-    chance = Random(seed)
-    async with pair.client(ORDERED) as client:
-        for number in range(20):
-            await divert(client, *(f"{session}{number}" for session in "abcd"))
-        for host in (pair.primary, pair.secondary):
-            host.inject(Fault(FaultKind.SLOW, latency_s=0.3, probability=0.5))
-        for _ in range(4):
-            run = asyncio.ensure_future(client.run_syphon())
-            await clock.sleep(chance.uniform(0, 4))
-            await cancel(run)
-        for host in (pair.primary, pair.secondary):
-            host.heal()
-        await client.run_syphon(until="empty")
-    received = texts(await taken(pair))
-    for session in "abcd":
-        assert [text for text in received if text[0] == session] == numbered(session, 20)
 
 
 async def test_two_syphons_do_not_overtake_each_other(pair: MemoryPair) -> None:

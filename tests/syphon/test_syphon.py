@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from random import Random
 from typing import Any
 
 import pytest
@@ -87,13 +86,6 @@ async def test_messages_of_one_queue_are_drained_in_order(pair: MemoryPair) -> N
         await divert(client, *range(250))
         await client.run_syphon(until="empty")
     assert texts(await taken(pair)) == expected(*range(250))
-
-
-async def test_enable_syphon_drains_in_the_background(pair: MemoryPair) -> None:
-    async with pair.client(options(enable_syphon=True)) as client:
-        await divert(client, 1, 2, 3)
-        await clock.sleep(1.0)
-    assert sorted(texts(await taken(pair))) == expected(1, 2, 3)
 
 
 async def test_a_moved_message_costs_a_receive_a_send_and_a_completion_at_most(
@@ -523,19 +515,6 @@ async def diverted_one(pair: MemoryPair) -> list[ServiceBusReceivedMessage]:
     return list((await waiting(pair, BACKLOG[:1]))[BACKLOG[0]])
 
 
-async def test_until_empty_ends_with_rejected_messages_left(pair: MemoryPair, client: ServiceBusClient) -> None:
-    await make_queue(pair, GOOD)
-    await divert(client, *range(20))
-    await divert(client, *range(20), queue=GOOD)
-    fault = pair.primary.inject(Fault(FaultKind.DOWN, entity_path=QUEUE))
-    report = await client.run_syphon(until="empty")
-    assert report.drained == 20
-    assert clock.monotonic() < 60.0
-    assert len(await diverted(pair)) == 20
-    pair.primary.heal(fault)
-    assert (await client.run_syphon(until="empty")).drained == 20
-
-
 @pytest.mark.deviation("pairing.unavailable-destinations")
 async def test_survey_finds_messages_deferred_by_another_syphon(pair: MemoryPair, client: ServiceBusClient) -> None:
     await divert(client, *range(30))
@@ -589,21 +568,6 @@ async def test_many_foreign_deferred_messages_are_found_in_steps(
     assert (await client.run_syphon(until="empty")).dead_lettered == {"DestinationMissing": 10}
 
 
-@pytest.mark.deviation("pairing.missing-destinations")
-async def test_a_missing_entity_is_given_up_after_its_grace(pair: MemoryPair) -> None:
-    async with pair.client(options(missing_entity_grace=3600)) as client:
-        await make_queue(pair, "gone")
-        await divert(client, *range(5), queue="gone")
-        await client.administration.delete_queue("gone")
-        run = asyncio.ensure_future(client.run_syphon())
-        await clock.sleep(3500.0)
-        assert await dead_letters(pair) == []
-        await clock.sleep(300.0)
-        dead = await dead_letters(pair)
-        assert [message.dead_letter_reason for message in dead] == ["DestinationNotFound"] * 5
-        await cancel(run)
-
-
 async def test_entity_recreated_within_the_grace_gets_its_messages(pair: MemoryPair, client: ServiceBusClient) -> None:
     await make_queue(pair, "gone")
     await divert(client, *range(5), queue="gone")
@@ -614,26 +578,6 @@ async def test_entity_recreated_within_the_grace_gets_its_messages(pair: MemoryP
     await clock.sleep(80.0)
     assert len(await taken(pair, "gone")) == 5
     await cancel(run)
-
-
-async def test_the_grace_begins_anew_with_each_time_that_an_entity_is_gone(pair: MemoryPair) -> None:
-    async with pair.client(options(backlog_queue_count=1, missing_entity_grace=300)) as client:
-        await make_queue(pair, "gone")
-        run = asyncio.ensure_future(client.run_syphon())
-        for number in range(3):
-            await client.administration.delete_queue("gone")
-            await divert(client, number, queue="gone")
-            await clock.sleep(250.0)
-            await make_queue(pair, "gone")
-            await clock.sleep(70.0)
-            assert texts(await taken(pair, "gone")) == expected(number, queue="gone")
-        await client.administration.delete_queue("gone")
-        await divert(client, 3, queue="gone")
-        await clock.sleep(290.0)
-        assert await dead_letters(pair, BACKLOG[:1]) == []
-        await clock.sleep(120.0)
-        assert texts(await dead_letters(pair, BACKLOG[:1])) == expected(3, queue="gone")
-        await cancel(run)
 
 
 async def test_a_small_message_does_not_overtake_a_large_one_of_its_key(
@@ -699,16 +643,6 @@ async def test_a_lost_acknowledgement_of_the_primary_is_a_duplicate_with_the_sam
     received = await taken(pair)
     assert texts(received) == expected(1, 1)
     assert received[0].message_id == received[1].message_id
-
-
-async def test_locks_are_renewed_while_a_destination_is_slow(pair: MemoryPair) -> None:
-    async with pair.client(ONE) as client:
-        await divert(client, *range(20), session_id="s")
-        pair.primary.inject(Fault(FaultKind.BUSY, operations=[Operation.SEND], count=30))
-        report = await client.run_syphon(until="empty")
-    assert clock.monotonic() >= 300.0
-    assert report.drained == 20
-    assert texts(await taken(pair)) == expected(*range(20))
 
 
 async def test_locks_are_renewed_despite_slow_renewals(pair: MemoryPair) -> None:
@@ -879,29 +813,6 @@ async def test_two_syphons_share_deferred_messages(pair: MemoryPair) -> None:
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(50)))
 
 
-@pytest.mark.parametrize("seed", range(30))
-async def test_a_syphon_cancelled_at_any_time_loses_nothing(pair: MemoryPair, seed: int) -> None:
-    chance = Random(seed)
-    async with pair.client(options(backlog_queue_count=3)) as client:
-        for number in range(60):
-            await divert(client, number)
-        for host in (pair.primary, pair.secondary):
-            host.inject(Fault(FaultKind.SLOW, latency_s=0.4, probability=0.5))
-        for _ in range(4):
-            run = asyncio.ensure_future(client.run_syphon())
-            await clock.sleep(chance.uniform(0, 4))
-            for _ in range(chance.randrange(10)):
-                await asyncio.sleep(0)
-            began_at = clock.monotonic()
-            await cancel(run)
-            assert clock.monotonic() - began_at <= 20.0
-        for host in (pair.primary, pair.secondary):
-            host.heal()
-        await client.run_syphon(until="empty")
-    assert sorted(texts(await taken(pair))) == sorted(expected(*range(60)))
-    assert await diverted(pair) == []
-
-
 async def test_cancelled_syphon_releases_messages_in_flight_at_once(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         await divert(client, *range(50))
@@ -1013,19 +924,6 @@ async def test_a_second_outage_of_a_backlog_queue_begins_like_the_first(pair: Me
         unreachable = [event for event in client.pair.events() if event.name == "syphon.queue_unreachable"]
         assert len(unreachable) == 6
         await cancel(run)
-
-
-async def test_until_empty_does_not_end_on_missing_responses(pair: MemoryPair) -> None:
-    async with pair.client(ONE) as client:
-        await divert(client, *range(5))
-        pair.secondary.inject(Fault(FaultKind.HANG, until_at=clock.now() + 200.0))
-        assert (await client.run_syphon(until="empty")).drained == 5
-
-
-async def test_a_deleted_backlog_queue_is_empty(pair: MemoryPair, client: ServiceBusClient) -> None:
-    async with pair.unpaired_client(secondary=True) as other:
-        await other.administration.delete_queue(BACKLOG[5])
-    assert (await client.run_syphon(until="empty")).drained == 0
 
 
 async def test_a_scheduled_message_of_a_stranger_does_not_keep_a_run_until_empty(
