@@ -30,7 +30,6 @@ from sbclient.cli.common import (
 )
 from sbclient.cli.progress import Progress
 from sbclient.cli.table import table
-from sbclient.errors import MessagingEntityNotFoundError
 from sbclient.options import PairedNamespaceOptions
 
 if TYPE_CHECKING:
@@ -80,6 +79,7 @@ def backlog(
 
     async def work() -> None:
         from sbclient.worker.diagnosis import Doctor  # loads the AMQP transport
+        from sbclient.worker.inspection import SECONDARY, surveyed
 
         async with open_client(primary, required_secondary(secondary), _options(count, name, sessions)) as client:
             estimate = DrainEstimate()
@@ -87,10 +87,12 @@ def backlog(
             surveyor = Backlog(client.pair, on_progress=lambda seen: progress.show(f"read {seen:,} messages"))
             with show_report(as_json=as_json, is_live=watch) as shown:
                 while True:
-                    views = await _survey(surveyor, limit)
+                    views = await surveyed(client.pair, surveyor, doctor.sides[SECONDARY], limit)
                     report = estimate.report(clock.monotonic(), clock.now(), views)
                     if report["drained_per_second"] is not None and report["seconds_to_drain"] is None:
-                        report["cause"] = (await doctor.explain(views, has_moved=False)).cause
+                        diagnosis = await doctor.explain(views, has_moved=False)
+                        report["cause"] = diagnosis.cause
+                        report["findings"] = [problem.content() for problem in diagnosis.problems]
                     report["redirected"] = await doctor.redirected()
                     is_last = not watch and (estimate.surveys > 1 or not sample or not report["depth"])
                     if watch or is_last:
@@ -100,21 +102,6 @@ def backlog(
                     await clock.sleep(sample or 2.0)
 
     run("backlog", work(), as_json=as_json, progress=progress)
-
-
-async def _survey(surveyor: Backlog, limit: int) -> list[BacklogQueueView]:
-    """Survey the backlog.
-
-    Raises:
-        MessagingEntityNotFoundError: no backlog queue exists, so the pair's options may be wrong.
-    """
-    views = await surveyor.survey(limit=limit)
-    if not any(view.is_present for view in views):
-        raise MessagingEntityNotFoundError(
-            f"none of the {len(views)} backlog queues {views[0].queue} … {views[-1].queue} exists: set --primary-name "
-            "and --backlog-queue-count as in the options of the senders, whose first pairing creates the queues"
-        )
-    return views
 
 
 def _options(count: int, name: str | None, with_sessions: bool) -> PairedNamespaceOptions:
@@ -159,6 +146,7 @@ class DrainEstimate:
             "is_complete": all(view.is_complete for view in views),
             "drained_per_second": None if rate is None else round(rate, 1),
             "cause": None,
+            "findings": [],
             "redirected": {},
             "seconds_to_drain": 0 if not after else round(after / rate) if rate and rate > 0 else None,
             "destinations": {path: _numbers(part, now) for path, part in sorted(total.by_destination.items())},

@@ -28,7 +28,7 @@ from sbclient.syphon.syphon import SyphonReport
 from sbclient.telemetry.log import get_logger
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
 from sbclient.worker.dry_run import DryRun, dry_run
-from sbclient.worker.inspection import chosen_queues
+from sbclient.worker.inspection import chosen_queues, sides_of
 from sbclient.worker.service import SyphonWorker
 from sbclient.worker.settings import SETTINGS, WorkerSettings
 from sbclient.worker.settings_file import read_settings_file
@@ -81,7 +81,7 @@ def syphon(
         for warning in configuration.warnings:
             log.warning("worker.overridden", "{warning}", warning=warning)
         if is_dry_run:
-            _print_dry_run(run("syphon", _dry_run(settings), as_json=as_json, progress=progress), as_json=as_json)
+            _print_dry_run(run("syphon", _dry_run(configuration), as_json=as_json, progress=progress), as_json=as_json)
             return
         work = _drain(configuration, progress, as_json=as_json)
         report = run("syphon", work, as_json=as_json, progress=progress, handles_signals=True)
@@ -127,11 +127,16 @@ def _client(settings: WorkerSettings) -> ServiceBusClient:
     return open_client(settings.primary, settings.secondary, settings.pairing())
 
 
-async def _dry_run(settings: WorkerSettings) -> DryRun:
-    settings = replace(settings, provision=False)
+async def _dry_run(configuration: Configuration) -> DryRun:
+    settings = replace(configuration.settings, provision=False)
     async with _client(settings) as client:
-        queues = chosen_queues(client.pair, settings.queue)
-        return await dry_run(client, queues, are_chosen=settings.queue is not None, entity=settings.probe_entity)
+        return await dry_run(
+            client,
+            chosen_queues(client.pair, settings.queue),
+            are_chosen=settings.queue is not None,
+            entity=settings.probe_entity,
+            sides=sides_of(client.pair, settings.primary, settings.secondary, configuration.origins),
+        )
 
 
 async def _drain(configuration: Configuration, progress: Progress, *, as_json: bool) -> SyphonReport:

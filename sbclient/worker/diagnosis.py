@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,11 +23,9 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.entities import EntityAddress, EntityKind, EntityProperties, QueueProperties, TopicProperties
 from sbclient.errors import (
     MessagingEntityNotFoundError,
-    OperationTimeoutError,
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusError,
-    ServiceBusQuotaExceededError,
 )
 from sbclient.pairing.pair import Pair
 from sbclient.pairing.provisioning import backlog_queue, keeping_entity, usable_queue
@@ -39,19 +37,32 @@ from sbclient.transport.base import Transport
 from sbclient.worker.http_client import answer_to
 from sbclient.worker.inspection import (
     ACCEPTS,
+    BACKLOG,
     CHECK_S,
+    ENTITY_FAILS,
+    ENTITY_MISSING,
+    PRIMARY,
     PROBED,
+    QUEUE_UNUSABLE,
+    QUEUES_UNAVAILABLE,
+    SECONDARY,
+    Finding,
+    check_primary,
+    check_queues,
     destination_answers,
+    failing_entity,
+    is_refused,
     is_unreachable,
-    probe_primary,
-    probe_queue,
+    refusing_destination,
+    rejected_messages,
+    sides_of,
+    unreachable,
 )
+from sbclient.worker.readiness import SYPHON
 
-PRIMARY: Final = "primary"
-SECONDARY: Final = "secondary"
-BACKLOG: Final = "backlog"
-SYPHON: Final = "syphon"
 CLOCK: Final = "clock"
+
+NO_SYPHON: Final = "no_syphon"
 
 LOOKED_AT: Final = 10_000
 """Limit of messages that are peeked in each backlog queue."""
@@ -61,23 +72,6 @@ MAX_SKEW_S: Final = 30.0
 """A larger difference of the clocks shifts times to live and scheduled messages noticeably."""
 
 _MIB: Final = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found.
-
-    Attributes:
-        about: `PRIMARY`, `SECONDARY`, `BACKLOG`, `SYPHON` or `CLOCK`.
-        text: one sentence.
-        advice: what to do; empty if nothing is wrong.
-        error: the error that the namespace returned; None = none.
-    """
-
-    about: str
-    text: str
-    advice: str = ""
-    error: ServiceBusError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +89,7 @@ class Diagnosis:
     @property
     def problems(self) -> list[Finding]:
         """What is wrong, the most important problem first."""
-        return [finding for finding in self.findings if finding.advice]
+        return [finding for finding in self.findings if finding.code]
 
     @property
     def cause(self) -> str:
@@ -108,15 +102,7 @@ class Diagnosis:
             "cause": self.cause,
             "primary": self.primary,
             "secondary": self.secondary,
-            "findings": [
-                {
-                    "about": finding.about,
-                    "text": finding.text,
-                    "advice": finding.advice or None,
-                    "error": None if finding.error is None else type(finding.error).__name__,
-                }
-                for finding in self.findings
-            ],
+            "findings": [finding.content() for finding in self.findings],
         }
 
     def lines(self) -> list[str]:
@@ -128,16 +114,19 @@ class Diagnosis:
             if about in names:
                 lines.append(f"{about:10} {names[about]}")
             lines += [
-                f"{about if not at and about not in names else '':10} {'! ' if one.advice else '  '}{one.text}"
+                f"{about if not at and about not in names else '':10} {'! ' if one.code else '  '}{one.text}"
                 for at, one in enumerate(found)
             ]
-        if advice := list(dict.fromkeys(problem.advice for problem in self.problems)):
+        if advice := list(dict.fromkeys(problem.advice for problem in self.problems if problem.advice)):
             lines += ["", "next", *(f"  {number}. {text}" for number, text in enumerate(advice, start=1))]
         return lines
 
 
 class Doctor:
     """Examines one pair.
+
+    Attributes:
+        sides: the primary and the secondary, by name.
 
     Args:
         client: open.
@@ -167,7 +156,8 @@ class Doctor:
         self._worker = worker
         self._is_sender = is_sender
         self._proxy = http_proxy
-        self._origins = origins
+        sides = sides_of(self._pair, primary, secondary, origins)
+        self.sides = dict(zip((PRIMARY, SECONDARY), sides, strict=True))
 
     async def examine(self, *, sample_s: float) -> Diagnosis:
         """Check everything.
@@ -200,13 +190,12 @@ class Doctor:
             self._primary(paths), self._secondary(), self._ask_worker(), self._skew()
         )
         findings = [*primary, *secondary]
-        if not any(one.error is not None for one in secondary):
-            findings += _queues_found(views, self._pair.state.secondary.namespace)
+        if views and not any(one.about == SECONDARY and one.error is not None for one in secondary):
             findings += await self._properties(views)
         if not any(one.error is not None for one in primary):
             findings += await self._destinations(views, worker)
         findings += await self._elsewhere(paths)
-        is_primary_well = not any(one.advice for one in findings)
+        is_primary_well = not any(one.code for one in findings)
         findings += _waiting(total) if views else [Finding(BACKLOG, "unknown, because it cannot be read")]
         findings += self._syphon(total, worker, has_moved=has_moved, is_primary_well=is_primary_well)
         findings += self._clocks(skew)
@@ -217,130 +206,40 @@ class Doctor:
 
     async def _primary(self, paths: Sequence[str]) -> list[Finding]:
         path = self._entity or next(iter(paths), None)
-        right = f"Send on {path!r}" if path else "Send"
-        return await self._namespace(
-            PRIMARY,
-            right,
-            lambda: probe_primary(self._pair, path),
-            is_named=bool(path),
-            is_destination=path in paths,
-        )
+        found = await check_primary(self._pair, self.sides[PRIMARY], path)
+        if found and path in paths and found[0].code in (ENTITY_MISSING, ENTITY_FAILS):
+            found = []  # the destinations are checked one by one
+        return self._with_steps(PRIMARY, found, f"Send on {path!r}" if path else "Send")
 
     async def _secondary(self) -> list[Finding]:
-        state = self._pair.state
-        queue = [*state.backlog_queues, *state.session_backlog_queues][0]
-
-        async def send() -> None:
-            link = state.secondary.open_sender(queue)
+        state, side = self._pair.state, self.sides[SECONDARY]
+        queues = [*state.backlog_queues, *state.session_backlog_queues]
+        found = await check_queues(self._pair, side, queues)
+        errors = [one.error for one in found if one.about == SECONDARY and one.error is not None]
+        if self._is_sender and all(is_refused(error) or not is_unreachable(error) for error in errors):
+            link = state.secondary.open_sender(queues[0])
             try:
                 await link.open(timeout_s=CHECK_S)
+            except ServiceBusError as error:
+                right = f"Send on {queues[0]!r}"
+                one = (
+                    unreachable(side, error, right) if is_unreachable(error) else failing_entity(side, queues[0], error)
+                )
+                if one.code != ENTITY_MISSING and one.text not in [other.text for other in found]:
+                    found.append(one)
             finally:
                 await link.close()
+        return self._with_steps(SECONDARY, found, f"Listen on {queues[0]!r}")
 
-        found = await self._namespace(SECONDARY, f"Listen on {queue!r}", lambda: probe_queue(self._pair, queue))
-        if self._is_sender and not (found[0].error and is_unreachable(found[0].error) and _is_network(found[0].error)):
-            found += await self._namespace(SECONDARY, f"Send on {queue!r}", send)
-            found = [one for at, one in enumerate(found) if one not in found[:at]]
-        return found
-
-    async def _namespace(
-        self,
-        side: str,
-        right: str,
-        probe: Callable[[], Awaitable[None]],
-        *,
-        is_named: bool = True,
-        is_destination: bool = False,
-    ) -> list[Finding]:
-        """Probe a namespace and return how far it went.
-
-        Args:
-            right: that the probe needs, and the entity.
-            is_named: whether the probe is for an entity that should exist.
-            is_destination: whether messages in the backlog are for it.
-        """
-        try:
-            await probe()
-        except MessagingEntityNotFoundError as error:
-            missing = Finding(side, self._steps(side, None))
-            if side == SECONDARY or not is_named:
-                return [missing]  # the backlog queues are checked one by one
-            return [
-                missing,
-                Finding(
-                    side,
-                    f"the entity {right.partition(' on ')[2]} does not exist in the {side} {self._name(side)}",
-                    f"create it (`sbclient admin create queue {right.partition(' on ')[2]}`), or correct its name",
-                    error,
-                ),
-            ]
-        except ServiceBusError as error:
-            if not is_unreachable(error):
-                granted = Finding(side, f"{self._steps(side, None)}, {right} granted")
-                if is_destination:
-                    return [granted]  # the destinations are checked one by one
-                entity = f"{right.partition(' on ')[2]} in " if is_named else ""
-                return [
-                    granted,
-                    Finding(
-                        side,
-                        f"{entity}the {side} {self._name(side)} answers {type(error).__name__}: {error.message}",
-                        "look at the state of this entity in the portal or with `sbclient admin show`",
-                        error,
-                    ),
-                ]
-            text, advice = self._unreachable(side, right, error)
-            return [Finding(side, text, advice, error), Finding(side, self._steps(side, error))]
-        return [Finding(side, f"{self._steps(side, None)}, {right} granted")]
-
-    def _name(self, side: str) -> str:
-        state = self._pair.state
-        return (state.primary if side == PRIMARY else state.secondary).namespace
-
-    def _unreachable(self, side: str, right: str, error: ServiceBusError) -> tuple[str, str]:
-        name, reason = f"the {side} {self._name(side)}", error.message
-        where = f", {self._origins[side]}" if side in self._origins else ""
-        key = f"the connection string of the {side} ({self._strings[side].key_name or 'signature'}{where})"
-        if isinstance(error, ServiceBusAuthenticationError):
-            return (
-                f"{name} rejects the credential: {reason}",
-                f"put the current key into {key}; a worker and an application with `credential_file` read it again "
-                "after `kill -HUP`, others need a restart",
-            )
-        if isinstance(error, ServiceBusAuthorizationError):
-            return (
-                f"{name} does not grant the right {right}: {reason}",
-                f"grant {right.partition(' ')[0]} to the key in {key}, or use another key",
-            )
-        host = self._strings[side].host
-        match failed_step(error):
-            case ConnectStep.PROXY:
-                return (
-                    f"{name} cannot be reached through the HTTP proxy: {reason}",
-                    "check the address of the proxy (--http-proxy, SERVICEBUS_HTTP_PROXY, option http_proxy) and that "
-                    "it permits CONNECT to the namespace",
-                )
-            case ConnectStep.NAME:
-                return (
-                    f"the host name of {name} cannot be resolved: {reason}",
-                    f"correct the host name in {key}, or repair DNS on this machine: `getent hosts {host}`",
-                )
-            case ConnectStep.TCP:
-                return (
-                    f"{name} cannot be reached over TCP: {reason}",
-                    f"if it is an outage, wait: senders divert and a syphon drains afterwards; otherwise open the "
-                    f"firewall to {host}, ports 5671 and 443",
-                )
-            case ConnectStep.TLS:
-                return (
-                    f"TLS with {name} fails: {reason}",
-                    "install the authority that signed its certificate, or remove the device that intercepts TLS",
-                )
-        what = "does not answer" if isinstance(error, OperationTimeoutError) else "fails"
-        return (
-            f"{name} accepts connections but {what}: {type(error).__name__}: {reason}",
-            "if it is an outage, wait: senders divert and a syphon drains afterwards; see the status of the service",
-        )
+    def _with_steps(self, side: str, found: list[Finding], right: str) -> list[Finding]:
+        """Add how far a connection to a namespace went."""
+        errors = [one.error for one in found if one.about == side and one.error is not None]
+        for error in errors:
+            if is_unreachable(error):
+                return [*found, Finding(side, self._steps(side, error))]
+        if any(isinstance(one.error, MessagingEntityNotFoundError) for one in found):
+            return [Finding(side, self._steps(side, None)), *found]  # without the entity no right is known
+        return [Finding(side, f"{self._steps(side, None)}, {right} granted"), *found]
 
     def _steps(self, side: str, error: ServiceBusError | None) -> str:
         """Return the steps up to the one that failed: `name ok, TCP refused, TLS not tried`."""
@@ -387,13 +286,13 @@ class Doctor:
             try:
                 usable = usable_queue(queue, requires_session=is_of_sessions)
             except ServiceBusError as error:
-                findings.append(Finding(BACKLOG, error.message, f"repair {queue.name!r} as described", error))
+                advice = f"repair {queue.name!r} as described"
+                findings.append(Finding(BACKLOG, error.message, QUEUE_UNUSABLE, advice, error))
                 continue
             if usable.status not in (None, "Active"):
                 text = f"backlog queue {queue.name!r} has the status {usable.status}"
-                findings.append(
-                    Finding(BACKLOG, text, f"`sbclient admin update queue {queue.name} --set status=Active`")
-                )
+                advice = f"`sbclient admin update queue {queue.name} --set status=Active`"
+                findings.append(Finding(BACKLOG, text, QUEUES_UNAVAILABLE, advice))
             notes.update(_differences(usable, backlog_queue(queue.name, requires_session=is_of_sessions)))
             findings += await self._full(state.secondary, usable, BACKLOG, "backlog queue", "syphon drains it")
         if found and not notes and not findings:
@@ -414,6 +313,7 @@ class Doctor:
                 about,
                 f"{kind} {queue.name!r} is full: {queue.max_size_in_megabytes:,} MB, "
                 f"{runtime.total_message_count or 0:,} messages",
+                "queue_full",
                 f"receive or purge messages of {queue.name!r} ({remedy}), or raise max_size_in_megabytes",
             )
         ]
@@ -430,20 +330,14 @@ class Doctor:
             full = await self._full_destination(path) if part.parked or reason else []
             amount = f"{part.waiting:,} waiting and {part.parked:,} parked for {path!r}"
             if answer != ACCEPTS or reason:
-                state, advice = "does not accept messages", "repair it"
-                if (reason or answer).startswith(ServiceBusQuotaExceededError.__name__):
-                    state, advice = "is full or has reached another quota", "receive from it, or raise the quota"
-                text = f"{path!r} {state} ({reason or answer}): {amount}"
-                findings += full or [Finding(BACKLOG, text, f"{advice}; a syphon tries {path!r} again within a minute")]
+                findings += full or [refusing_destination(path, reason or answer, part)]
             findings += full if answer == ACCEPTS and not reason else []
             if full or (answer == ACCEPTS and not reason):
                 findings.append(Finding(BACKLOG, amount))
         for path, since in worker.redirected.items() if worker is not None else ():
             findings.append(Finding(BACKLOG, f"{path!r}: delivered to the secondary since {since}"))
+        findings += rejected_messages(destinations)
         for path, part in destinations.items():
-            for reason, number in part.rejected.items():
-                text = f"{number:,} messages for {path!r} will be dead-lettered by the syphon: {reason}"
-                findings.append(Finding(BACKLOG, text, "see the dead-letter reasons in docs/pairing.md"))
             if part.dead_letters:
                 reasons = ", ".join(f"{number:,} {reason}" for reason, number in part.dead_letters.most_common())
                 findings.append(Finding(BACKLOG, f"dead letters for {path!r}: {reasons}"))
@@ -463,19 +357,20 @@ class Doctor:
             except ServiceBusError as error:
                 if there is None:
                     text = f"messages for {path!r} cannot be delivered to the secondary: {error.message}"
-                    findings.append(Finding(SECONDARY, text, advice, error))
+                    findings.append(Finding(SECONDARY, text, "redirect_impossible", advice, error))
             if isinstance(there, QueueProperties | TopicProperties) and there.status not in (None, "Active"):
                 text = f"{path!r} of the secondary has the status {there.status}"
                 findings.append(
                     Finding(
                         SECONDARY,
                         text,
+                        "redirect_impossible",
                         f"`sbclient admin update queue {path}` in the secondary with --set status=Active",
                     )
                 )
             if here is not None and there is not None and _kind(here) != _kind(there):
                 text = f"{path!r} is a {_kind(here)} in the primary and a {_kind(there)} in the secondary"
-                findings.append(Finding(SECONDARY, text, advice))
+                findings.append(Finding(SECONDARY, text, "redirect_impossible", advice))
             if isinstance(there, QueueProperties):
                 findings += await self._full(state.secondary, there, SECONDARY, "queue", "its consumers are behind")
         return findings
@@ -518,12 +413,13 @@ class Doctor:
         start = "start one: `sbclient syphon`, or enable_syphon=True in one process"
         if worker is not None and not worker.is_running:
             text = f"no syphon runs: {self._worker} does not answer as a worker"
-            return [Finding(SYPHON, text, f"{start}; the last line of its log has the reason why it ended")]
+            return [Finding(SYPHON, text, NO_SYPHON, f"{start}; the last line of its log has the reason why it ended")]
         if worker is not None and worker.reasons:
             advice = f"resume it: `curl -X POST {self._worker}/resume`" if _is_paused(worker) else ""
             if not advice and is_primary_well:
                 advice = "see the reasons of its /readyz"
-            return [Finding(SYPHON, f"the worker at {self._worker} is not ready: {'; '.join(worker.reasons)}", advice)]
+            text = f"the worker at {self._worker} is not ready: {'; '.join(worker.reasons)}"
+            return [Finding(SYPHON, text, "worker_not_ready" if advice else "", advice)]
         if worker is not None:
             return [Finding(SYPHON, f"the worker at {self._worker} is ready")]
         if has_moved:
@@ -533,14 +429,18 @@ class Doctor:
         if total.waiting and total.parked and has_moved is not None and is_primary_well:
             parked = f"a syphon has parked {total.parked:,}"
             text = f"no message was taken, but {parked}: it retries once a minute, or has ended"
-            return [Finding(SYPHON, text, f"look again in a minute; if the number does not fall, {start}")]
+            return [
+                Finding(SYPHON, text, "no_progress", f"look again in a minute; if the number does not fall, {start}")
+            ]
         if total.waiting and has_moved is not None and is_primary_well:
             text = f"no syphon runs: {_messages_wait(total.waiting)}, and none was taken"
-            return [Finding(SYPHON, text, f"{start}; if one runs, give its address with --worker to see its reasons")]
+            advice = f"{start}; if one runs, give its address with --worker to see its reasons"
+            return [Finding(SYPHON, text, NO_SYPHON, advice)]
         if total.parked and not total.waiting:
             text = f"a syphon has parked all messages, {total.parked:,}, because their destinations did not accept them"
             advice = "look again in a minute; if the number does not fall, give --worker to see the reasons"
-            return [Finding(SYPHON, text, advice if has_moved is False and is_primary_well else "")]
+            is_problem = has_moved is False and is_primary_well
+            return [Finding(SYPHON, text, "no_progress", advice) if is_problem else Finding(SYPHON, text)]
         return [Finding(SYPHON, "unknown; give --worker with the address of its HTTP port to ask it")]
 
     # -- clocks --------------------------------------------------------------------------------------------------
@@ -576,7 +476,7 @@ class Doctor:
                 word = "behind" if skew > 0 else "ahead of"
                 text = f"the clock of this machine is {duration_text(round(abs(skew)))} {word} that of the {side}"
                 advice = "synchronize the clock (NTP): tokens, times to live and schedules depend on it"
-                findings.append(Finding(CLOCK, text, advice))
+                findings.append(Finding(CLOCK, text, "clock_skew", advice))
         return findings
 
 
@@ -607,30 +507,10 @@ def _is_paused(worker: _Worker) -> bool:
     return "the worker is paused" in worker.reasons
 
 
-def _is_network(error: ServiceBusError) -> bool:
-    return not isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError)
-
-
 def _short(error: ServiceBusError) -> str:
     if isinstance(error, ServiceBusAuthenticationError | ServiceBusAuthorizationError):
         return "the key lacks the right Manage"
     return f"{type(error).__name__}: {error.message}"
-
-
-def _queues_found(views: Sequence[BacklogQueueView], namespace: str) -> list[Finding]:
-    missing = [view.queue for view in views if not view.is_present]
-    if not missing:
-        return []
-    named = missing[0] if len(missing) == 1 else f"{missing[0]} … {missing[-1]}"
-    return [
-        Finding(
-            BACKLOG,
-            f"{len(missing)} of {len(views)} backlog queues do not exist in {namespace}: {named}",
-            "give --primary-name and --backlog-queue-count as the senders have them; the first sender that pairs, or "
-            "`sbclient syphon --provision`, creates the queues",
-            MessagingEntityNotFoundError(named),
-        )
-    ]
 
 
 def _messages_wait(number: int) -> str:

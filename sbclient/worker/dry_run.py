@@ -6,9 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sbclient.backlog import Backlog, BacklogQueueView, together
+from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, BacklogQueueView, together
 from sbclient.client.client import ServiceBusClient
-from sbclient.worker.inspection import ACCEPTS, PROBED, check_primary, check_queues, destination_answers
+from sbclient.worker.inspection import (
+    ACCEPTS,
+    PROBED,
+    Finding,
+    Side,
+    check_primary,
+    check_queues,
+    destination_answers,
+    ending,
+    refusing_destination,
+    rejected_messages,
+    surveyed,
+)
 
 LOOKED_AT: Final = 10_000
 """Limit of messages that are peeked in each backlog queue."""
@@ -22,12 +34,25 @@ class DryRun:
         primary, secondary: names of the namespaces.
         queues: content of each backlog queue.
         answers: `ACCEPTS` or the error of each destination that messages would be sent to, by path.
+        found: what is wrong with the namespaces and the backlog queues, but does not end a worker.
     """
 
     primary: str
     secondary: str
     queues: tuple[BacklogQueueView, ...]
     answers: dict[str, str]
+    found: tuple[Finding, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong."""
+        parts = together(self.queues).by_destination
+        refusing = [
+            refusing_destination(path, answer, parts[path])
+            for path, answer in self.answers.items()
+            if answer != ACCEPTS and path != UNKNOWN_DESTINATION
+        ]
+        return [*self.found, *refusing, *rejected_messages(parts)]
 
     @property
     def would_move(self) -> int:
@@ -72,6 +97,7 @@ class DryRun:
                 for view in self.queues
             ],
             "destinations": self.answers,
+            "findings": [finding.content() for finding in self.findings],
         }
 
     def lines(self) -> list[str]:
@@ -86,15 +112,22 @@ class DryRun:
             lines.append(f"{view.queue}  {view.waiting:,} waiting, {view.parked:,} parked{dead}{more}")
             lines += [f"    {number:,} for {path}" for path, number in view.destinations.most_common()]
         lines += [f"{path}  {answer}" for path, answer in self.answers.items()]
-        for path, part in together(self.queues).by_destination.items():
-            for reason, number in part.rejected.items():
-                lines.append(f"{path}  {number:,} would be dead-lettered: {reason}")
+        lines += [f"! {finding.text}" for finding in self.findings]
+        advice = dict.fromkeys(finding.advice for finding in self.findings if finding.advice)
+        lines += [f"  next: {text}" for text in advice]
         dead = f"would dead-letter {sum(self.would_dead_letter.values()):,}, " if self.would_dead_letter else ""
         lines.append(f"would move {self.would_move:,}, {dead}would leave {self.would_stay:,}; nothing was moved")
         return lines
 
 
-async def dry_run(client: ServiceBusClient, queues: Iterable[str], *, are_chosen: bool, entity: str | None) -> DryRun:
+async def dry_run(
+    client: ServiceBusClient,
+    queues: Iterable[str],
+    *,
+    are_chosen: bool,
+    entity: str | None,
+    sides: tuple[Side, Side],
+) -> DryRun:
     """Check everything that a worker needs, and count the backlog.
 
     Args:
@@ -102,20 +135,25 @@ async def dry_run(client: ServiceBusClient, queues: Iterable[str], *, are_chosen
         queues: names of the backlog queues that the worker would drain.
         are_chosen: whether the user chose these queues, so that each must exist.
         entity: path of an entity of the primary to probe; None = unknown.
+        sides: the primary and the secondary.
 
     Raises:
-        ServiceBusError: a namespace is unreachable or rejects the credential; see `inspection`.
+        ServiceBusError: a finding with which a worker cannot drain, see `ending`.
     """
     pair, names = client.pair, list(queues)
-    await check_queues(pair, names, are_chosen=are_chosen)
-    error = await check_primary(pair, entity)
-    if error is not None:
-        raise type(error)(f"the primary {pair.state.primary.namespace} is unreachable: {error.message}") from error
-    views = [view for view in await Backlog(pair).survey(limit=LOOKED_AT) if view.queue in names]
+    found = [
+        *await check_queues(pair, sides[1], names),
+        *await check_primary(pair, sides[0], entity),
+    ]
+    end = ending(found, names, are_chosen=are_chosen)
+    if end is not None:
+        raise end.as_error() from end.error
+    views = [view for view in await surveyed(pair, Backlog(pair), sides[1], LOOKED_AT) if view.queue in names]
     paths = together(views).sendable_to
     return DryRun(
         pair.state.primary.namespace,
         pair.state.secondary.namespace,
         tuple(views),
         await destination_answers(pair, paths[:PROBED]),
+        tuple(found),
     )

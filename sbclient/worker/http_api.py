@@ -111,7 +111,8 @@ class WorkerApi:
             503 if reasons else 200,
             {
                 "status": "not ready" if reasons else "ready",
-                "reasons": reasons,
+                "reasons": [reason.text for reason in reasons],
+                "findings": [finding.content() for finding in self._worker.findings()[:ENTITIES_LISTED]],
                 "state": self._worker.state,
                 "primary": _namespace(primary, now),
                 "secondary": _namespace(secondary, now),

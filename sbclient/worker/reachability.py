@@ -12,7 +12,7 @@ from sbclient import clock
 from sbclient.errors import ServiceBusError
 from sbclient.rules.refusal import OngoingError
 from sbclient.telemetry.log import get_logger
-from sbclient.worker.inspection import is_refused, is_refused_kind, is_unreachable
+from sbclient.worker.inspection import PRIMARY, Side, is_refused, is_refused_kind, is_unreachable, unreachable
 from sbclient.worker.readiness import NamespaceHealth
 
 log = get_logger(__name__)
@@ -28,8 +28,7 @@ class Reachability:
     """The reachability of one namespace.
 
     Args:
-        side: `"primary"` or `"secondary"`, for the log.
-        namespace: its name.
+        side: the namespace.
         probe: sends a request to it.
         reached_at: returns when the syphon last got a response from it, in monotonic seconds; None = never.
         interval_s: time without a response after which it is probed.
@@ -37,30 +36,27 @@ class Reachability:
 
     def __init__(
         self,
-        side: str,
-        namespace: str,
+        side: Side,
         *,
-        origin: str = "",
         probe: Callable[[], Awaitable[None]],
         reached_at: Callable[[], float | None],
         interval_s: float,
     ) -> None:
         self._side = side
-        self._namespace = namespace
-        self._origin = f" ({origin})" if origin else ""
         self._probe = probe
         self._syphon_reached_at = reached_at
         self._interval_s = interval_s
         self._probed_at = float("-inf")
         self._probe_reached_at: float | None = None
         self._error: OngoingError | None = None
+        self._advice = ""
 
     def health(self) -> NamespaceHealth:
         """Return the current health. A response to the syphon after the error means that the namespace is reachable."""
         syphon_reached_at = self._syphon_reached_at()
         error = self._error if syphon_reached_at is None or syphon_reached_at <= self._probed_at else None
         known = [at for at in (self._probe_reached_at, syphon_reached_at) if at is not None]
-        return NamespaceHealth(self._namespace, max(known, default=None), error)
+        return NamespaceHealth(self._side.namespace, max(known, default=None), error, self._advice if error else "")
 
     def record_result(self, error: ServiceBusError | None = None) -> None:
         """Record a response (None), or an error, which may mean that the namespace is unreachable."""
@@ -78,7 +74,7 @@ class Reachability:
 
     def _end_error(self, reached_at: float) -> None:
         if self._error is not None:
-            where: dict[str, Any] = {"side": self._side, "namespace": self._namespace}
+            where: dict[str, Any] = {"side": self._side.side, "namespace": self._side.namespace}
             where["seconds"] = round(reached_at - self._error.since_at, 1)
             if is_refused_kind(self._error.kind):
                 log.info(
@@ -93,12 +89,15 @@ class Reachability:
         self._end_past_error()
         self._probed_at = clock.monotonic()
         if self._error is None or is_refused_kind(self._error.kind) != is_refused(error):
-            where: dict[str, Any] = {"side": self._side, "namespace": self._namespace, "reason": error.message}
+            side = self._side
+            where: dict[str, Any] = {"side": side.side, "namespace": side.namespace, "reason": error.message}
             if is_refused(error):
-                log.warning("worker.rejected", REJECTS, error=error, origin=self._origin, **where)
+                origin = f" ({side.origin})" if side.origin else ""
+                log.warning("worker.rejected", REJECTS, error=error, origin=origin, **where)
             else:
                 log.warning("worker.unreachable", UNREACHABLE, error=error, **where)
         self._error = OngoingError.of(error, self._probed_at, self._error)
+        self._advice = unreachable(self._side, error, "Send" if self._side.side == PRIMARY else "Listen").advice
 
     def _next_probe_at(self) -> float:
         health = self.health()

@@ -9,33 +9,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self
+from typing import Final
 
+from sbclient.errors import MessagingEntityNotFoundError
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus, SyphonStatus
-from sbclient.worker.inspection import is_refused_kind
+from sbclient.worker.inspection import (
+    BACKLOG,
+    PRIMARY,
+    QUEUES_UNAVAILABLE,
+    SECONDARY,
+    Finding,
+    is_refused_kind,
+    queues_missing,
+    unreachable_code,
+)
 
 GRACE_S: Final = 60.0
 """The tolerated delay of the answer of a backlog queue."""
 
+SYPHON: Final = "syphon"
+
 NAMED: Final = 3
 """The maximum number of queues or entities that one reason names."""
-
-
-class Reason(str):
-    """Why a worker is not ready: a sentence.
-
-    Attributes:
-        code: a name for metrics; one of few.
-    """
-
-    __slots__ = ("code",)
-    code: str
-
-    def __new__(cls, code: str, text: str) -> Self:
-        made = super().__new__(cls, text)
-        made.code = code
-        return made
 
 
 class WorkerState(StrEnum):
@@ -55,11 +51,13 @@ class NamespaceHealth:
         namespace: its name.
         reached_at: time of its last answer; None = no answer yet.
         error: why it is unreachable; None = no known error.
+        advice: what to do about the error.
     """
 
     namespace: str
     reached_at: float | None
     error: OngoingError | None
+    advice: str = ""
 
 
 def reasons_against(
@@ -70,7 +68,7 @@ def reasons_against(
     *,
     now: float,
     since_at: float,
-) -> list[Reason]:
+) -> list[Finding]:
     """Return why the worker is not ready, one sentence for each reason; empty if it is ready.
 
     Args:
@@ -78,33 +76,39 @@ def reasons_against(
         now: monotonic seconds.
         since_at: when this syphon started.
     """
-    reasons = [] if state is WorkerState.RUNNING else [Reason(state, f"the worker is {state}")]
+    reasons = [] if state is WorkerState.RUNNING else [Finding(SYPHON, f"the worker is {state}", str(state))]
     if state is WorkerState.STOPPING:
         return reasons
-    for side, health in (("primary", primary), ("secondary", secondary)):
+    for side, health in ((PRIMARY, primary), (SECONDARY, secondary)):
         if health.error is not None:
             unreachable_s = now - health.error.since_at
-            is_rejected = is_refused_kind(health.error.kind)
-            what = "has rejected the credential" if is_rejected else "has been unreachable"
+            kind = health.error.kind
+            what = "has rejected the credential" if is_refused_kind(kind) else "has been unreachable"
             text = f"the {side} {health.namespace} {what} for {unreachable_s:.0f} s: {health.error.text}"
-            reasons.append(Reason(f"{side}_{'rejects_credential' if is_rejected else 'unreachable'}", text))
+            reasons.append(Finding(side, text, unreachable_code(side, kind), health.advice))
         elif health.reached_at is None and state is not WorkerState.STARTING:
-            reasons.append(Reason(f"{side}_silent", f"the {side} {health.namespace} has not answered yet"))
+            text = f"the {side} {health.namespace} has not answered yet"
+            reasons.append(Finding(side, text, f"{side}_silent"))
     if syphon is not None and state is WorkerState.RUNNING:
-        reasons += _reasons_of(syphon, now, since_at)
+        reasons += _reasons_of(syphon, secondary.namespace, now, since_at)
     return reasons
 
 
-def _reasons_of(syphon: SyphonStatus, now: float, since_at: float) -> list[Reason]:
-    reasons: list[Reason] = []
+def _reasons_of(syphon: SyphonStatus, namespace: str, now: float, since_at: float) -> list[Finding]:
+    reasons: list[Finding] = []
     if syphon.is_stalled and syphon.refusing:
         named = [f"{path} ({error.text})" for path, error in list(syphon.refusing.items())[:NAMED]]
         text = f"every destination that was tried refuses messages: {_some(named, len(syphon.refusing))}"
-        reasons.append(Reason("destinations_refuse", text))
+        reasons.append(Finding(BACKLOG, text, "destinations_refuse"))
     failing = [queue for queue in syphon.queues if queue.error is not None]
+    missing = [queue.queue for queue in failing if queue.error and queue.error.kind is MessagingEntityNotFoundError]
+    if missing:
+        reasons.append(queues_missing(namespace, missing, len(syphon.queues)))
+    failing = [queue for queue in failing if queue.queue not in missing]
     if failing:
         named = [f"{queue.queue} ({queue.error.text})" for queue in failing[:NAMED] if queue.error]
-        reasons.append(Reason("queues_unavailable", f"backlog queues are unavailable: {_some(named, len(failing))}"))
+        text = f"backlog queues are unavailable: {_some(named, len(failing))}"
+        reasons.append(Finding(BACKLOG, text, QUEUES_UNAVAILABLE))
     limit_s = syphon.longest_pause_s + GRACE_S
     silent = [
         queue
@@ -114,7 +118,7 @@ def _reasons_of(syphon: SyphonStatus, now: float, since_at: float) -> list[Reaso
     if silent:
         named = [f"{queue.queue} (for {now - _heard_at(queue, since_at):.0f} s)" for queue in silent[:NAMED]]
         text = f"backlog queues have not answered recently: {_some(named, len(silent))}"
-        reasons.append(Reason("queues_silent", text))
+        reasons.append(Finding(BACKLOG, text, "queues_silent"))
     return reasons
 
 

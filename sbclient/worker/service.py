@@ -34,15 +34,21 @@ from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.worker.inspection import (
+    QUEUES_MISSING,
+    Finding,
     check_primary,
     check_queues,
     chosen_queues,
-    probe_primary,
+    ending,
+    is_refused,
+    is_unreachable,
     probe_queue,
     refusal_in,
+    refusing_destination,
+    sides_of,
 )
 from sbclient.worker.reachability import Reachability
-from sbclient.worker.readiness import NamespaceHealth, Reason, WorkerState, reasons_against
+from sbclient.worker.readiness import NamespaceHealth, WorkerState, reasons_against
 from sbclient.worker.settings import WorkerSettings
 from sbclient.worker.systemd import ServiceManager
 
@@ -102,24 +108,22 @@ class SyphonWorker:
         self._syphon: Syphon | None = None
         self._since_at = 0.0
         self._read_time = clock.reader()
+        self._primary_side, self._secondary_side = sides_of(pair, settings.primary, settings.secondary, origins)
         self._primary = Reachability(
-            "primary",
-            pair.state.primary.namespace,
-            origin=origins.get("primary", ""),
+            self._primary_side,
             probe=self._probe_primary,
             reached_at=self._primary_reached_at,
             interval_s=settings.probe_interval,
         )
         self._secondary = Reachability(
-            "secondary",
-            pair.state.secondary.namespace,
-            origin=origins.get("secondary", ""),
+            self._secondary_side,
             probe=self._probe_secondary,
             reached_at=self._secondary_reached_at,
             interval_s=settings.probe_interval,
         )
         self._opening = self._secondary
         self._missing: list[str] = []
+        self._entity_found: list[Finding] = []
         self._drained = self._redirected = 0
         self._dead_lettered: Counter[str] = Counter()
         self._parked = 0
@@ -187,7 +191,14 @@ class SyphonWorker:
         """Return the health of the primary and of the secondary."""
         return self._primary.health(), self._secondary.health()
 
-    def reasons_against(self) -> list[Reason]:
+    def findings(self) -> list[Finding]:
+        """Return what is wrong; first why the worker is not ready, if it is not. May be called in any thread."""
+        status = self.syphon_status()
+        refusing = {} if status is None else status.refusing
+        entities = [refusing_destination(path, error.text) for path, error in refusing.items()]
+        return [*self.reasons_against(), *self._entity_found, *entities]
+
+    def reasons_against(self) -> list[Finding]:
         """Return why the worker is not ready; empty if it is. May be called in any thread."""
         return reasons_against(
             self.state, *self.health(), self.syphon_status(), now=self._read_time(), since_at=self._since_at
@@ -294,35 +305,61 @@ class SyphonWorker:
 
         async def is_open(_: int) -> bool:
             nonlocal left_s
+            shown: ServiceBusError | None = None
             try:
-                await self._open()
-            except ServiceBusError as error:
-                left_s = float("inf") if ends_at is None else ends_at - clock.monotonic()
-                refused = refusal_in(error)
-                may_change = refused is not None and self._reads_credential_again(self._opening)
-                if not (may_recover(error) or may_change) or left_s <= 0:
-                    raise
-                self._opening.failed(refused or error)
-                return False
-            return True
+                end = await self._open()
+                if end is None or end.error is None:
+                    return True
+                error, shown = end.error, end.as_error()
+            except ServiceBusError as raised:
+                error = raised
+            left_s = float("inf") if ends_at is None else ends_at - clock.monotonic()
+            refused = refusal_in(error)
+            may_change = refused is not None and self._reads_credential_again(self._opening)
+            if not (may_recover(error) or may_change) or left_s <= 0:
+                if shown is None:
+                    raise error
+                raise shown from error
+            self._opening.failed(refused or error)
+            return False
 
         async def pause(seconds: float) -> None:
             await clock.sleep(min(seconds, left_s))
 
         await repeat(is_open, growing(FIRST_PAUSE_S, LONGEST_PAUSE_S), pause)
 
-    async def _open(self) -> None:
-        """Open the client and check both namespaces, so that configuration errors appear at once."""
+    async def _open(self) -> Finding | None:
+        """Open the client and check both namespaces; return what makes draining impossible, so that it is seen at once.
+
+        An unreachable primary does not: the backlog is drained after the outage.
+        """
         self._opening = self._secondary
         await self._client.__aenter__()
         pair, chosen = self._pair, self._settings.queue
         await pair.state.backlog.wait(OPEN_S)
-        self._missing = await check_queues(pair, chosen_queues(pair, chosen), are_chosen=chosen is not None)
+        queues = chosen_queues(pair, chosen)
+        found = await check_queues(pair, self._secondary_side, queues)
+        if (end := ending(found, queues, are_chosen=chosen is not None)) is not None:
+            return end
+        self._missing = [queue for finding in found if finding.code == QUEUES_MISSING for queue in finding.names]
         self._secondary.record_result()
         self._opening = self._primary
-        self._primary.record_result(await check_primary(pair, self._settings.probe_entity))
+        error = await self._check_primary(self._settings.probe_entity)
+        if error is not None and error.error is not None and is_refused(error.error):
+            return error
+        self._primary.record_result(None if error is None else error.error)
         if self._missing:
             log.warning("worker.queues_missing", "backlog queues do not exist: {queues}", queues=self._missing)
+        for finding in self._entity_found:
+            log.warning("worker.found", "{text}; {advice}", text=finding.text, advice=finding.advice)
+        return None
+
+    async def _check_primary(self, path: str | None) -> Finding | None:
+        """Return why the primary is unreachable; keep what is wrong with the entity."""
+        found = await check_primary(self._pair, self._primary_side, path)
+        unreachable = [one for one in found if one.error is not None and is_unreachable(one.error)]
+        self._entity_found = [] if unreachable else found
+        return unreachable[0] if unreachable else None
 
     def _reads_credential_again(self, side: Reachability) -> bool:
         """Return whether the credential of a namespace is in a file, which may change."""
@@ -332,7 +369,9 @@ class SyphonWorker:
     async def _probe_primary(self) -> None:
         status = self.syphon_status()
         accepted = status.accepted[0] if status is not None and status.accepted is not None else None
-        await probe_primary(self._pair, self._settings.probe_entity or accepted)
+        found = await self._check_primary(self._settings.probe_entity or accepted)
+        if found is not None and found.error is not None:
+            raise found.error
 
     async def _probe_secondary(self) -> None:
         present = [queue for queue in chosen_queues(self._pair, self._settings.queue) if queue not in self._missing]

@@ -86,7 +86,7 @@ def test_dry_run_says_what_the_run_does_with_destinations_that_are_not_allowed()
     make_backlog(5)
     options = ("--destination", "others")
     planned = call("--dry-run", *options, status=1).stdout
-    assert "orders  5 would be dead-lettered: DestinationNotAllowed\n" in planned
+    assert "! 5 messages for 'orders' will be dead-lettered by the syphon: DestinationNotAllowed\n" in planned
     assert "would move 0, would dead-letter 5, would leave 0; nothing was moved\n" in planned
     done = json.loads(call("--until", "empty", "--json", *options).stdout)
     assert done == {"drained": 0, "dead_lettered": {"DestinationNotAllowed": 5}, "parked": 0, "redirected": 0}

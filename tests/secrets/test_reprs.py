@@ -68,7 +68,7 @@ HARMLESS_IN: Final = {
     "entities.SqlRuleAction": {"parameters"},
     "entities.SqlRuleFilter": {"parameters"},
     "worker.diagnosis.Diagnosis": {"primary", "secondary"},  # names of namespaces
-    "worker.diagnosis.Finding": {"text"},  # what the command prints
+    "worker.inspection.Finding": {"text"},  # what the command prints
     "worker.dry_run.DryRun": {"primary", "secondary"},  # names of namespaces
     "worker.settings.WorkerSettings": {"primary_file", "secondary_file"},  # paths
     "pairing.status.PairStatus": {"primary", "secondary"},  # names of namespaces

@@ -50,6 +50,10 @@ class Run:
     def state(self) -> str:
         return str(self.worker.state)
 
+    @property
+    def reasons(self) -> list[str]:
+        return [reason.text for reason in self.worker.reasons_against()]
+
     async def ended(self, reason: str | None = "the test says so") -> SyphonReport:
         """Stop the worker, unless the reason is None, and wait for its end."""
         if reason is not None:

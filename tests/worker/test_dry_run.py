@@ -7,13 +7,11 @@ import pytest
 from sbclient.broker.faults import Operation
 from sbclient.errors import (
     MessagingEntityNotFoundError,
-    ServiceBusAuthorizationError,
-    ServiceBusConnectionError,
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.worker.dry_run import DryRun, dry_run
-from sbclient.worker.inspection import ACCEPTS
+from sbclient.worker.inspection import ACCEPTS, sides_of
 from tests.client.scene import BACKLOG, QUEUE, diverted, make_queue, options
 from tests.worker.scene import make_backlog
 
@@ -22,7 +20,8 @@ async def looked(
     pair: MemoryPair, *, queues: list[str] | None = None, are_chosen: bool = False, **pairing: Any
 ) -> DryRun:
     async with pair.client(options(provision="none", **pairing)) as client:
-        return await dry_run(client, queues or BACKLOG, are_chosen=are_chosen, entity=None)
+        sides = sides_of(client.pair, "", "", {})
+        return await dry_run(client, queues or BACKLOG, are_chosen=are_chosen, entity=None, sides=sides)
 
 
 async def test_dry_run_reports_messages_by_queue_and_destination_and_moves_none(pair: MemoryPair) -> None:
@@ -78,18 +77,3 @@ async def test_a_missing_queue_is_reported(pair: MemoryPair) -> None:
     assert (await looked(pair, queues=BACKLOG[:3], are_chosen=True)).is_complete
     with pytest.raises(MessagingEntityNotFoundError):
         await looked(pair, queues=BACKLOG[2:4], are_chosen=True)
-
-
-@pytest.mark.parametrize("side", ["primary", "secondary"])
-async def test_a_namespace_that_cannot_be_used_is_an_error(pair: MemoryPair, side: str) -> None:
-    await make_backlog(pair, 1)
-    namespace = getattr(pair, side)
-    for fault, error in (
-        (Fault(FaultKind.DOWN), ServiceBusConnectionError),
-        (Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError), ServiceBusAuthorizationError),
-    ):
-        namespace.inject(fault)
-        with pytest.raises(error) as caught:
-            await looked(pair)
-        assert f"the {side} memory://" in str(caught.value)
-        namespace.heal(fault)

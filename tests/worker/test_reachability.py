@@ -13,7 +13,10 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusServerBusyError,
 )
+from sbclient.worker.inspection import Side
 from sbclient.worker.reachability import UNREACHABLE_PROBE_INTERVAL_S, Reachability
+
+PRIMARY = Side("primary", "contoso")
 
 
 class Namespace:
@@ -37,9 +40,7 @@ def namespace() -> Namespace:
 
 @pytest.fixture
 async def reachability(namespace: Namespace) -> AsyncIterator[Reachability]:
-    made = Reachability(
-        "primary", "contoso", probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0
-    )
+    made = Reachability(PRIMARY, probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0)
     keeping = asyncio.ensure_future(made.probe_forever())
     yield made
     keeping.cancel()
@@ -86,9 +87,7 @@ async def test_response_to_the_syphon_clears_the_error(reachability: Reachabilit
 
 
 async def test_time_of_an_answer_to_the_syphon_is_reported(namespace: Namespace) -> None:
-    reachability = Reachability(
-        "primary", "contoso", probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0
-    )
+    reachability = Reachability(PRIMARY, probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0)
     await clock.sleep(10.0)
     reachability.failed(ServiceBusConnectionError("it is down"))
     namespace.reached_at = 12.0
@@ -136,7 +135,7 @@ def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         next(times, None)
 
     async def talk() -> None:
-        made = Reachability("primary", "contoso", probe=ask, reached_at=lambda: None, interval_s=60.0)
+        made = Reachability(PRIMARY, probe=ask, reached_at=lambda: None, interval_s=60.0)
         for _ in range(3):
             made.record_result(ServiceBusConnectionError("it is down"))
         for _ in range(3):

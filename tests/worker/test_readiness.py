@@ -34,7 +34,9 @@ def reasons(
     now: float = 100.0,
     since_at: float = 0.0,
 ) -> Sequence[str]:
-    return reasons_against(state, primary, secondary, status or syphon(), now=now, since_at=since_at)
+    found = reasons_against(state, primary, secondary, status or syphon(), now=now, since_at=since_at)
+    assert all(reason.code for reason in found)
+    return [reason.text for reason in found]
 
 
 def test_worker_that_can_move_everything_has_no_reason() -> None:

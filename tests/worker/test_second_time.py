@@ -108,7 +108,7 @@ async def test_a_second_one_takes_its_course_as_the_first(
             report = run.worker.report()
             assert (report.drained, report.dead_lettered) == (10 * cycle, {"DestinationMissing": cycle})
             assert (report.parked, report.redirected) == (0, 0)
-            assert run.worker.reasons_against() == []
+            assert run.reasons == []
             assert len(await taken(pair, QUEUE)) == 10
     (events, reasons, longest_s), *others = courses
     assert [other[:2] for other in others] == [(events, reasons)] * 2
