@@ -293,8 +293,10 @@ class EncodedMessage(Sections):
         return EncodedMessage(b"".join((payload[:start], b"\x00\x53\x74", encoded, payload[stop:])))
 
     def undecoded(self) -> EncodedMessage:
-        """Return the message without what was decoded so far, which takes memory."""
-        return EncodedMessage(self.payload)
+        """Return the message without what was decoded so far, which takes memory, except for the time to live."""
+        message = EncodedMessage(self.payload)
+        message.time_to_live = self.time_to_live
+        return message
 
     def as_transferred(self) -> EncodedMessage:
         """Return the message with the values that its bytes hold.
