@@ -140,6 +140,7 @@ class ServiceBusReceiver:
         self._core = core
         self._path = path
         self._next_peek = {"primary": 1, "secondary": 1}
+        self._settling: set[int] = set()  # the ids of the objects
         self._unreturned: dict[tuple[str, int], ServiceBusReceivedMessage] = {}
         self._max_wait_time = max_wait_time
         self._renewer = auto_lock_renewer
@@ -366,7 +367,7 @@ class ServiceBusReceiver:
 
         Raises:
             MessageLockLostError: the lock has expired, so the message is delivered again; as every settlement.
-            MessageAlreadySettled: the message is settled; as every settlement.
+            MessageAlreadySettled: the message is settled, or another call is settling it; as every settlement.
             TypeError: it is not a received message; as every settlement.
         """
         await self._settle(message, _COMPLETE, transaction)
@@ -440,6 +441,10 @@ class ServiceBusReceiver:
         self._check_settleable(message, settlement.mode)
         if self._is_closed or self._core.home.ready is not asyncio._get_running_loop() or self._session is not None:
             await self._open()
+        if id(message) in self._settling:
+            raise MessageAlreadySettled(
+                f"another call is settling message {message.message_id!r} of {self._path!r}: settle each message once"
+            )
         if transaction is None:
             retry, settle = self._core.retry, self._settle_once
             timeout_s = retry.options.timeout
@@ -448,7 +453,11 @@ class ServiceBusReceiver:
             settling = retry.run(settle, message, settlement, first=first, deadline=deadline)
         else:
             settling = self._settle_in(transaction, message, settlement)
-        await self._telemetry.settling(message, settlement.mode, settling)
+        self._settling.add(id(message))
+        try:
+            await self._telemetry.settling(message, settlement.mode, settling)
+        finally:
+            self._settling.discard(id(message))
         message.is_settled = True
         if transaction is None and self.renewals:
             self._stop_renewing(message)

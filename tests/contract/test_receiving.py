@@ -23,8 +23,16 @@ from sbclient import (
     ServiceBusReceiveMode,
     clock,
 )
-from sbclient.message import ServiceBusMessageState
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.message import ServiceBusMessageState, ServiceBusReceivedMessage
 from tests.contract.kinds import NamespaceKind
+
+
+async def all_of(receiver: ServiceBusReceiver, kind: NamespaceKind, count: int) -> list[ServiceBusReceivedMessage]:
+    messages: list[ServiceBusReceivedMessage] = []
+    while len(messages) < count:
+        messages += await receiver.receive_messages(count, max_wait_time=kind.patience_s)
+    return messages
 
 
 class Color(str, Enum):  # noqa: UP042 - not a StrEnum: its str() is not its value
@@ -225,12 +233,19 @@ async def test_a_message_is_delivered_again_after_its_lock_expires(kind: Namespa
 
 
 async def test_a_message_is_settled_once(kind: NamespaceKind) -> None:
-    queue = await filled(kind, 1)
+    """By the first of several calls, whether they come together or after it."""
+    ways = ["complete", "abandon", "defer", "dead_letter"]
+    queue = await filled(kind, len(ways))
     async with kind.plain.get_queue_receiver(queue) as receiver:
-        (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
-        await receiver.complete_message(message)
-        with pytest.raises(MessageAlreadySettled):
-            await receiver.abandon_message(message)
+        messages = await all_of(receiver, kind, len(ways))
+        for position, message in enumerate(messages):
+            began_at = clock.monotonic()
+            calls = [getattr(receiver, f"{how}_message")(message) for how in (ways[position], *ways)]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(each) for each in outcomes] == [type(None), *[MessageAlreadySettled] * len(ways)]
+            assert clock.monotonic() - began_at < kind.patience_s
+            with pytest.raises(MessageAlreadySettled):
+                await receiver.abandon_message(message)
 
 
 async def test_settling_does_not_wait_for_a_receive_that_waits(kind: NamespaceKind) -> None:

@@ -101,7 +101,15 @@ class History:
             case 4:
                 self.cut()
             case 5:
-                settling = [self.settle(self.held.pop()) for _ in range(min(len(self.held), 2))]
+                held = [self.held.pop() for _ in range(min(len(self.held), 2))]
+                if held and self.random.random() < 0.2:  # each call ends, though another one settles the same message
+                    calls = [
+                        asyncio.ensure_future(self.receiver.settle(held[0], COMPLETE, timeout_s=10)) for _ in range(3)
+                    ]
+                    assert not await clock.wait(calls, 20)
+                    await asyncio.gather(*calls, return_exceptions=True)
+                    held.clear()
+                settling = [self.settle(each) for each in held]
                 working = asyncio.gather(*settling, self.send(str(next(self.names))))
                 if self.random.random() < 0.4:
                     await asyncio.sleep(0)
