@@ -40,7 +40,8 @@ class Held:
         connection: the connection.
         tokens: its tokens.
         control: its transaction coordinator.
-        via: the entity of its first link, by which transactions span entities; None before, or if they do not.
+        via: the entity of the first link of the shared AMQP session, by which transactions span entities; None before,
+            or if they do not.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Held:
     def session(self) -> Session:
         """The AMQP session of links that must share one."""
         if self._session is None or not self._session.is_open:
-            self._session = self.connection.begin()
+            self._session, self.via = self.connection.begin(), None
         return self._session
 
     @property

@@ -388,15 +388,29 @@ async def test_link_that_the_service_detaches_leaves_the_others_of_its_session(s
     await transport.close()
 
 
-async def test_receiver_of_cross_entity_transactions_is_the_first_link_again_after_a_loss(service: Service) -> None:
+def cut_connection(service: Service) -> None:
+    service.end.cut()
+
+
+def end_session(service: Service) -> None:
+    service.end.link("out").session.end(AmqpError("amqp:internal-error", "ended"))
+    service.end.flush()
+
+
+@pytest.mark.parametrize("lose", [cut_connection, end_session])
+async def test_receiver_of_cross_entity_transactions_is_the_first_link_again_after_a_loss(
+    service: Service, lose: Callable[[Service], None]
+) -> None:
     transport = service.transport(is_cross_entity=True)
     receiver, sender = transport.open_receiver("in/Subscriptions/s"), transport.open_sender("out")
     await receiver.open(timeout_s=10)
     await sender.open(timeout_s=10)
-    service.end.cut()
-    await sender.send(batch_of(X), timeout_s=10)
-    entities = [address for address in service.end.attached if not address.startswith("$")]
-    assert entities == ["coordinator", "in/Subscriptions/s", "out"]
+    for _ in range(2):
+        lose(service)
+        await asyncio.sleep(1)
+        await sender.send(batch_of(X), timeout_s=10)
+        entities = [address for address in service.end.attached if not address.startswith("$")]
+        assert entities[-3:] == ["coordinator", "in/Subscriptions/s", "out"]
     await transport.close()
 
 
