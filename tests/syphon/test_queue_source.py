@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
+from random import Random
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
@@ -51,24 +53,43 @@ def depths(source: QueueSource) -> dict[object, float]:
     }
 
 
-async def test_messages_received_during_a_scan_do_not_count_as_parked(pair: MemoryPair) -> None:
+async def test_what_comes_and_goes_during_a_scan_is_counted_once(pair: MemoryPair) -> None:
+    """Before and behind the page that is asked for: messages are parked, received again and completed."""
     async with pair.client(options(backlog_queue_count=1)) as client:
         client.pair.force_failover(QUEUE)
         async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages([ServiceBusMessage(str(number)) for number in range(150)])
-        source, recorder = source_alone(client)
-        for message in await source.receive(max_message_count=150, max_wait_time_s=1.0):
-            assert await message.park() is not None
-        assert depths(source) == {"waiting": 0, "parked": 150}
-        pair.secondary.inject(Fault(FaultKind.SLOW, operations=(Operation.PEEK,), latency_s=PAGE_S))
-        scan = asyncio.ensure_future(source.scan())
-        await clock.sleep(PAGE_S + 1.0)
-        assert len(recorder.parked) == 100
-        for message in await source.receive_parked(recorder.parked[:100]):
-            await message.complete()
-        assert depths(source) == {"waiting": 0, "parked": 50}
-        await scan
-        assert depths(source) == {"waiting": 0, "parked": 50}
+            await sender.send_messages([ServiceBusMessage(str(number)) for number in range(250)])
+        source, _ = source_alone(client)
+        random, parked = Random(1), set[int]()
+        await source.receive(max_message_count=250, max_wait_time_s=1.0)
+
+        async def change(numbers: Collection[int]) -> None:
+            for number in numbers:
+                if random.random() < 0.3:
+                    continue
+                if number not in parked:
+                    await source.in_flight[number].park()
+                    parked.add(number)
+                elif random.random() < 0.5:
+                    (again,) = await source.receive_parked([number])
+                    parked.remove(number)
+                    if random.random() < 0.3:
+                        await again.complete()
+
+        slow = Fault(FaultKind.SLOW, operations=(Operation.PEEK,), latency_s=PAGE_S)
+        for _ in range(3):
+            pair.secondary.inject(slow)
+            scan = asyncio.ensure_future(source.scan())
+            await clock.sleep(PAGE_S + 1.0)
+            scanned, later = [
+                [*filter(known.__contains__, parked | source.in_flight.keys())]
+                for known in (range(source._scanned_to), range(source._scanned_to + 120, 251))
+            ]
+            await change([*scanned, *later])
+            assert depths(source)["waiting"] == len(source.in_flight)
+            await scan
+            assert depths(source) == {"waiting": len(source.in_flight), "parked": len(parked)}
+            pair.secondary.heal(slow)
         await source.close()
 
 

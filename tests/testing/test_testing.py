@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from sbclient.testing import (
     memory_pair,
     run_virtual,
 )
+from sbclient.testing.ledger import Ledger
 
 YEAR_S = 366 * 86400.0
 DAY_AT = 1_700_086_400.0
@@ -601,3 +603,28 @@ def test_lines_that_received_messages_are_kept_for_the_latest_ones(monkeypatch: 
         assert [__file__ in line for line in str(caught.value).splitlines()[1:]] == [False, False, True, True, True]
 
     run_virtual(main())
+
+
+def test_a_ledger_counts_what_the_lists_of_sends_and_deliveries_say() -> None:
+    """Each message by its first delivery, whatever comes a second time, from nowhere or not at all."""
+    for seed in range(200):
+        random, ledger = Random(seed), Ledger()
+        sent = list(range(8))
+        session_of = {each: random.choice(["a", "b", None]) for each in range(10)}
+        ledger.send(*sent)
+        ledger.accepted.update(random.sample(sent, 5))
+        ledger.dead_lettered.update(random.sample(sent, 1))
+        delivered = random.choices(range(10), k=12)
+        for each in delivered:
+            ledger.send(*sent)  # a repetition
+            ledger.deliver(each, session_of[each])
+        first = [each for each in dict.fromkeys(delivered) if each in sent]
+        late = [
+            each
+            for at, each in enumerate(first)
+            if session_of[each] and any(one > each and session_of[one] == session_of[each] for one in first[:at])
+        ]
+        assert ledger.out_of_order == len(late)
+        assert ledger.duplicates == len(delivered) - len(set(delivered))
+        assert ledger.unexpected == set(delivered) - set(sent)
+        assert ledger.lost == ledger.accepted - set(delivered) - ledger.dead_lettered

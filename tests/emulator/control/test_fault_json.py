@@ -53,12 +53,15 @@ def test_fault_of_the_wire() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_fault_is_read_as_it_was_written(kind: str) -> None:
-    said: dict[str, Any] = {"kind": kind, "duration_s": 5.0}
+    said: dict[str, Any] = {"kind": kind, "duration_s": 12.345}
     if kind not in [each.value for each in OF_CONNECTIONS]:
         said["entity"] = "orders"
     written = write_fault(read_fault(said, NOW), NOW)
     assert written.items() >= said.items()
-    assert write_fault(read_fault(written, NOW), NOW) == written
+    for later_s in (0.0, 1.25, 12.0, 12.3):
+        again = write_fault(read_fault(written, NOW), NOW + later_s)
+        assert again == written | {"duration_s": round(12.345 - later_s, 3)}
+        assert read_fault(again, NOW + later_s).until_at == pytest.approx(NOW + 12.345, abs=0.001)
 
 
 @pytest.mark.parametrize(

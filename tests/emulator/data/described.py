@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import Any
 
 from sbclient.amqp.encode import encode_value
@@ -31,7 +32,8 @@ def described(namespace: Namespace, now: float) -> dict[str, Any]:
 def fragment_described(fragment: Fragment, now: float) -> dict[str, Any]:
     long_ago = -math.inf  # applies no timed changes
     entries = list(fragment.browse(long_ago, 0))
-    seen = zip(fragment.seen._in_order, fragment.seen._seen_at[fragment.seen._forgotten :], strict=True)
+    seen = list(zip(fragment.seen._in_order, fragment.seen._seen_at[fragment.seen._forgotten :], strict=True))
+    assert seen == sorted(seen, key=itemgetter(1)), "ids are forgotten in this order"
     return {
         "counter": fragment.counter,
         "arrived": fragment.arrived_count,

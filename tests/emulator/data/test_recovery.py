@@ -283,6 +283,10 @@ class History(RuleBasedStateMachine):
         survivor = restored(copy, now)
         expected = [state for end, state in self.ends if end <= cut][-1]
         assert without_old_ids(described(survivor, now), now) == without_old_ids(expected, now)
+        for found in survivor.directory.all():  # an access is written with the next update
+            live = self.driver.namespace.directory.get(found.path)
+            if live is not None and live.accessed_at < live.updated_at == found.updated_at:
+                assert found.accessed_at == live.accessed_at
 
     @rule()
     def checkpoint(self) -> None:
@@ -335,6 +339,10 @@ CHANGES: Sequence[Callable[[History], None]] = (
     lambda history: history.change_rule("r", creates=True),
     lambda history: history.change_rule("r", creates=False),
     replace_rule,
+    *(lambda history, name=name: history.send("remembering", None, name, None, None) for name in ("m2", "m1")),
+    lambda history: history.send("plain", None, None, None, None),
+    lambda history: history.wait(1.0),
+    lambda history: history.send("remembering", None, "m0", None, None),
     lambda history: history.update(7),
     lambda history: history.send("plain", None, None, None, 50.0),
     lambda history: history.wait(60.0),

@@ -128,6 +128,24 @@ async def test_prefetched_messages_are_held_in_order_and_given_back_on_close(tra
     assert [(str(each), each.delivery_count) for each in given_back] == [("a", 1), ("c", 0)]
 
 
+def test_a_receiver_in_another_event_loop_holds_the_locks_of_what_it_returns() -> None:
+    host = memory_host("loops")
+    transport = MemoryTransport(host)
+    receiver = transport.open_receiver("q", prefetch_count=3)
+
+    async def cycle(number: int) -> list[str]:
+        transport.enter_loop()
+        if not number:
+            await transport.administration.create(QUEUE, QueueProperties("q"))
+        await send(transport, *(f"{number}{letter}" for letter in "abcd"))
+        (received,) = await receive(receiver, 1)
+        await receiver.settle(received, COMPLETE, timeout_s=T)
+        return bodies([received])
+
+    assert [asyncio.run(cycle(number)) for number in range(4)] == [["0a"], ["0b"], ["0c"], ["0d"]]
+    drop_memory_host("loops")
+
+
 async def test_the_lock_of_a_prefetched_message_runs(transport: MemoryTransport) -> None:
     receiver = transport.open_receiver("q", prefetch_count=1)
     await send(transport, "a", "b")
