@@ -44,18 +44,12 @@ def test_without_the_flag_nothing_is_dropped(broker: Driver) -> None:
     assert len(broker.body()) == 2
 
 
-def test_a_partitioned_entity_compares_keys_too(broker: Driver) -> None:
-    broker.partitioned(requires_duplicate_detection=True)
+@pytest.mark.parametrize(("is_partitioned", "kept"), [(True, ["a", "b"]), (False, ["a"])])
+def test_a_partitioned_entity_compares_keys_too(broker: Driver, is_partitioned: bool, kept: list[str]) -> None:
+    broker.queue(requires_duplicate_detection=True, enable_partitioning=is_partitioned)
     for key in ("a", "b", "a", "b"):
         broker.send("q", message(key, message_id="m", partition_key=key))
-    assert sorted(bodies(broker.drain())) == ["a", "b"]
-
-
-def test_a_plain_entity_ignores_keys(broker: Driver) -> None:
-    broker.queue(requires_duplicate_detection=True)
-    for key in ("a", "b"):
-        broker.send("q", message(key, message_id="m", partition_key=key))
-    assert bodies(broker.drain()) == ["a"]
+    assert sorted(bodies(broker.drain())) == kept
 
 
 def test_a_partitioned_entity_requires_an_id_or_a_key(broker: Driver) -> None:

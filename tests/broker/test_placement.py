@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from random import Random
 from uuid import UUID
 
@@ -163,22 +164,13 @@ def test_any_key_has_a_fragment_and_keeps_it(key: str) -> None:
     assert 0 <= fragment_of(key, 16) == fragment_of(key, 16) < 16
 
 
-def test_the_session_id_is_the_key(broker: Driver) -> None:
+@pytest.mark.parametrize("names", [["session_id", "message_id"], ["partition_key", "message_id"], ["message_id"]])
+def test_the_key_is_the_session_id_or_the_partition_key_or_with_duplicate_detection_the_message_id(
+    broker: Driver, names: list[str]
+) -> None:
     broker.partitioned(requires_duplicate_detection=True)
-    broker.send("q", message(session_id="s", message_id="m"))
-    assert home(broker) == fragment_of("s", 16)
-
-
-def test_without_a_session_the_partition_key_is(broker: Driver) -> None:
-    broker.partitioned(requires_duplicate_detection=True)
-    broker.send("q", message(partition_key="p", message_id="m"))
-    assert home(broker) == fragment_of("p", 16)
-
-
-def test_with_duplicate_detection_the_message_id_is(broker: Driver) -> None:
-    broker.partitioned(requires_duplicate_detection=True)
-    broker.send("q", message(message_id="m"))
-    assert home(broker) == fragment_of("m", 16)
+    broker.send("q", message(**{name: name for name in names}))
+    assert home(broker) == fragment_of(names[0], 16)
 
 
 def test_without_duplicate_detection_the_message_id_is_no_key(broker: Driver) -> None:
@@ -262,11 +254,15 @@ def test_keyless_send_skips_dead_fragments(broker: Driver, alive: int) -> None:
     assert sizes(broker)[alive] == 10
 
 
-def test_with_every_fragment_dead_the_send_fails(broker: Driver) -> None:
+@pytest.mark.deviation("broker.dead-fragment")
+@pytest.mark.parametrize(("dead", "keys"), [(range(16), {}), ([7], {"partition_key": KEYS[7]})])
+def test_a_send_fails_where_every_fragment_that_it_may_go_to_is_dead(
+    broker: Driver, dead: Sequence[int], keys: dict[str, str]
+) -> None:
     broker.partitioned()
-    broker.down("q", *range(16))
+    broker.down("q", *dead)
     with pytest.raises(ServiceBusInternalError):
-        broker.send("q", message())
+        broker.send("q", message(**keys))
     assert sum(sizes(broker)) == 0
 
 
@@ -277,15 +273,6 @@ def test_without_a_key_order_is_not_kept(broker: Driver) -> None:
     received = bodies(broker.drain())
     assert sorted(received) == sorted(map(str, range(20)))
     assert received != list(map(str, range(20)))
-
-
-@pytest.mark.deviation("broker.dead-fragment")
-def test_a_pinned_send_to_a_dead_fragment_fails_and_goes_nowhere_else(broker: Driver) -> None:
-    broker.partitioned()
-    broker.down("q", 7)
-    with pytest.raises(ServiceBusInternalError):
-        broker.send("q", message(partition_key=KEYS[7]))
-    assert sum(sizes(broker)) == 0
 
 
 @pytest.mark.deviation("broker.dead-fragment")

@@ -39,34 +39,20 @@ def same_fragment_as(key: str) -> str:
     return next(f"k{n}" for n in range(10_000) if fragment_of(f"k{n}", 16) == fragment_of(key, 16) and f"k{n}" != key)
 
 
-def test_sent_message_carries_a_key(broker: Driver) -> None:
-    broker.partitioned()
-    transaction = broker.begin()
-    broker.send("q", message("a", partition_key="k"), transaction=transaction)
-    assert broker.peek() == []
-    broker.commit(transaction)
-    assert bodies(broker.drain()) == ["a"]
-
-
-def test_and_all_of_it_the_same(broker: Driver) -> None:
+@pytest.mark.deviation("broker.transaction-keys", "broker.transaction-rejected-send")
+def test_messages_of_a_transaction_have_one_key_and_refused_ones_leave_the_rest_untouched(broker: Driver) -> None:
     broker.partitioned()
     transaction = broker.begin()
     for number in range(3):
         broker.send("q", message(str(number), partition_key="k"), transaction=transaction)
+    for other in ({}, {"message_id": "m"}, {"partition_key": same_fragment_as("k")}, {"partition_key": "other"}):
+        with pytest.raises(InvalidOperationError):
+            broker.send("q", message("x", **other), transaction=transaction)
+    broker.send("q", message("3", partition_key="k"), message("4", partition_key="k"), transaction=transaction)
+    assert broker.peek() == []
     broker.commit(transaction)
-    assert bodies(broker.drain()) == ["0", "1", "2"]
-
-
-@pytest.mark.deviation("broker.transaction-rejected-send")
-@pytest.mark.parametrize("keyless", [{}, {"message_id": "m"}])
-def test_without_a_key_it_is_refused_and_the_rest_untouched(broker: Driver, keyless: dict[str, str]) -> None:
-    broker.partitioned()
-    transaction = broker.begin()
-    broker.send("q", message("a", partition_key="k"), transaction=transaction)
-    with pytest.raises(InvalidOperationError):
-        broker.send("q", message("b", **keyless), transaction=transaction)
-    broker.commit(transaction)
-    assert bodies(broker.drain()) == ["a"]
+    assert [len(fragment) for fragment in broker.body().fragments if len(fragment)] == [5]
+    assert bodies(broker.drain()) == list("01234")
 
 
 @pytest.mark.deviation("broker.transaction-message-ids")
@@ -76,35 +62,6 @@ def test_the_message_id_is_a_key_with_duplicate_detection(broker: Driver) -> Non
     broker.send("q", message("a", message_id="m"), transaction=transaction)
     broker.commit(transaction)
     assert bodies(broker.drain()) == ["a"]
-
-
-@pytest.mark.deviation("broker.transaction-keys", "broker.transaction-rejected-send")
-def test_different_keys_are_refused_even_in_one_fragment(broker: Driver) -> None:
-    broker.partitioned()
-    transaction = broker.begin()
-    broker.send("q", message("a", partition_key="k"), transaction=transaction)
-    for key in (same_fragment_as("k"), "other"):
-        with pytest.raises(InvalidOperationError):
-            broker.send("q", message("b", partition_key=key), transaction=transaction)
-    broker.commit(transaction)
-    assert bodies(broker.drain()) == ["a"]
-
-
-def test_the_partition_key_serves_senders_without_sessions(broker: Driver) -> None:
-    broker.partitioned()
-    transaction = broker.begin()
-    broker.send("q", message(partition_key="k"), message(partition_key="k"), transaction=transaction)
-    broker.commit(transaction)
-    assert len(broker.drain()) == 2
-
-
-def test_one_fragment_holds_all_of_it(broker: Driver) -> None:
-    broker.partitioned()
-    transaction = broker.begin()
-    for _ in range(5):
-        broker.send("q", message(partition_key="k"), transaction=transaction)
-    broker.commit(transaction)
-    assert [len(fragment) for fragment in broker.body().fragments if len(fragment)] == [5]
 
 
 def test_to_a_session_entity_it_is_the_session_id(broker: Driver) -> None:

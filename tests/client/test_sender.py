@@ -227,25 +227,17 @@ async def test_an_unknown_entity_raises_and_is_not_an_outage(pair: MemoryPair) -
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "fits"), [(LIMIT - 1, True), (LIMIT, True), (LIMIT + 1, False)])
-async def test_without_pairing_a_message_may_have_the_largest_size(pair: MemoryPair, size: int, fits: bool) -> None:
-    async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
-        if fits:
-            await sender.send_messages(sized(size))
-        else:
-            with pytest.raises(MessageSizeExceededError):
-                await sender.send_messages(sized(size))
-    assert len(await taken(pair)) == fits
-
-
 @pytest.mark.deviation("pairing.headroom")
-@pytest.mark.parametrize(
-    ("size", "fits"), [(LIMIT - HEADROOM - 1, True), (LIMIT - HEADROOM, True), (LIMIT - HEADROOM + 1, False)]
-)
-async def test_headroom_for_sealing_is_reserved_while_healthy(
-    pair: MemoryPair, client: ServiceBusClient, size: int, fits: bool
+@pytest.mark.parametrize(("beyond", "fits"), [(-1, True), (0, True), (1, False)])
+@pytest.mark.parametrize("is_paired", [True, False])
+async def test_headroom_for_sealing_is_reserved_while_healthy_and_none_without_pairing(
+    pair: MemoryPair, is_paired: bool, beyond: int, fits: bool
 ) -> None:
-    async with client.get_queue_sender(QUEUE) as sender:
+    size = LIMIT + beyond - (HEADROOM if is_paired else 0)
+    async with (
+        pair.client() if is_paired else pair.unpaired_client() as client,
+        client.get_queue_sender(QUEUE) as sender,
+    ):
         if fits:
             await sender.send_messages(sized(size))
         else:

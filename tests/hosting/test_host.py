@@ -373,21 +373,21 @@ async def test_a_lost_answer_to_a_receive_costs_a_delivery(running: Running) -> 
     assert (elapsed(), again.delivery_count) == (60, 1)
 
 
-async def test_a_hanging_request_ends_with_its_timeout_and_did_nothing(running: Running) -> None:
-    running.host.inject(Fault(FaultKind.HANG, "q"))
+@pytest.mark.parametrize(
+    ("fault", "stored"),
+    [(Fault(FaultKind.HANG, "q"), []), (Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, "q", count=1), ["a"])],
+    ids=["hang", "lost acknowledgement"],
+)
+async def test_a_request_without_an_answer_ends_with_its_timeout(
+    running: Running, fault: Fault, stored: list[str]
+) -> None:
+    """One that hangs did nothing; the message of one whose acknowledgement was lost is stored."""
+    running.host.inject(fault)
     with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
         await running.send(message("a"), timeout_s=10)
     assert elapsed() == 10
     running.host.heal()
-    assert await running.receive(0) == []
-
-
-async def test_a_lost_acknowledgement_ends_with_the_timeout_and_was_stored(running: Running) -> None:
-    running.host.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, "q", count=1))
-    with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
-        await running.send(message("a"), timeout_s=10)
-    assert elapsed() == 10
-    assert await running.receive(0) == ["a"]
+    assert await running.receive(0) == stored
 
 
 @pytest.mark.parametrize(("timeout_s", "is_in_time"), [(10.0, False), (14.9, False), (15.0, True), (60.0, True)])

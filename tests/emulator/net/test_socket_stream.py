@@ -250,22 +250,17 @@ class TestBlackHole:
         writer.write(b"x")
         assert await soon(stream.read()) is None
 
-    async def test_client_does_not_learn_that_its_connection_was_closed(self, served: Served) -> None:
-        stream, reader, _ = await served.connect()
-        fault = served.faults.inject(WireFault(WireFaultKind.BLACK_HOLE))
-        stream.write(b"bye")
-        await stream.close()
-        assert await soon(reader.read()) is None
-        served.faults.heal(fault)
-        assert await asyncio.wait_for(reader.read(), 1) == b"bye"
-
-    async def test_closed_silently_it_ends_when_it_is_healed(self, served: Served) -> None:
+    @pytest.mark.parametrize("written", [b"", b"bye"])
+    async def test_client_learns_that_its_connection_was_closed_when_it_is_healed(
+        self, served: Served, written: bytes
+    ) -> None:
         stream, reader, _ = await served.connect()
         served.faults.inject(WireFault(WireFaultKind.BLACK_HOLE))
+        stream.write(written)
         await stream.close()
         assert await soon(reader.read()) is None
         served.faults.heal()
-        assert await asyncio.wait_for(reader.read(), 1) == b""
+        assert await asyncio.wait_for(reader.read(), 1) == written
 
 
 class TestLatency:

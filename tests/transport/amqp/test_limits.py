@@ -38,14 +38,15 @@ async def used(emulator: Emulator, count: int) -> int:
         return connections
 
 
-async def test_many_links_share_one_connection() -> None:
-    async with Emulator("contoso") as emulator:
-        assert await used(emulator, 140) == 1
-
-
-async def test_further_connections_are_opened_at_the_limit_of_channels() -> None:
-    async with Emulator("contoso", settings=ServerSettings(channel_max=19, handle_max=2)) as emulator:
-        assert await used(emulator, 20) == 5
+@pytest.mark.parametrize(
+    ("settings", "count", "connections"),
+    [(ServerSettings(), 140, 1), (ServerSettings(channel_max=19, handle_max=2), 20, 5)],
+)
+async def test_links_share_a_connection_up_to_its_limit_of_channels(
+    settings: ServerSettings, count: int, connections: int
+) -> None:
+    async with Emulator("contoso", settings=settings) as emulator:
+        assert await used(emulator, count) == connections
 
 
 async def test_links_that_share_an_amqp_session_end_at_its_limit() -> None:
