@@ -59,9 +59,9 @@ class Refusal:
         error: the last error; set by the first call of `add`.
         outage_at: when the outage began; None = the last error was none of an outage.
         elsewhere: the failures of the entity of the same path in the secondary during the outage; None = none.
-        is_elsewhere_named: whether the log says that the entity in the secondary refuses messages.
+        is_elsewhere_named: whether the log says that the entity in the secondary refuses messages in this outage.
         redirected_at: when the secondary first accepted a message instead; None = not in this outage.
-        redirected: number of messages that the secondary accepted instead.
+        redirected: number of messages that the secondary accepted instead, in all outages since the first failure.
     """
 
     error: OngoingError
@@ -91,6 +91,8 @@ class Refusal:
             self.outage_at = None
         elif self.outage_at is None:
             self.outage_at = now
+            self.redirected_at = self.elsewhere = None
+            self.is_elsewhere_named = False
         self.error = OngoingError.of(error, now, self.error if self.failures else None)
         self.failures += 1
         self.retry_at = now + jitter * _pause_s(self.failures)

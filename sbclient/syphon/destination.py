@@ -562,8 +562,8 @@ class Destination:
                     "syphon.redirected", REDIRECTED, self.path, level=logging.WARNING, error=outage.error.kind.__name__
                 )
             outage.redirected += len(group)
-        was = {one: self._progress.doubts.pop((one.source.queue, one.message.sequence_number), None) for one in group}
-        if twice := [one.message.message_id for one, side in was.items() if side not in (None, self._is_elsewhere)]:
+        was = {one: self._progress.doubts.pop((one.source.queue, one.message.sequence_number), ()) for one in group}
+        if twice := [one.message.message_id for one, sides in was.items() if (not self._is_elsewhere) in sides]:
             side = "secondary" if self._is_elsewhere else "primary"
             facts = {"side": side, "count": len(twice), "message_ids": twice}
             self._pair.record("syphon.redirected_in_doubt", IN_DOUBT, self.path, level=logging.WARNING, **facts)
@@ -630,7 +630,7 @@ class Destination:
         self.has_succeeded = self.has_succeeded or has_succeeded
         if not is_elsewhere:
             self._is_reachable = False
-            if outage is not None and outage.redirected_at is not None:
+            if outage is not None and outage.redirected:
                 self._pair.record("syphon.redirect_ended", REDIRECT_ENDED, self.path, redirected=outage.redirected)
         if failures:
             if not is_elsewhere:

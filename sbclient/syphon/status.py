@@ -113,13 +113,13 @@ class Progress:
         dead_lettered: number of dead-lettered messages, by reason.
         accepted: path of the entity of the primary that last accepted a message, and the monotonic time; None = none
             yet.
-        doubts: the messages of backlog queues whose last send was in doubt, by queue and sequence number, and whether
-            it was to the secondary; the latest `DOUBTS_KEPT`.
+        doubts: the messages of backlog queues that were sent in doubt, by queue and sequence number, and where: True =
+            to the secondary. The latest `DOUBTS_KEPT`.
     """
 
     def __init__(self) -> None:
         self.drained = self.redirected = 0
-        self.doubts: dict[tuple[str, int], bool] = {}
+        self.doubts: dict[tuple[str, int], frozenset[bool]] = {}
         self.dead_lettered: Counter[str] = Counter()
         self.accepted: tuple[str, float] | None = None
 
@@ -138,6 +138,7 @@ class Progress:
 
     def doubt(self, queue: str, number: int, *, is_redirected: bool) -> None:
         """Note a message whose send was in doubt."""
-        self.doubts[queue, number] = is_redirected
+        before = self.doubts.pop((queue, number), frozenset())
+        self.doubts[queue, number] = before | {is_redirected}
         if len(self.doubts) > DOUBTS_KEPT:
             del self.doubts[next(iter(self.doubts))]

@@ -128,3 +128,19 @@ def test_messages_are_redirected_a_time_after_the_first_of_consecutive_outage_er
     assert refusal.redirect_at(timedelta(minutes=1)) == (inf if since is None else since + 60.0)
     assert refusal.redirect_at(timedelta(0)) == (inf if since is None else since)
     assert refusal.redirect_at(None) == inf
+
+
+def test_an_outage_begins_without_what_is_known_of_the_one_before() -> None:
+    refusal = Refusal()
+    refusal.add(LOST, 1.0, asked_at=1.0, is_outage=True)
+    refusal.redirected_at, refusal.redirected = 2.0, 5
+    refusal.elsewhere, refusal.is_elsewhere_named = Refusal(), True
+    refusal.add(LOST, 3.0, asked_at=3.0, is_outage=True)
+    assert (refusal.outage_at, refusal.redirected_at, refusal.is_elsewhere_named) == (1.0, 2.0, True)
+    refusal.add(MISSING, 4.0, asked_at=4.0)
+    refusal.add(LOST, 5.0, asked_at=5.0, is_outage=True)
+    fresh = Refusal()
+    fresh.add(LOST, 5.0, asked_at=5.0, is_outage=True)
+    of_outage = ("outage_at", "elsewhere", "is_elsewhere_named", "redirected_at")
+    assert [getattr(refusal, name) for name in of_outage] == [getattr(fresh, name) for name in of_outage]
+    assert refusal.redirected == 5

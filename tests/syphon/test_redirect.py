@@ -252,8 +252,11 @@ async def test_a_missing_or_forbidden_entity_of_the_primary_is_no_outage(pair: M
     assert await taken(pair, "gone", secondary=True) == []
 
 
-async def test_a_send_in_doubt_before_the_redirect_is_named(pair: MemoryPair) -> None:
+@pytest.mark.parametrize("is_in_doubt_in_both", [False, True])
+async def test_a_send_in_doubt_before_the_redirect_is_named(pair: MemoryPair, is_in_doubt_in_both: bool) -> None:
     await make_queue(pair, secondary=True)
+    if is_in_doubt_in_both:
+        pair.secondary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, QUEUE, operations=[Operation.SEND], count=1))
     client = pair.client(after(0))
     async with syphoning(client):
         pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, QUEUE, operations=[Operation.SEND], count=1))
@@ -262,7 +265,7 @@ async def test_a_send_in_doubt_before_the_redirect_is_named(pair: MemoryPair) ->
         await clock.sleep(3 * MINUTES)
         (event,) = [each for each in client.pair.events() if each.name == "syphon.redirected_in_doubt"]
         assert (event.path, event.facts["side"], event.facts["message_ids"]) == (QUEUE, "secondary", ["1"])
-    assert texts(await taken(pair, secondary=True)) == ["1"]
+    assert texts(await taken(pair, secondary=True)) == ["1"] * (1 + is_in_doubt_in_both)
     pair.primary.heal()
     assert texts(await taken(pair)) == ["1"]
 
@@ -278,6 +281,29 @@ async def test_a_primary_that_opens_links_and_refuses_messages_gets_one_of_them_
         assert names(client) == ["syphon.redirected"]
         assert syphon.report().redirected == 200
     assert len(await taken(pair, secondary=True)) == 200
+
+
+async def test_each_outage_of_a_primary_that_never_accepts_is_named(pair: MemoryPair) -> None:
+    """Another error ends an outage; the next one begins anew, and the count goes on until the primary accepts."""
+    await make_queue(pair, secondary=True)
+    client = pair.client(after(0))
+    async with syphoning(client) as syphon:
+        for number in range(2):
+            pair.primary.heal()
+            pair.primary.inject(Fault(FaultKind.DOWN))
+            await divert(client, number)
+            await clock.sleep(5 * MINUTES)
+            assert len(syphon.status().redirected) == 1
+            pair.primary.heal()
+            pair.primary.inject(Fault(FaultKind.ERROR, QUEUE, error=ServiceBusAuthorizationError))
+            await clock.sleep(5 * MINUTES)
+            assert syphon.status().redirected == {}
+        pair.primary.heal()
+        await divert(client, 2)
+        await clock.sleep(5 * MINUTES)
+        assert names(client).count("syphon.redirected") == 2
+        (ended,) = [each for each in client.pair.events() if each.name == "syphon.redirect_ended"]
+        assert ended.facts["redirected"] == 2
 
 
 async def test_the_state_survives_while_more_destinations_wait_than_have_a_place(
