@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Final
 
 from sbclient.arguments.kinds import shown_text
@@ -57,5 +58,10 @@ def duration_text(seconds: float) -> str:
     """Return a duration as `seconds_of` reads it: `90 s`, `15 min`, `24 h`, `10 d`."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length and seconds % length == 0 and not (unit == "d" and seconds < 2 * length):
-            return f"{seconds / length:g} {unit}"
-    return f"{seconds:g} s"
+            return f"{_digits(seconds / length)} {unit}"
+    return f"{_digits(seconds)} s"
+
+
+def _digits(number: float) -> str:
+    """All digits of a number, without an exponent."""
+    return f"{Decimal(repr(number)):f}".removesuffix(".0")

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sbclient.errors import InvalidOperationError
 from sbclient.settings.durations import duration_text, seconds_of
@@ -38,3 +42,13 @@ def test_invalid_duration_is_rejected(text: str) -> None:
 def test_duration_text_is_readable(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text
     assert seconds_of(text) == seconds
+
+
+@given(
+    st.floats(0, 1e16)
+    | st.integers(0, 10**12)
+    | st.timedeltas(timedelta(0), timedelta.max).map(timedelta.total_seconds)
+    | st.integers(1, 10**9).map(lambda days: days * 86_400.0)
+)
+def test_every_duration_that_is_written_is_read(seconds: float) -> None:
+    assert seconds_of(duration_text(seconds)) == seconds
