@@ -22,14 +22,14 @@ from tests.client.scene import QUEUE, cancel, make_queue, options, taken, texts
 from tests.syphon.test_queue_source import source_alone
 
 
-def test_the_last_doubt_of_each_message_is_kept_and_the_oldest_messages_are_forgotten() -> None:
+def test_both_sides_of_a_message_in_doubt_are_kept_and_the_oldest_messages_are_forgotten() -> None:
     random, progress = Random(1), Progress()
-    last: dict[tuple[str, int], bool] = {}
+    sides: dict[tuple[str, int], frozenset[bool]] = {}
     for _ in range(1_000):
         message, is_redirected = (random.choice("ab"), random.randrange(5)), random.random() < 0.5
         progress.doubt(*message, is_redirected=is_redirected)
-        last[message] = is_redirected
-        assert progress.doubts == last
+        sides[message] = sides.get(message, frozenset()) | {is_redirected}
+        assert progress.doubts == sides
     for number in range(DOUBTS_KEPT):
         progress.doubt("c", number, is_redirected=False)
     assert list(progress.doubts) == [("c", number) for number in range(DOUBTS_KEPT)]
