@@ -152,10 +152,13 @@ class Queue:
         else:
             fragments = self._reachable(call)
         is_any = lock is None and selector is None
+        if selector is not None:
+            selector.start_call(sum(map(len, self.fragments)))
         if is_any and len(self.fragments) > 1 and self._cache is not None:  # even with one reachable fragment
             taken = self._cache.receive(call, fragments, max_message_count, delete=deletes)
         else:
             taken = self._taken(call, fragments, max_message_count, lock, selector, delete=deletes)
+        call.is_unfinished = selector is not None and selector.is_unfinished
         if len(self.fragments) > 1 and self._faults.any_active:
             for index in dict.fromkeys(entry.number >> COUNTER_BITS for entry in taken):
                 self._faults.delay(call, self.path, index)

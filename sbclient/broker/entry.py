@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID, SafeUUID
 
 from sbclient.amqp import EncodedMessage
@@ -171,5 +171,50 @@ def utc_datetime(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
-Selector: TypeAlias = Callable[[Entry], bool]
-"""Whether a receiver takes a message."""
+LOOKED_AT_ONCE: Final = 500
+"""The most messages for which one call evaluates a selector. Each takes some ten microseconds."""
+_REJECTED_MORE: Final = 1_000
+_SKIPPED_AS_ONE: Final = 32
+
+
+class Selector:
+    """Which messages one receiver takes. A call looks at a limited number of messages, and the next one goes on.
+
+    What a selector reads of a message does not change, so that a message is looked at once.
+
+    Args:
+        matches: whether the receiver takes a message.
+
+    Attributes:
+        is_unfinished: whether the call ended before it had looked at all messages.
+    """
+
+    __slots__ = ("_left", "_rejected", "is_unfinished", "matches")
+
+    def __init__(self, matches: Callable[[Entry], bool]) -> None:
+        self.matches = matches
+        self.is_unfinished = False
+        self._left = LOOKED_AT_ONCE
+        self._rejected: set[int] = set()
+
+    def start_call(self, message_count: int) -> None:
+        """Start a call on an entity with that many messages."""
+        self._left, self.is_unfinished = LOOKED_AT_ONCE, False
+        if len(self._rejected) > 2 * message_count + _REJECTED_MORE:  # most are of messages that have gone
+            self._rejected.clear()
+
+    def first(self, numbers: Iterable[int], entries: Mapping[int, Entry]) -> Entry | None:
+        """Return the first message that matches; None if there is none, or if the call must end before it is found."""
+        rejected = self._rejected
+        for number in numbers:
+            if number in rejected or (entry := entries.get(number)) is None:
+                continue
+            if self._left <= 0:
+                self.is_unfinished = True
+                return None
+            self._left -= 1
+            if self.matches(entry):
+                self._left -= len(rejected) // _SKIPPED_AS_ONE  # the search for the next one skips them again
+                return entry
+            rejected.add(number)
+        return None

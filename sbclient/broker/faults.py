@@ -184,9 +184,10 @@ class Call:
         waited_s: how long the request has waited so far.
         answer_after_s: set by the broker: 0 = at once, infinity = the request was executed and the answer is lost.
         retry_after_s: set by the broker: the seconds after which a receive without result makes sense again.
+        is_unfinished: set by the broker: a receive has not looked at all messages, and must be called again.
     """
 
-    __slots__ = ("answer_after_s", "front_end", "now", "operation", "retry_after_s", "waited_s")
+    __slots__ = ("answer_after_s", "front_end", "is_unfinished", "now", "operation", "retry_after_s", "waited_s")
 
     def __init__(self, operation: Operation, now: float, *, front_end: int = 0, waited_s: float = 0.0) -> None:
         self.operation = operation
@@ -195,6 +196,7 @@ class Call:
         self.waited_s = waited_s
         self.answer_after_s = 0.0
         self.retry_after_s = math.inf
+        self.is_unfinished = False
 
     def answer_not_before(self, after_s: float) -> None:
         self.answer_after_s = max(self.answer_after_s, after_s)

@@ -325,16 +325,15 @@ class Fragment(Storage):
     def _pop_selected(self, now: float, selector: Selector) -> Entry | None:
         self.advance(now)
         for numbers in (sorted(self._returned), self._fresh):
-            for number in numbers:
-                entry: Entry | None = self._entries.get(number)
-                if entry is None or not selector(entry):
-                    continue
-                if numbers is self._fresh:
-                    self._fresh.remove(number)
-                else:
-                    self._returned.remove(number)
-                    heapify(self._returned)
-                return entry
+            entry = selector.first(numbers, self._entries)
+            if entry is None:
+                continue
+            if numbers is self._fresh:
+                self._fresh.remove(entry.number)
+            else:
+                self._returned.remove(entry.number)
+                heapify(self._returned)
+            return entry
         return None
 
     def head(self, now: float) -> Entry | None:

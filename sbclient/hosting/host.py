@@ -362,6 +362,9 @@ class BrokerHost:
                     if found and call.answer_after_s:
                         await clock.sleep(max(0.0, min(left_s, call.answer_after_s)))
                         return found if call.answer_after_s <= left_s else None
+                    if call.is_unfinished and not found:
+                        await clock.sleep(0)
+                        continue
                     if found or left_s <= 0:
                         return found
                 if waiter is None:

@@ -8,6 +8,7 @@ import pytest
 
 from sbclient.broker import entity
 from sbclient.broker.entity import PeekCursor, SharedPeekCursor
+from sbclient.broker.entry import LOOKED_AT_ONCE, Entry, Selector
 from sbclient.broker.faults import FaultKind, NoAnswer, Operation
 from sbclient.emulator.amqp.jms import compile_selector
 from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusInternalError
@@ -309,6 +310,32 @@ def test_the_position_that_was_used_last_is_remembered_longest(broker: Driver, m
     assert step(0) == first  # used again, so that the other one is the oldest
     third = step(second)
     assert [one - 1 in cursor._orders for one in (first, second, third)] == [True, False, True]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_a_call_evaluates_a_selector_for_some_messages_and_the_next_call_goes_on(
+    broker: Driver, partitioned: bool, count: int
+) -> None:
+    broker.queue(enable_partitioning=partitioned)
+    sent = 3 * LOOKED_AT_ONCE + 7
+    wanted = [0, 1, 2, LOOKED_AT_ONCE, LOOKED_AT_ONCE + 1, sent - 1]
+    for number in range(sent):
+        broker.send("q", message(f"{number}", partition_key="k" if partitioned else None))
+    looked_at: list[int] = []
+
+    def matches(entry: Entry) -> bool:
+        looked_at.append(entry.number)
+        return int(bytes(entry.content.body)) in wanted
+
+    selector, found = Selector(matches), list[str]()
+    for _ in range(4 + len(wanted)):
+        before = len(looked_at)
+        found += bodies(broker.receive(count=count, selector=selector))
+        assert len(looked_at) - before <= LOOKED_AT_ONCE
+    assert found == [f"{number}" for number in wanted]
+    assert len(looked_at) == len(set(looked_at)) == sent
+    assert not selector.is_unfinished
 
 
 def test_a_selector_takes_what_it_matches_in_order(broker: Driver) -> None:

@@ -286,6 +286,7 @@ class BrowserLink(LinkHandler):
         try:
             while not link.is_over and link.credit > 0 and self._show_some():
                 await peer.drained()
+                await peer.delivery_slot()
         except ServiceBusError as error:
             peer.detach(link, error)
             return
@@ -305,7 +306,9 @@ class BrowserLink(LinkHandler):
         ).result()
         for entry in entries:
             self._next = entry.number + 1
-            if entry.state is ServiceBusMessageState.ACTIVE and (self._selector is None or self._selector(entry)):
+            if entry.state is ServiceBusMessageState.ACTIVE and (
+                self._selector is None or self._selector.matches(entry)
+            ):
                 self._count += 1
                 payload = encode_entry(entry, is_peeked=True).payload
                 self._link.send(payload, tag=self._count.to_bytes(4, "big"), settled=True, needs_credit=False)
@@ -348,7 +351,7 @@ def expression_of(selector: str) -> str:
 
 
 def compile_selector(selector: str) -> Selector:
-    """Return a function that tells whether a selector matches a stored message.
+    """Return which stored messages a selector matches.
 
     Raises:
         InvalidOperationError: the selector is not valid.
@@ -361,4 +364,4 @@ def compile_selector(selector: str) -> Selector:
         except FilterError:
             return False
 
-    return matches
+    return Selector(matches)

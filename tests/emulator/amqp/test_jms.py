@@ -24,6 +24,7 @@ from sbclient.amqp import (
     encode_sections,
 )
 from sbclient.amqp.types import Described
+from sbclient.broker.entry import LOOKED_AT_ONCE
 from sbclient.broker.profile import PREM_2021
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.management.api import ManagementApi
@@ -104,6 +105,17 @@ async def test_a_receiver_with_a_selector_gets_what_it_matches(context: Namespac
         assert text_of((await client.event(DeliveryReceived, plain)).delivery) == "1"
         await numbered(client, "q", 11)
         assert text_of((await client.event(DeliveryReceived, link)).delivery) == "11"
+
+
+@pytest.mark.parametrize("drain", [False, True])
+async def test_a_message_behind_many_others_is_selected(context: NamespaceContext, drain: bool) -> None:
+    async with connected(context, "q") as client:
+        last = 2 * LOOKED_AT_ONCE + 1
+        await numbered(client, "q", *range(last + 1))
+        link = await received_from(client, address="q", **selecting(f"n = {last}"))
+        link.grant(2, drain=drain)
+        client.flush()
+        assert text_of((await client.event(DeliveryReceived, link)).delivery) == f"{last}"
 
 
 async def test_abandoned_messages_are_selected_again(context: NamespaceContext) -> None:
