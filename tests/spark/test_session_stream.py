@@ -403,6 +403,22 @@ def test_no_more_sessions_are_locked_than_the_options_allow(clients: WorkerClien
     assert {session: numbers for batch in batches for session, numbers in batch.items()} == in_order(10, 2)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_named_sessions_that_have_more_have_their_turns_one_after_another(
+    clients: WorkerClients, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("sbclient_spark.read.sessions.PAGE", 2)
+    create(clients, requires_session=True)
+    fill(clients, 6, 6)
+    options = {"maxSessionsPerTrigger": most, "maxMessagesPerTrigger": 2 * most}
+    stream = Stream(clients, mode="receive", sessions="s?", **options)
+    for turn in range(3):
+        batches = [by_session(stream.batch()) for _ in range(6 // most)]
+        assert sum(map(len, batches)) == 6
+        found = {session: numbers for batch in batches for session, numbers in batch.items()}
+        assert found == {f"s{session}": [2 * turn, 2 * turn + 1] for session in range(6)}
+
+
 def test_a_long_session_leaves_room_for_the_others(clients: WorkerClients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbclient_spark.read.sessions.PAGE", 10)
     create(clients, requires_session=True)

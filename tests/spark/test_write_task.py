@@ -6,6 +6,7 @@ import logging
 import pickle
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,16 @@ def test_sessions_of_two_tasks_must_differ(clients: WorkerClients) -> None:
     check_sessions([first, second])
     with pytest.raises(InvalidOperationError, match="at least 2, were in several tasks"):
         check_sessions([first, second, TaskResult(TaskReport(), first.sessions)])
+
+
+def test_a_session_is_that_of_its_entity_in_every_spelling() -> None:
+    digests = []
+    for path in ("orders", "Orders", "ORDERS", "orders2"):
+        digests.append(SessionDigests())
+        digests[-1].add(path, ["s", "s", "S", " s"])
+    packed = [each.packed() for each in digests]
+    for first, second in combinations(packed, 2):
+        assert split_sessions([first, second]) == (0 if packed[3] in (first, second) else 3)
 
 
 def test_a_task_with_many_sessions_reports_a_sample_that_is_comparable() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from random import Random
 
 import pytest
 
@@ -77,24 +78,34 @@ async def test_while_it_cannot_be_reached_it_is_asked_more_often(
     assert reachability.health().error is None
 
 
-async def test_response_to_the_syphon_clears_the_error(reachability: Reachability, namespace: Namespace) -> None:
-    namespace.error = ServiceBusConnectionError("it is down")
-    await clock.sleep(75.0)
-    namespace.reached_at = 69.0
-    assert reachability.health().error is not None
-    namespace.reached_at = 72.0
-    assert reachability.health().error is None
-
-
-async def test_time_of_an_answer_to_the_syphon_is_reported(namespace: Namespace) -> None:
-    reachability = Reachability(PRIMARY, probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0)
-    await clock.sleep(10.0)
-    reachability.failed(ServiceBusConnectionError("it is down"))
-    namespace.reached_at = 12.0
-    await clock.sleep(490.0)
-    for _ in range(2):
-        health = reachability.health()
-        assert (health.reached_at, health.error) == (12.0, None)
+async def test_an_outage_lasts_from_the_first_error_after_an_answer(
+    namespace: Namespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """To the syphon or to a probe, whatever was before it; each outage is logged once."""
+    caplog.set_level("INFO", "sbclient")
+    for seed in range(100):
+        random, namespace.reached_at = Random(seed), None
+        made = Reachability(PRIMARY, probe=namespace.ask, reached_at=lambda: namespace.reached_at, interval_s=60.0)
+        began_at: float | None = None
+        reached_at: float | None = None
+        outages = 0
+        caplog.clear()
+        for _ in range(20):
+            await clock.sleep(random.randrange(1, 20))
+            match random.randrange(4):
+                case 0:
+                    namespace.reached_at = reached_at = clock.monotonic()
+                    began_at = None
+                case 1:
+                    made.record_result()
+                    reached_at, began_at = clock.monotonic(), None
+                case _:
+                    made.record_result(ServiceBusConnectionError("it is down"))
+                    outages += began_at is None
+                    began_at = clock.monotonic() if began_at is None else began_at
+            health = made.health()
+            assert (health.error and health.error.since_at, health.reached_at) == (began_at, reached_at)
+        assert sum(vars(record)["event_name"] == "worker.unreachable" for record in caplog.records) == outages
 
 
 async def test_log_reports_the_time_until_the_syphon_got_an_answer(
