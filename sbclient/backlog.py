@@ -32,7 +32,7 @@ from sbclient.message import (
 )
 from sbclient.pairing.pair import Pair
 from sbclient.rules.entity_path import dead_letter_path
-from sbclient.rules.envelope import path_of, rejection
+from sbclient.rules.envelope import MalformedEnvelopeError, path_of, unseal
 from sbclient.tasks import gather
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
@@ -54,6 +54,7 @@ class DestinationView:
         waiting: number of messages that a syphon can receive or has in flight.
         parked: number of messages deferred because their destination refuses them.
         rejected: number of waiting and parked messages that a syphon will dead-letter, by reason.
+        without_session: number of waiting and parked messages without a session id that are not in `rejected`.
         dead_letters: number of messages that cannot be forwarded, by reason.
         oldest_utc: enqueued time of the oldest waiting or parked message; None if there is none.
     """
@@ -61,6 +62,7 @@ class DestinationView:
     waiting: int = 0
     parked: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
+    without_session: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
     oldest_utc: datetime | None = None
 
@@ -79,6 +81,7 @@ class DestinationView:
         self.waiting += other.waiting
         self.parked += other.parked
         self.rejected += other.rejected
+        self.without_session += other.without_session
         self.dead_letters += other.dead_letters
         self.oldest_utc = min(filter(None, (self.oldest_utc, other.oldest_utc)), default=None)
 
@@ -108,6 +111,14 @@ class BacklogQueueView(DestinationView):
     def sendable_to(self) -> list[str]:
         """The destinations that a syphon will send waiting or parked messages to."""
         return [path for path, view in self.by_destination.items() if view.sendable]
+
+    def reject_without_session(self, path: str, reason: str) -> None:
+        """Count the messages for this destination without a session id as rejected."""
+        part = self.by_destination.get(path, DestinationView())
+        for each in (self, part):
+            each.rejected += Counter({reason: part.without_session})
+        self.without_session -= part.without_session
+        part.without_session = 0
 
     def count(self, message: ServiceBusReceivedMessage, seen: DestinationView) -> None:
         """Count one message, in total and for its destination."""
@@ -240,14 +251,21 @@ class Backlog:
             await self._read_counts(view)
 
     async def _look_at_messages(self, view: BacklogQueueView, limit: int) -> None:
-        now, allowed = clock.now(), self._pair.options.syphon_destinations
+        now, options = clock.now(), self._pair.options
         async for message in self._browse(view.queue, limit, view):
             is_parked = message.state is ServiceBusMessageState.DEFERRED
-            reason = rejection(message, now=now, allowed=allowed)
+            is_without_session, rejected = False, Counter[str]()
+            try:
+                mode, allowed = options.backlog_time_to_live, options.syphon_destinations
+                original = unseal(message, now=now, time_to_live_mode=mode, allowed=allowed).message
+                is_without_session = original.session_id is None
+            except MalformedEnvelopeError as malformed:
+                rejected[malformed.reason] += 1
             one = DestinationView(
                 waiting=not is_parked,
                 parked=is_parked,
-                rejected=Counter([] if reason is None else [reason]),
+                rejected=rejected,
+                without_session=is_without_session,
                 oldest_utc=message.enqueued_time_utc,
             )
             view.count(message, one)

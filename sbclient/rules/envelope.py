@@ -204,19 +204,6 @@ def unseal(
     return Unsealed(destination, message, lifetime)
 
 
-def rejection(received: ServiceBusReceivedMessage, *, now: float, allowed: Sequence[str] | None = None) -> str | None:
-    """Return the reason for which a syphon dead-letters a message of a backlog queue; None = it forwards the message.
-
-    Args:
-        now, allowed: as for `unseal`.
-    """
-    try:
-        unseal(received, now=now, time_to_live_mode="remaining", allowed=allowed)
-    except MalformedEnvelopeError as malformed:
-        return malformed.reason.value
-    return None
-
-
 def path_of(message: ServiceBusReceivedMessage) -> str | None:
     """Return what a message of a backlog queue has as its destination; None if that is no string, or unreadable."""
     try:

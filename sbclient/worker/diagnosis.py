@@ -54,6 +54,7 @@ from sbclient.worker.inspection import (
     is_refused,
     is_unreachable,
     refusing_destination,
+    reject_without_sessions,
     rejected_messages,
     sides_of,
     unreachable,
@@ -320,6 +321,7 @@ class Doctor:
 
     async def _destinations(self, views: Sequence[BacklogQueueView], worker: _Worker | None) -> list[Finding]:
         """Return which destinations reject messages, and why."""
+        await reject_without_sessions(self._pair, views)
         destinations = together(views).by_destination
         waiting = {path: part for path, part in destinations.items() if part.depth}
         answers = await destination_answers(self._pair, together(views).sendable_to[:PROBED])

@@ -18,6 +18,7 @@ from sbclient.worker.inspection import (
     destination_answers,
     ending,
     refusing_destination,
+    reject_without_sessions,
     rejected_messages,
     surveyed,
 )
@@ -149,6 +150,7 @@ async def dry_run(
     if end is not None:
         raise end.as_error() from end.error
     views = [view for view in await surveyed(pair, Backlog(pair), sides[1], LOOKED_AT) if view.queue in names]
+    await reject_without_sessions(pair, views)
     paths = together(views).sendable_to
     return DryRun(
         pair.state.primary.namespace,

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, BacklogQueueView, DestinationView
+from sbclient import clock
+from sbclient.backlog import UNKNOWN_DESTINATION, Backlog, BacklogQueueView, DestinationView, together
+from sbclient.entities import EntityAddress, EntityKind, QueueProperties
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -25,6 +28,7 @@ from sbclient.errors import (
 )
 from sbclient.pairing.pair import Pair
 from sbclient.rules.connection_string import ConnectionString, parse_connection_string
+from sbclient.rules.syphon_reason import SyphonReason
 
 CHECK_S: Final = 15.0
 """Longest duration of one check."""
@@ -396,6 +400,26 @@ async def surveyed(pair: Pair, backlog: Backlog, side: Side, limit: int) -> list
         if failed is not None:
             raise failed
     return views
+
+
+async def reject_without_sessions(pair: Pair, views: Sequence[BacklogQueueView]) -> None:
+    """Count as rejected the messages without a session id for queues of the primary that require one.
+
+    Without Manage on the primary it is not known which do.
+    """
+    slots = asyncio.Semaphore(CONCURRENT_CHECKS)
+
+    async def check(path: str) -> None:
+        async with slots:
+            with suppress(ServiceBusError, TimeoutError):
+                async with clock.timeout(CHECK_S):
+                    queue = await pair.state.primary.administration.get(EntityAddress(EntityKind.QUEUE, (path,)))
+                if isinstance(queue, QueueProperties) and queue.requires_session:
+                    for view in views:
+                        view.reject_without_session(path, SyphonReason.REFUSED)
+
+    paths = [path for path, part in together(views).by_destination.items() if part.without_session]
+    await asyncio.gather(*(check(path) for path in paths[:PROBED] if path != UNKNOWN_DESTINATION))
 
 
 def refusing_destination(path: str, answer: str, part: DestinationView | None = None) -> Finding:

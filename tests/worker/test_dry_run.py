@@ -4,11 +4,13 @@ from typing import Any, Final
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.errors import (
     MessagingEntityNotFoundError,
 )
 from sbclient.message import ServiceBusMessage
+from sbclient.rules.envelope import SESSION_ID
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.worker.dry_run import DryRun, dry_run
 from sbclient.worker.inspection import ACCEPTS, sides_of
@@ -47,23 +49,40 @@ SENT_BY_HAND: Final[list[dict[str, Any]]] = [
     {"x-ms-path": BACKLOG[1]},
     {"x-ms-path": "visits"},
     {"x-ms-path": QUEUE, "x-ms-timetolive": "soon"},
+    {"x-ms-path": QUEUE, "x-ms-timetolive": "00:00:05"},
     {},
+]
+ALLOWED: Final[list[list[str] | None]] = [None, ["missing", QUEUE], ["VISITS"], ["eu/*"]]
+DESTINATIONS: Final[list[dict[str, Any]]] = [
+    {},
+    {"requires_session": True},
+    {"enable_partitioning": True},
+    {"requires_duplicate_detection": True},
 ]
 
 
-@pytest.mark.parametrize("allowed", [None, ["missing", QUEUE], ["VISITS"]])
-async def test_dry_run_predicts_what_the_run_does(pair: MemoryPair, allowed: list[str] | None) -> None:
-    await make_queue(pair, "visits")
+@pytest.mark.parametrize("destination", DESTINATIONS, ids=str)
+@pytest.mark.parametrize("allowed", ALLOWED)
+@pytest.mark.parametrize("mode", ["remaining", "restart"])
+async def test_dry_run_predicts_what_the_run_does(
+    pair: MemoryPair, allowed: list[str] | None, destination: dict[str, Any], mode: str
+) -> None:
+    await make_queue(pair, "visits", **destination)
     await make_backlog(pair, 1)
     async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(BACKLOG[0]) as sender:
-        for properties in SENT_BY_HAND:
-            await sender.send_messages(ServiceBusMessage("m", application_properties=properties, session_id="s"))
-    found = await looked(pair, syphon_destinations=allowed)
-    async with pair.client(options(syphon_destinations=allowed)) as client:
+        for number, properties in enumerate(SENT_BY_HAND):
+            for session in ("s", None):
+                named = properties if session is None else {SESSION_ID: session, **properties}
+                one = ServiceBusMessage("m", application_properties=named, message_id=f"{number} {session}")
+                await sender.send_messages(one)
+    await clock.sleep(5.0)
+    chosen: dict[str, Any] = {"syphon_destinations": allowed, "backlog_time_to_live": mode}
+    found = await looked(pair, **chosen)
+    async with pair.client(options(**chosen)) as client:
         report = await client.run_syphon(until="empty")
     assert (found.would_move, found.would_dead_letter) == (report.drained, report.dead_lettered)
     assert found.would_stay == report.parked
-    assert found.would_move + sum(found.would_dead_letter.values()) + found.would_stay == 1 + len(SENT_BY_HAND)
+    assert found.would_move + sum(found.would_dead_letter.values()) + found.would_stay == 1 + 2 * len(SENT_BY_HAND)
     assert not found.is_complete
     assert found.answers.get("missing", "MessagingEntityNotFoundError").startswith("MessagingEntityNotFoundError")
 
