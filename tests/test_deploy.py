@@ -80,7 +80,8 @@ def test_it_shows_every_setting_with_its_default(tmp_path: Path) -> None:
         (tmp_path / f"{name}.secret").write_text(f"memory://{name}\n")
     (tmp_path / "full.toml").write_text(text)
     assert list(tomllib.loads(text)) == [name for name in order_of(text) if not SETTINGS[name].is_secret]
-    assert set(tomllib.loads(text)) == {setting.name for setting in SETTINGS.values() if not setting.is_secret}
+    every = {setting.name for setting in SETTINGS.values() if not setting.is_secret}
+    assert set(tomllib.loads(text)) == every, "write each setting into examples/deploy/syphon.toml"
     found = configure({}, {}, read_settings_file(tmp_path / "full.toml"))
     shown = {setting.name: setting.shown(getattr(found.settings, setting.name)) for setting in SETTINGS.values()}
     for setting in SETTINGS.values():

@@ -21,8 +21,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 
 def test_the_page_is_the_list() -> None:
-    """To update the page: python -m sbclient.cli.deviations > docs/deviations.md"""
-    assert (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8") == page()
+    assert (ROOT / "docs" / "deviations.md").read_text(encoding="utf-8") == page(), "run python -m tests.pages"
     assert all(page().count(f"`{each.id}`") == 1 for each in deviations())
 
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import IntEnum
 from inspect import signature
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
@@ -37,6 +40,26 @@ def saying(name: str, value: Any) -> ServiceBusMessage:
 
 def with_property(value: Any) -> ServiceBusMessage:
     return ServiceBusMessage(None, application_properties={"a": value})
+
+
+PLACES_OF_A_PROPERTY: Final = (
+    "sbclient/amqp/annotated.py",
+    "sbclient/amqp/encoded.py",
+    "sbclient/broker/sql/properties.py",
+    "sbclient/emulator/messaging/http_message.py",
+    "sbclient/formats/message_json.py",
+    "sbclient_spark/read/columns.py",
+    "sbclient_spark/write/encoder.py",
+)
+
+
+@pytest.mark.parametrize("place", PLACES_OF_A_PROPERTY)
+def test_every_property_is_known_where_messages_are_read_and_written(place: str) -> None:
+    text = (Path(__file__).parents[1] / place).read_text(encoding="utf-8")
+    names = inspect.signature(ServiceBusMessage).parameters.keys() - {"body", "encoding"}
+    names -= {"application_properties"}  # each place has its own words for them
+    words = {name: rf"\b_?{name}\b|\b{name.title().replace('_', '')}\b" for name in names}
+    assert not [name for name, word in words.items() if not re.search(word, text)], f"add them to {place}"
 
 
 def test_the_constructor_has_the_sdks_names() -> None:

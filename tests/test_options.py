@@ -86,6 +86,7 @@ WRONG: Final[dict[str, Any]] = {
 @pytest.mark.parametrize("options", [PairedNamespaceOptions, SyphonLimits, RetryOptions])
 def test_every_option_is_checked_and_documented(options: Any) -> None:
     for row in settings_of(options).values():
+        assert row.name in WRONG, f"add a wrong value of {row.name} to WRONG"
         with pytest.raises(InvalidOperationError, match=rf"^{row.name} is "):
             options(**{row.name: WRONG[row.name]})
         options(**{row.name: row.default})

@@ -1,12 +1,11 @@
 """The list of known differences from Service Bus and from azure-servicebus.
 
-The list is `deviations.json` in this folder. `python -m sbclient.cli.deviations` generates docs/deviations.md from it.
+The list is `deviations.json` in this folder. `python -m tests.pages` generates docs/deviations.md from it.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -65,7 +64,3 @@ def page() -> str:
             f"| `{each.id}` | {each.service} | {each.ours} | {each.why} |" for each in deviations() if each.area == area
         ]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())

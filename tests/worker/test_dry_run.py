@@ -49,7 +49,7 @@ SENT_BY_HAND: Final[list[dict[str, Any]]] = [
     {"x-ms-path": BACKLOG[1]},
     {"x-ms-path": "visits"},
     {"x-ms-path": QUEUE, "x-ms-timetolive": "soon"},
-    {"x-ms-path": QUEUE, "x-ms-timetolive": "00:00:05"},
+    {"x-ms-path": QUEUE, "x-ms-timetolive": "PT5S"},
     {},
 ]
 ALLOWED: Final[list[list[str] | None]] = [None, ["missing", QUEUE], ["VISITS"], ["eu/*"]]
