@@ -21,6 +21,10 @@ from sbclient import (
     NEXT_AVAILABLE_SESSION,
     AutoLockRenewer,
     InvalidOperationError,
+    OperationTimeoutError,
+    PairedNamespaceOptions,
+    ServiceBusAdministrationClient,
+    ServiceBusAuthorizationError,
     ServiceBusClient,
     ServiceBusError,
     ServiceBusMessage,
@@ -28,7 +32,8 @@ from sbclient import (
     ServiceBusReceiveMode,
     ServiceBusSubQueue,
 )
-from sbclient.errors import MessageAlreadySettled, MessageLockLostError
+from sbclient.broker.faults import Fault, FaultKind
+from sbclient.errors import BacklogUnavailableError, MessageAlreadySettled, MessageLockLostError
 from sbclient.testing import MemoryNamespace
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.border.methods import ROWS, Fresh
@@ -71,6 +76,11 @@ CLOSES: Final[dict[str, Callable[[Scene], Awaitable[Any]]]] = {
     "ServiceBusClient": lambda scene: scene.client.close(),
     "ServiceBusAdministrationClient": lambda scene: scene.client.close(),
 }
+NAMES_IN_ERRORS: Final = {
+    "ServiceBusReceiver": "receiver",
+    "ServiceBusSender": "sender",
+    "ServiceBusSession": "receiver",
+}
 OF_CLOSED: Final = [
     *((name, name.partition(".")[0]) for name in ROWS if "." in name and name.partition(".")[0] in CLOSES),
     *((name, "ServiceBusClient") for name in ROWS if name.startswith(("ServiceBusReceiver.", "ServiceBusSender."))),
@@ -90,7 +100,106 @@ async def test_a_closed_object_refuses_each_call(transport: str, method: str, cl
             arguments[each] = await made if inspect.isawaitable(made) else made
         call = ROWS[method].of(scene)
         await CLOSES[closed](scene)
-        assert isinstance(await refused(scene, lambda: call(**arguments)), InvalidOperationError)
+        error = await refused(scene, lambda: call(**arguments))
+        assert isinstance(error, InvalidOperationError)
+        if closed in NAMES_IN_ERRORS:  # not only the link, of which applications do not know
+            assert str(error).startswith(f"the {NAMES_IN_ERRORS[closed]} of ")
+
+
+# -- objects that could not be opened, or whose service does not answer
+
+
+def new_pair(scene: Scene) -> ServiceBusClient:
+    """A pair whose backlog queues are in the namespace of the scene."""
+    other = MemoryNamespace("other")
+    other.create_queue("orders")
+    options = PairedNamespaceOptions(backlog_queue_count=1)
+    first, second = scene.transport_to(other), scene.transport_to(scene.host)
+    return ServiceBusClient(transport=first, secondary_transport=second, options=options, **OPTIONS)
+
+
+async def diverts(client: ServiceBusClient) -> None:
+    client.pair.force_failover("orders")
+    await client.get_queue_sender("orders").send_messages(ServiceBusMessage("m"))
+
+
+async def gives_session(receiver: Any) -> None:
+    assert receiver.session.session_id == "x"
+    await asyncio.sleep(LOCK.total_seconds() + 1)
+    await receiver.session.renew_lock()  # the renewer has renewed it
+
+
+async def gives_message(receiver: Any) -> None:
+    assert len(await receiver.receive_messages(max_wait_time=5)) == 1
+
+
+OPENED: Final[dict[str, tuple[str, Callable[[Scene], Any], Callable[[Any], Awaitable[Any]]]]] = {
+    "sender": (
+        "orders",
+        lambda scene: scene.client.get_queue_sender("orders"),
+        lambda sender: sender.send_messages(ServiceBusMessage("m")),
+    ),
+    "receiver": ("orders", lambda scene: scene.client.get_queue_receiver("orders"), gives_message),
+    "session receiver": (
+        "visits",
+        lambda scene: scene.client.get_queue_receiver("visits", session_id="x", auto_lock_renewer=AutoLockRenewer()),
+        gives_session,
+    ),
+    "administration": (
+        "orders",
+        lambda scene: ServiceBusAdministrationClient(transport=MemoryTransport(scene.host)),
+        lambda administration: administration.get_queue("orders"),
+    ),
+    "pair": ("other/x-servicebus-transfer/0", new_pair, diverts),
+}
+"""An entity, what makes an object that uses it, and a call that works once the object is open."""
+
+
+@pytest.mark.parametrize("what", OPENED)
+async def test_what_could_not_be_opened_is_not_open(transport: str, what: str) -> None:
+    path, make, use = OPENED[what]
+    async with entered(transport) as scene:
+        await scene.sender.send_messages(ServiceBusMessage("m"))
+        made = make(scene)
+        fault = Fault(FaultKind.ERROR, path, error=ServiceBusAuthorizationError)
+        scene.host.inject(fault)
+
+        async def open_and_use() -> None:
+            await made.__aenter__()
+            await use(made)
+
+        for _ in range(2):
+            with pytest.raises((ServiceBusAuthorizationError, BacklogUnavailableError)):
+                await open_and_use()
+        scene.host.heal(fault)
+        async with made:
+            await use(made)
+
+
+WITH_TIMEOUT: Final = [
+    name for name, row in ROWS.items() if row.arguments.get("timeout") == 5 and not name.startswith("Transaction.")
+]
+
+
+@pytest.mark.parametrize("method", WITH_TIMEOUT)
+async def test_a_call_without_an_answer_ends_at_its_timeout(transport: str, method: str) -> None:
+    async with entered(transport) as scene:
+        arguments = {}
+        for each, valid in ROWS[method].arguments.items():
+            made = valid.make(scene) if isinstance(valid, Fresh) else valid
+            arguments[each] = await made if inspect.isawaitable(made) else made
+        call = ROWS[method].of(scene)
+        scene.host.inject(Fault(FaultKind.HANG))
+
+        async def result() -> Any:
+            answer = call(**arguments)
+            return await (anext(answer) if inspect.isasyncgen(answer) else answer)
+
+        began_at = asyncio.get_running_loop().time()
+        with pytest.raises(OperationTimeoutError):
+            await asyncio.wait_for(result(), 60)
+        assert 4.4 < asyncio.get_running_loop().time() - began_at < 5.1  # an attempt may have most of the timeout
+        scene.host.heal()
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])

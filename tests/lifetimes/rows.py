@@ -64,6 +64,7 @@ class Scene:
         self.pair = pair
         self.sender = self.client.get_queue_sender("orders")
         self.receiver = self.client.get_queue_receiver("orders")
+        self.deleting = self.client.get_queue_receiver("orders", receive_mode="receiveanddelete")
         self.renewer = AutoLockRenewer()
         self.renewed = self.client.get_queue_receiver("orders", auto_lock_renewer=self.renewer)
         self.diverting = pair.get_queue_sender("orders")
@@ -307,14 +308,16 @@ async def nothing_there(scene: Scene) -> None:
         await scene.sender.cancel_scheduled_messages(1)
 
 
-async def found_in_part(scene: Scene) -> None:
+async def found_in_part(scene: Scene, mode: str = "peeklock") -> None:
     """A deferred message is found, and another one of another partition is not."""
     message = await scene.one()
     await scene.receiver.defer_message(message)
+    receiver = scene.receiver if mode == "peeklock" else scene.deleting
     with suppress(ServiceBusError):
-        await scene.receiver.receive_deferred_messages([message.sequence_number, 2**60])
-    (message,) = await scene.receiver.receive_deferred_messages(message.sequence_number)
-    await scene.receiver.complete_message(message)
+        await receiver.receive_deferred_messages([message.sequence_number, 2**60])
+    (message,) = await receiver.receive_deferred_messages(message.sequence_number)
+    if mode == "peeklock":
+        await receiver.complete_message(message)
 
 
 async def prefetched(scene: Scene) -> None:
@@ -447,6 +450,7 @@ ROWS: Final[dict[str, Row]] = {
     "use what does not exist": missing,
     "find nothing": nothing_there,
     "find a part": found_in_part,
+    "find a part, and delete": lambda scene: found_in_part(scene, "receiveanddelete"),
     "prefetch and close": prefetched,
     "be refused": refused,
     "be cancelled": cancelled_calls,
