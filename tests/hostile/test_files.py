@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,8 @@ from sbclient.certificate import Certificate
 from sbclient.cli.failed_file import FailedFile
 from sbclient.errors import InvalidOperationError
 from sbclient.worker.settings_file import read_secret, read_settings_file
-from tests.commands import SBCLIENT
 from tests.fresh_process import output_of
-from tests.limit import HANG_S
-
-ADDRESS = "Endpoint=sb://127.0.0.1:1/;UseDevelopmentEmulator=true"
+from tests.hostile.files import ENDLESS, run
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
 
@@ -115,29 +110,7 @@ def test_version_imports_neither_commands_nor_libraries() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="there is no /dev/zero")
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("emulator", "--config", "/dev/zero"),
-        ("admin", "import", "/dev/zero", "--primary", "memory://contoso"),
-        ("send", "--queue", "orders", "--input", "/dev/zero", "--primary", "memory://contoso"),
-        ("send", "--queue", "orders", "--input", "/dev/zero", "--format", "csv", "--primary", "memory://contoso"),
-        ("send", "--queue", "orders", "--input", "/dev/zero", "--format", "messages", "--primary", "memory://contoso"),
-        ("syphon", "--config", "/dev/zero"),
-        ("peek", "--queue", "orders", "--primary", f"{ADDRESS};CredentialFile=/dev/zero"),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", ENDLESS, ids=" ".join)
 def test_endless_file_is_one_line_of_error(arguments: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [*SBCLIENT, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 * 2**30, 2 * 2**30)),
-    )
-
-    assert done.returncode not in (0, None)
-    assert done.returncode > 0
-    assert len(done.stderr.splitlines()) == 1, done.stderr[-2_000:]
-    assert len(done.stderr) < 1_000
+    ended = run(arguments)
+    assert ended.is_right, ended
