@@ -75,6 +75,10 @@ class Scene:
         """Close what is open."""
         await self.client.close()
         await asyncio.gather(self._waiting, return_exceptions=True)
+        await self.close_networks()
+
+    async def close_networks(self) -> None:
+        """Close what is behind the transports."""
         for network in self._networks:
             await network.close()
 

@@ -39,7 +39,7 @@ def counts(broker: Callable[[], Counter[str]]) -> Counter[str]:
     for each in gc.get_objects():
         kind = type(each)
         module = kind.__module__
-        if kind in (asyncio.Handle, asyncio.TimerHandle):
+        if issubclass(kind, asyncio.Handle):
             continue  # the loop keeps cancelled ones for a while; timers are counted below
         if isinstance(module, str) and module.startswith(_COUNTED):
             name = f"{module}.{kind.__qualname__}"

@@ -102,23 +102,27 @@ class Scene:
 
 
 @asynccontextmanager
-async def memory_scene(host: Any) -> AsyncIterator[Scene]:
-    """A scene on namespaces in this process."""
+async def memory_scene(host: Any, transport_to: Callable[[Any], Any] = MemoryTransport) -> AsyncIterator[Scene]:
+    """A scene on namespaces in this process.
+
+    Args:
+        transport_to: makes a transport to a namespace.
+    """
     second = type(host)(f"{host.namespace.name}-backup")
     options: dict[str, Any] = {"retry_total": 1, "retry_backoff_factor": 0.01, "timeout": 5}
 
     def new_client(**more: Any) -> ServiceBusClient:
-        return ServiceBusClient(transport=MemoryTransport(host), **options, **more)
+        return ServiceBusClient(transport=transport_to(host), **options, **more)
 
     pair = ServiceBusClient(
-        transport=MemoryTransport(host),
-        secondary_transport=MemoryTransport(second),
+        transport=transport_to(host),
+        secondary_transport=transport_to(second),
         options=PairedNamespaceOptions(failover_interval=timedelta(hours=1), backlog_queue_count=2),
         **options,
     )
     async with new_client() as client:
         await make_entities(client)
-    scene = Scene(host, new_client, pair, ServiceBusClient(transport=MemoryTransport(second), **options), host)
+    scene = Scene(host, new_client, pair, ServiceBusClient(transport=transport_to(second), **options), host)
     yield scene
     await scene.close()
 

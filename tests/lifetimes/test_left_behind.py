@@ -16,6 +16,7 @@ import pytest
 from sbclient.emulator import Emulator
 from sbclient.errors import ServiceBusError
 from sbclient.testing import MemoryNamespace, served
+from tests.border.scene import Scene as BorderScene
 from tests.lifetimes.counting import grown_by
 from tests.lifetimes.rows import ROWS, Scene, amqp_scene, memory_scene
 
@@ -28,9 +29,21 @@ async def scene() -> AsyncIterator[Scene]:
         yield scene
 
 
+OVER_VIRTUAL_AMQP = [name for name in ROWS if name != "open and close"]  # each client has an emulator of its own
+
+
 @pytest.mark.parametrize("row", ROWS)
 async def test_operation_leaves_nothing_behind(scene: Scene, row: str) -> None:
     grown = await grown_by(lambda: ROWS[row](scene), scene.count_broker, REPEATS)
+    assert not grown, f"{row}: {grown}"
+
+
+@pytest.mark.parametrize("row", OVER_VIRTUAL_AMQP)
+async def test_operation_over_amqp_without_sockets_leaves_nothing_behind(row: str) -> None:
+    wire = BorderScene("amqp")
+    async with memory_scene(MemoryNamespace("contoso"), wire.transport_to) as scene:
+        grown = await grown_by(lambda: ROWS[row](scene), scene.count_broker, 20)
+    await wire.close_networks()
     assert not grown, f"{row}: {grown}"
 
 
