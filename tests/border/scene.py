@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from random import Random
 from typing import Any, Final
 
 from sbclient import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage, Transaction
+from sbclient.broker.faults import Fault, FaultKind
 from sbclient.testing import MemoryNamespace
 from sbclient.transport.amqp.transport import AmqpTransport
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.simulation.network import Line, Network
 from tests.simulation.program import Signer
+from tests.simulation.weather import Incident
 
 TRANSPORTS: Final = ("memory", "amqp")
 LINE: Final = Line(latency_s=0.0, split_share=0.0, buffer_bytes=2**20, token_s=3600.0, max_frame_bytes=65_536)
@@ -81,6 +85,19 @@ class Scene:
         """Close what is behind the transports."""
         for network in self._networks:
             await network.close()
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """Let no answer come: over AMQP because the network holds all bytes, so that only the client ends a call."""
+        hole = Incident(kind="network", at_s=0.0, span_s=1e6, what="hole")
+        hang = Fault(FaultKind.HANG)
+        for network in self._networks:
+            network.begin(hole)
+        self.host.inject(hang)
+        yield
+        self.host.heal(hang)
+        for network in self._networks:
+            network.end(hole)
 
     async def locked(self) -> ServiceBusReceivedMessage:
         """Return a message that the receiver has locked."""
