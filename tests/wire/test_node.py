@@ -13,7 +13,19 @@ from tests.wire.programs import MODES, cache_of, check_lines, fetch, run_program
 HERE = Path(__file__).parent / "node"
 CHECKS = (
     *("settlements", "bodies", "schedule", "sessions", "rules", "deletes", "subscribe", "properties"),
-    *("administration", "refusals", "outage"),
+    *("administration", "refusals", "outage", "peeks", "batches", "waits", "lockLost", "renewal", "sessionLockLost"),
+    *(
+        "deferred",
+        "backup",
+        "unlocked",
+        "failingHandler",
+        "manualCompletion",
+        "sessionReceivers",
+        "sessionStream",
+        "wrongReceivers",
+    ),
+    *("filters", "annotated", "lives", "duplicates", "forwarding", "disabled", "queueSettings", "topicSettings"),
+    *("pages", "counts", "scheduling", "deletion", "closing"),
 )
 
 

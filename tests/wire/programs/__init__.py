@@ -109,5 +109,6 @@ def run_program(
 
 def check_lines(lines: Sequence[str], checks: Sequence[str]) -> None:
     """Assert that every check has succeeded."""
-    assert [line.replace(" | ", "\n") for line in lines if not line.startswith("ok ")] == []
+    failed = [line.replace(" | ", "\n") for line in lines if not line.startswith("ok ")]
+    assert not failed, "\n".join(failed)
     assert sorted(line.removeprefix("ok ") for line in lines) == sorted(checks)
