@@ -68,7 +68,7 @@ class PairedEntity:
     Attributes:
         failover: the failover state machine.
         has_sent: whether the primary has accepted a message or a ping of this client for the entity, so that it exists.
-        failed_over: set when the entity is failed over, until it recovers; it interrupts the back-off of senders.
+        failed_over: set while the entity is failed over; it interrupts the back-off of senders.
         diverted: the number of messages sent to the backlog.
         sessions: the sessions that may have messages in the backlog, with `ordering="session"`.
         attributes: the attributes of measurements of this entity.
@@ -93,7 +93,10 @@ class PairedEntity:
 
     def leave_loop(self) -> None:
         """Make anew what belonged to an event loop that has ended, and do not wait for the answer to its ping."""
+        is_failed_over = self.failed_over.is_set()
         self.failed_over = asyncio.Event()
+        if is_failed_over:
+            self.failed_over.set()
         failover = self.failover
         if failover.next_deadline() is None:
             failover.ping_answered(clock.monotonic(), accepted=False, generation=failover.generation)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -46,23 +45,29 @@ class Ended(NamedTuple):
         return self.status > 0 and is_short and self.peak_mib < _MAX_MIB
 
 
+_LAUNCH: Final = f"""
+import os, resource, subprocess, sys
+resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY}, {_MEMORY}))
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+print(os.waitstatus_to_exitcode(status), usage.ru_maxrss)
+"""
+"""A small process between, since the highest memory of a process includes that of the one that started it."""
+
+
 def run(arguments: tuple[str, ...], checkout: Path | None = None) -> Ended:
     """Run a command of the package in a directory; None = this one."""
     began_at = time.monotonic()
-    with subprocess.Popen(
-        [*SBCLIENT, *arguments],
+    ended = subprocess.run(
+        [sys.executable, "-c", _LAUNCH, *SBCLIENT, *arguments],
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(checkout or Path(__file__).parents[2])},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY)),
-    ) as process:
-        assert process.stderr is not None
-        error = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    return Ended(process.returncode, error, time.monotonic() - began_at, usage.ru_maxrss / 1024)
+        check=True,
+    )
+    status, peak_kib = map(int, ended.stdout.split())
+    return Ended(status, ended.stderr, time.monotonic() - began_at, peak_kib / 1024)
 
 
 def main() -> int:
