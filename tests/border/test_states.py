@@ -87,6 +87,15 @@ OF_CLOSED: Final = [
 ]
 
 
+async def valid_arguments(scene: Scene, method: str) -> dict[str, Any]:
+    """Arguments with which a call of the method succeeds."""
+    arguments = {}
+    for each, valid in ROWS[method].arguments.items():
+        made = valid.make(scene) if isinstance(valid, Fresh) else valid
+        arguments[each] = await made if inspect.isawaitable(made) else made
+    return arguments
+
+
 @pytest.mark.parametrize(
     ("method", "closed"),
     [case for case in OF_CLOSED if not ROWS[case[0]].is_pure],
@@ -94,10 +103,7 @@ OF_CLOSED: Final = [
 )
 async def test_a_closed_object_refuses_each_call(transport: str, method: str, closed: str) -> None:
     async with entered(transport) as scene:
-        arguments = {}
-        for each, valid in ROWS[method].arguments.items():
-            made = valid.make(scene) if isinstance(valid, Fresh) else valid
-            arguments[each] = await made if inspect.isawaitable(made) else made
+        arguments = await valid_arguments(scene, method)
         call = ROWS[method].of(scene)
         await CLOSES[closed](scene)
         error = await refused(scene, lambda: call(**arguments))
@@ -184,10 +190,7 @@ WITH_TIMEOUT: Final = [
 @pytest.mark.parametrize("method", WITH_TIMEOUT)
 async def test_a_call_without_an_answer_ends_at_its_timeout(transport: str, method: str) -> None:
     async with entered(transport) as scene:
-        arguments = {}
-        for each, valid in ROWS[method].arguments.items():
-            made = valid.make(scene) if isinstance(valid, Fresh) else valid
-            arguments[each] = await made if inspect.isawaitable(made) else made
+        arguments = await valid_arguments(scene, method)
         call = ROWS[method].of(scene)
 
         async def result() -> Any:
