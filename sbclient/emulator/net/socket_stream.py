@@ -2,7 +2,8 @@
 
 Laws:
 
-1. The receive buffer is bounded: the socket is not read while the buffer is full.
+1. The receive buffer is bounded: the socket is not read while the buffer is full. For a client without a token one read
+   fills it, so that a step of the event loop does not read many sockets of such clients more than once.
 2. Data is sent in order, each piece delayed by the injected latency. While the connection is in a black hole, nothing
    is sent and nothing is read.
 3. A connection that a fault ends is reset.
@@ -26,7 +27,7 @@ from sbclient.emulator.faults import WireFault, WireFaults
 from sbclient.emulator.net.stream import READ_BYTES
 
 MAX_RECEIVED_BYTES: Final = 2**16
-"""The socket is not read while more than this is buffered: 64 MB for a thousand clients."""
+"""The socket of a client with a token is not read while more than this is buffered: 64 MB for a thousand clients."""
 
 MAX_HELD_BYTES: Final = 2**20
 """`drain` waits while faults or the data directory delay this much data."""
@@ -62,6 +63,7 @@ class SocketStream(asyncio.BufferedProtocol):
         self._is_waiting_for_data = False
         self._hole: WireFault | None = None
         self._received = bytearray()
+        self._max_received_bytes = 0
         self._buffer = _NOTHING
         self._is_at_end = False
         self._is_closing = False
@@ -95,7 +97,7 @@ class SocketStream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._received += memoryview(self._buffer)[:nbytes]
         self._buffer = _NOTHING
-        if len(self._received) > MAX_RECEIVED_BYTES and not self._is_paused:
+        if len(self._received) > self._max_received_bytes and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
         self._wake_reader()
@@ -141,7 +143,7 @@ class SocketStream(asyncio.BufferedProtocol):
                 self._reader = None
         data = bytes(self._received[:READ_BYTES])
         del self._received[:READ_BYTES]
-        if self._is_paused and len(self._received) <= MAX_RECEIVED_BYTES // 2:
+        if self._is_paused and len(self._received) <= self._max_received_bytes // 2:
             self._is_paused = False
             self._transport.resume_reading()
         return data
@@ -163,7 +165,7 @@ class SocketStream(asyncio.BufferedProtocol):
         await self._can_write.wait()
 
     def trust(self) -> None:
-        pass  # its work for a read is small
+        self._max_received_bytes = MAX_RECEIVED_BYTES
 
     async def close(self) -> None:
         if not self._is_closing:

@@ -154,6 +154,7 @@ async def test_writes_to_a_connection_that_the_peer_has_reset_are_dropped_in_sil
 
 async def test_received_data_of_a_lost_connection_is_dropped(served: Served) -> None:
     stream, _, writer = await served.connect()
+    stream.trust()
     writer.write(b"x" * (3 * READ_BYTES))
     await writer.drain()
     await stream.read()
@@ -180,12 +181,15 @@ async def test_write_waits_for_a_slow_reader(served: Served) -> None:
     await draining
 
 
-async def test_the_receive_buffer_is_bounded(served: Served) -> None:
+@pytest.mark.parametrize(("has_token", "limit"), [(False, 0), (True, MAX_RECEIVED_BYTES)])
+async def test_the_receive_buffer_is_bounded(served: Served, has_token: bool, limit: int) -> None:
     stream, _, writer = await served.connect()
+    if has_token:
+        stream.trust()
     for _ in range(60):
         writer.write(b"x" * 1_000_000)
     await asyncio.sleep(SHORT_S)
-    assert len(stream._received) < MAX_RECEIVED_BYTES + 2**19
+    assert limit < len(stream._received) <= limit + READ_BYTES
     total = 0
     while total < 60_000_000:
         data = await asyncio.wait_for(stream.read(), 2)
