@@ -369,6 +369,7 @@ class EntitySetting(NamedTuple):
         is_path: whether it is the path of another entity.
         is_answer: whether only the service states it.
         is_in_basic: whether the Basic tier has it.
+        listed_of: the kinds of entities of which `sbclient admin list` shows it.
     """
 
     about: str
@@ -381,10 +382,22 @@ class EntitySetting(NamedTuple):
     is_path: bool = False
     is_answer: bool = False
     is_in_basic: bool = True
+    listed_of: tuple[EntityKind, ...] = ()
 
+
+_QUEUE, _TOPIC, _SUBSCRIPTION = EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION
 
 SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
     {
+        "status": EntitySetting(
+            "Whether the entity accepts and delivers messages.",
+            EntityStatus.ACTIVE,
+            in_config=InConfig.OURS,
+            listed_of=(_QUEUE, _TOPIC, _SUBSCRIPTION),
+        ),
+        "availability_status": EntitySetting(
+            "Whether all fragments can be reached.", is_answer=True, listed_of=(_QUEUE, _TOPIC, _SUBSCRIPTION)
+        ),
         "authorization_rules": EntitySetting("Keys with rights on this entity alone.", in_config=InConfig.OURS),
         "auto_delete_on_idle": EntitySetting(
             "The entity is deleted when nothing has used it for this time.",
@@ -392,7 +405,6 @@ SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
             timedelta(minutes=5),
             in_config=InConfig.OURS,
         ),
-        "availability_status": EntitySetting("Whether all fragments can be reached.", is_answer=True),
         "dead_lettering_on_filter_evaluation_exceptions": EntitySetting(
             "Whether a message is dead-lettered if a filter of the subscription fails on it.", True
         ),
@@ -423,6 +435,7 @@ SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
             False,
             in_config=InConfig.OURS,
             is_fixed=True,
+            listed_of=(_QUEUE, _TOPIC),
         ),
         "filtering_messages_before_publishing": EntitySetting("The emulator only stores it.", False),
         "forward_dead_lettered_messages_to": EntitySetting(
@@ -436,6 +449,7 @@ SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
             in_config=InConfig.MICROSOFT,
             is_path=True,
             is_in_basic=False,
+            listed_of=(_SUBSCRIPTION,),
         ),
         "lock_duration": EntitySetting(
             "How long a received message stays locked.",
@@ -450,6 +464,7 @@ SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
             10,
             in_config=InConfig.MICROSOFT,
             config_default=3,
+            listed_of=(_QUEUE, _SUBSCRIPTION),
         ),
         "max_message_size_in_kilobytes": EntitySetting(
             "The largest message. Only the Premium tier can change it.", in_config=InConfig.OURS
@@ -465,6 +480,7 @@ SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
             in_config=InConfig.MICROSOFT,
             is_fixed=True,
             is_in_basic=False,
+            listed_of=(_TOPIC,),
         ),
         "requires_session": EntitySetting(
             "Whether every message belongs to a session.",
@@ -472,11 +488,9 @@ SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
             in_config=InConfig.MICROSOFT,
             is_fixed=True,
             is_in_basic=False,
+            listed_of=(_QUEUE, _SUBSCRIPTION),
         ),
         "size_in_bytes": EntitySetting("The size of the stored messages.", is_answer=True),
-        "status": EntitySetting(
-            "Whether the entity accepts and delivers messages.", EntityStatus.ACTIVE, in_config=InConfig.OURS
-        ),
         "support_ordering": EntitySetting(
             "Default: whether the topic is not partitioned. The emulator only stores it."
         ),
@@ -487,6 +501,12 @@ SETTINGS: Final[Mapping[str, EntitySetting]] = MappingProxyType(
 
 FORWARDING: Final = tuple(name for name, each in SETTINGS.items() if each.is_path)
 FIXED: Final = tuple(name for name, each in SETTINGS.items() if each.is_fixed)
+SETTABLE_STATUS: Final = (
+    EntityStatus.ACTIVE,
+    EntityStatus.DISABLED,
+    EntityStatus.SEND_DISABLED,
+    EntityStatus.RECEIVE_DISABLED,
+)
 
 
 class EntityAddress(NamedTuple):

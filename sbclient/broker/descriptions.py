@@ -17,6 +17,7 @@ from sbclient.broker.profile import KIB, MIB, Partitioning, Profile
 from sbclient.entities import (
     FIXED,
     LEAST_UNLIMITED,
+    SETTABLE_STATUS,
     SETTINGS,
     UNLIMITED,
     AccessRights,
@@ -42,13 +43,6 @@ MAX_USER_METADATA: Final = 1024
 PARTITIONING_API_VERSION: Final = "2013-10"
 
 _BASIC_TTL = timedelta(days=14)
-
-_SETTABLE_STATUS: Final = (
-    EntityStatus.ACTIVE,
-    EntityStatus.DISABLED,
-    EntityStatus.SEND_DISABLED,
-    EntityStatus.RECEIVE_DISABLED,
-)
 
 Check = Callable[[str, Any], None]
 
@@ -128,8 +122,8 @@ def _flag(what: str, value: Any) -> None:
 
 
 def _status(what: str, value: Any) -> None:
-    if value not in _SETTABLE_STATUS:
-        raise _refuse(f"{what} is {value!r}: it must be one of {', '.join(_SETTABLE_STATUS)}")
+    if value not in SETTABLE_STATUS:
+        raise _refuse(f"{what} is {value!r}: it must be one of {', '.join(SETTABLE_STATUS)}")
 
 
 def _metadata(what: str, value: Any) -> None:
@@ -148,15 +142,25 @@ def _rules(what: str, rules: list[AuthorizationRule]) -> None:
             raise _refuse(f"{what}: rule {rule.key_name!r} has Manage without Send and Listen: give it all three")
 
 
-_CHECKS: Final[Mapping[type, Check]] = MappingProxyType({bool: _flag, int: _count, EntityStatus: _status})
+def _text(what: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise _refuse(f"{what} is {value!r}: give a text")
+
+
+_CHECKS: Final[Mapping[type, Check]] = MappingProxyType({bool: _flag, int: _count, EntityStatus: _status, str: _text})
 _CHECKS_OF: Final[Mapping[str, Check]] = MappingProxyType({"lock_duration": _lock, "user_metadata": _metadata})
+_OF_A_PROFILE: Final = ("authorization_rules", "max_message_size_in_kilobytes", "max_size_in_megabytes")
+"""Settings that `completed` checks by hand."""
 
 
 def _check_of(name: str, type_: type) -> Check:
-    setting = SETTINGS[name]
-    if name not in _CHECKS_OF and setting.least is not None:
-        return _span(setting.least, setting.most)
-    return _CHECKS_OF.get(name) or _CHECKS[type_]
+    if name in _CHECKS_OF:
+        return _CHECKS_OF[name]
+    if type_ is timedelta:
+        return _span(SETTINGS[name].least, SETTINGS[name].most)
+    if type_ not in _CHECKS:
+        raise LookupError(f"{name} is a {type_.__name__}: add a check to _CHECKS or _CHECKS_OF in {__name__}")
+    return _CHECKS[type_]
 
 
 _FIELDS: Final[Mapping[str, tuple[Any, Check]]] = MappingProxyType(
@@ -164,7 +168,7 @@ _FIELDS: Final[Mapping[str, tuple[Any, Check]]] = MappingProxyType(
         name: (SETTINGS[name].default, _check_of(name, type_))
         for kind in (EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION)
         for name, type_ in settings_of(kind).items()
-        if SETTINGS[name].default is not None or name in _CHECKS_OF
+        if name in SETTINGS and not SETTINGS[name].is_answer and name not in _OF_A_PROFILE
     }
 )
 """The default and the check of each setting that a description may have, except for sizes and authorization rules."""

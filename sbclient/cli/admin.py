@@ -28,7 +28,7 @@ from sbclient.cli.completion import destinations, entities, settings
 from sbclient.cli.control import Control, EmulatorString, HttpPort, NamespaceName
 from sbclient.cli.json_values import plain
 from sbclient.cli.table import table
-from sbclient.entities import EntityAddress, EntityKind, EntityProperties
+from sbclient.entities import SETTINGS, EntityAddress, EntityKind, EntityProperties
 from sbclient.errors import InvalidOperationError, MessagingEntityAlreadyExistsError
 from sbclient.formats.entity_settings import described, with_settings
 from sbclient.transport.base import Administration
@@ -280,12 +280,7 @@ def _pairs(settings: list[str]) -> list[tuple[str, str]]:
 SECRET: Final = "authorization_rules"
 """These contain keys and are never printed."""
 
-_COLUMNS: Final = {
-    "queue": ("status", "availability_status", "enable_partitioning", "requires_session", "max_delivery_count"),
-    "topic": ("status", "availability_status", "enable_partitioning", "requires_duplicate_detection"),
-    "subscription": ("status", "availability_status", "requires_session", "max_delivery_count", "forward_to"),
-    "rule": ("filter", "action"),
-}
+_RULE_COLUMNS: Final = ("filter", "action")
 _COUNTS: Final = ("active_message_count", "dead_letter_message_count", "scheduled_message_count")
 
 
@@ -325,7 +320,8 @@ def print_list(kind: str, found: list[dict[str, Any]]) -> None:
     """Print a table with the main fields of each entity."""
     if not found:
         return
-    fields = ("name", *_COLUMNS[kind])
+    listed = [name for name, each in SETTINGS.items() if kind in each.listed_of]
+    fields = ("name", *(listed or _RULE_COLUMNS))
     counts = _COUNTS if "runtime" in found[0] else ()
     headers = [name.removesuffix("_status").removeprefix("enable_").replace("_", " ") for name in fields]
     numbers = [name.removesuffix("_message_count").replace("_", " ") for name in counts]

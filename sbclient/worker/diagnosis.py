@@ -528,18 +528,10 @@ def _waiting(total: DestinationView) -> list[Finding]:
 
 def _differences(queue: QueueProperties, usual: QueueProperties) -> list[str]:
     """Return the properties of a backlog queue that are not those of a new one."""
-    names = (
-        "lock_duration",
-        "max_delivery_count",
-        "default_message_time_to_live",
-        "auto_delete_on_idle",
-        "dead_lettering_on_message_expiration",
-        "max_size_in_megabytes",
-    )
     return [
-        f"{name} {getattr(queue, name)}, not {getattr(usual, name)}"
-        for name in names
-        if getattr(queue, name) not in (None, getattr(usual, name))
+        f"{name} {queue[name]}, not {value}"
+        for name, value in usual.items()
+        if value and queue[name] not in (None, value)
     ]
 
 

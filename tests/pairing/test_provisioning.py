@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.entities import UNLIMITED, EntityProperties
+from sbclient.entities import UNLIMITED, EntityKind, EntityProperties, settings_of
 from sbclient.errors import (
     BacklogUnavailableError,
     MessagingEntityAlreadyExistsError,
@@ -129,25 +129,29 @@ async def test_open_raises_every_cause_and_can_be_retried(pair: MemoryPair) -> N
         assert len(client.pair.status().backlog_queues) == 10
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"requires_session": True},
-        {"requires_duplicate_detection": True},
-        {"forward_to": "elsewhere"},
-    ],
-    ids=str,
-)
+HARMFUL: Final = {"requires_session": True, "requires_duplicate_detection": True, "forward_to": "elsewhere"}
+HARMLESS: Final = """
+    authorization_rules auto_delete_on_idle availability_status dead_lettering_on_message_expiration
+    default_message_time_to_live duplicate_detection_history_time_window enable_batched_operations enable_express
+    enable_partitioning forward_dead_lettered_messages_to lock_duration max_delivery_count max_message_size_in_kilobytes
+    max_size_in_megabytes status user_metadata
+"""
+
+
+def test_every_setting_of_a_queue_is_known_to_harm_a_backlog_queue_or_not() -> None:
+    known = HARMFUL.keys() | HARMLESS.split()
+    assert known == set(settings_of(EntityKind.QUEUE)), "name it in HARMFUL, with usable_queue, or in HARMLESS"
+
+
+@pytest.mark.parametrize("name", HARMFUL)
 @pytest.mark.parametrize("mode", ["create", "verify"])
-async def test_existing_queues_that_would_lose_messages_are_left_out(
-    pair: MemoryPair, odd: dict[str, object], mode: str
-) -> None:
+async def test_existing_queues_that_would_lose_messages_are_left_out(pair: MemoryPair, name: str, mode: str) -> None:
     await make_queue(pair, "elsewhere", secondary=True)
     async with pair.client():
         pass
     async with pair.unpaired_client(secondary=True) as client:
         await client.administration.delete_queue(BACKLOG[4])
-    await make_queue(pair, BACKLOG[4], secondary=True, **odd)
+    await make_queue(pair, BACKLOG[4], secondary=True, **{name: HARMFUL[name]})
     async with pair.client(options(provision=mode)) as client:
         assert client.pair.status().backlog_queues == tuple(BACKLOG[:4] + BACKLOG[5:])
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
-from sbclient.emulator.page.files import FOLDER, HEADERS, INDEX, page_file
-from sbclient.entities import SETTINGS, EntityKind
-from sbclient.formats.entity_settings import described, settings_text, value_text
+import pytest
+
+from sbclient.emulator.page.files import FOLDER, HEADERS, INDEX, SETTINGS_FILE, page_file, settings_script
+from sbclient.entities import CORRELATION_FIELDS, SETTINGS, EntityKind
+from sbclient.formats.entity_settings import described, settings_text, with_settings
 
 FILES = {path: path.read_text(encoding="utf-8") for path in sorted(FOLDER.iterdir())}
-LIBRARIES = {FOLDER / "preact.js", FOLDER / "htm.js"}
-OWN = {path: text for path, text in FILES.items() if path not in LIBRARIES}
+FILES[FOLDER / SETTINGS_FILE] = settings_script()
+NOT_WRITTEN = {FOLDER / "preact.js", FOLDER / "htm.js", FOLDER / SETTINGS_FILE}
+OWN = {path: text for path, text in FILES.items() if path not in NOT_WRITTEN}
 
 
 def test_each_file_is_served_with_its_type_and_the_policy() -> None:
     for path in FILES:
         answer = page_file(path.name)
-        assert (answer.status, answer.body) == (200, path.read_bytes())
+        assert (answer.status, answer.body) == (200, FILES[path].encode())
         assert answer.content_type.startswith(("text/html", "text/css", "text/javascript", "image/svg+xml"))
         assert answer.headers == HEADERS
 
@@ -65,31 +70,29 @@ def test_imports_of_scripts_exist_and_are_used() -> None:
                 assert re.search(rf"\b{name}\b", rest), (path, name)
 
 
-KINDS = {"QUEUE": EntityKind.QUEUE, "TOPIC": EntityKind.TOPIC, "SUBSCRIPTION": EntityKind.SUBSCRIPTION}
-NOT_IN_FORMS = {
-    "dead_lettering_on_filter_evaluation_exceptions",
-    "enable_batched_operations",
-    "enable_express",
-    "filtering_messages_before_publishing",
-    "max_message_size_in_kilobytes",
-    "support_ordering",
-}
+def _in_script(name: str) -> list[dict[str, Any]]:
+    (rows,) = re.findall(rf"^export const {name} = (.*?);$", settings_script(), re.M | re.S)
+    found: list[dict[str, Any]] = json.loads(rows)
+    return found
 
 
-def test_forms_have_the_settings_of_each_kind_with_their_defaults() -> None:
-    text = FILES[FOLDER / "entity_form.js"]
-    groups = dict(re.findall(r"const (BOTH|ALL) = \[(.*)\];", text))
-    row = r'\{ name: "(\w+)".* kinds: (?:\[(.*?)\]|(\w+)), (?:isCheck: (true)|hint: "(.*)"|choices: STATUSES) \}'
-    rows = re.findall(row, text)
-    for word, kind in KINDS.items():
-        shown = {name for name, some, group, *_ in rows if word in (some or groups[group]).split(", ")}
-        wanted = settings_text(described(kind, "x", [])).keys() - NOT_IN_FORMS
-        assert shown == wanted, f"SETTINGS in entity_form.js, or NOT_IN_FORMS, lacks settings of a {kind}"
-    for name, _, _, is_check, hint in rows:
-        default = SETTINGS[name].default
-        assert isinstance(default, bool) == bool(is_check), name
-        if hint and name != "max_size_in_megabytes":  # that of a topic or a queue that is not partitioned
-            assert hint == ("none" if default is None else value_text(default)), name
+@pytest.mark.parametrize("kind", [EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION])
+def test_a_form_as_it_opens_asks_for_every_setting_and_for_what_the_service_would_choose(kind: EntityKind) -> None:
+    rows = {row["name"]: row for row in _in_script("SETTINGS") if kind in row["kinds"]}
+    empty = described(kind, "x", [])
+    assert rows.keys() == settings_text(empty).keys()
+    given = with_settings(empty, [(name, row["initial"]) for name, row in rows.items() if row["initial"]])
+    for name, row in rows.items():
+        assert given[name] in (None, SETTINGS[name].default), name
+        assert row["initial"] in row.get("choices", (row["initial"],)), name
+        with_settings(empty, [(name, each) for each in row.get("choices", ()) if each])
+        if "hint" in row and SETTINGS[name].default is not None:
+            assert with_settings(empty, [(name, row["hint"])])[name] == SETTINGS[name].default, name
+        assert row.get("isCheck") is None or row["initial"] in ("true", "false"), name
+
+
+def test_a_form_asks_for_every_field_of_a_correlation_filter() -> None:
+    assert [row["name"] for row in _in_script("CORRELATION")] == list(CORRELATION_FIELDS)
 
 
 def test_lines_have_the_maximum_length_of_the_project() -> None:

@@ -4,39 +4,8 @@ import { ask } from "./api.js";
 import { attempt, confirmed, Field, notify, openForm } from "./dialogs.js";
 import { html } from "./dom.js";
 import { Component } from "./preact.js";
+import { CORRELATION, SETTINGS } from "./settings.js";
 
-const [QUEUE, TOPIC, SUBSCRIPTION] = ["queue", "topic", "subscription"];
-const BOTH = [QUEUE, SUBSCRIPTION];
-const ALL = [QUEUE, TOPIC, SUBSCRIPTION];
-const STATUSES = ["Active", "Disabled", "SendDisabled", "ReceiveDisabled"];
-
-/** The settings, the kinds of entities that have them, and the defaults, which are shown in empty fields. */
-const SETTINGS = [
-  { name: "requires_session", label: "Requires sessions", kinds: BOTH, isCheck: true },
-  { name: "enable_partitioning", label: "Partitioned", kinds: [QUEUE, TOPIC], isCheck: true },
-  { name: "requires_duplicate_detection", label: "Detects duplicates", kinds: [QUEUE, TOPIC], isCheck: true },
-  { name: "dead_lettering_on_message_expiration", label: "Dead-letters expired messages", kinds: BOTH, isCheck: true },
-  { name: "lock_duration", label: "Lock duration", kinds: BOTH, hint: "1 min" },
-  { name: "max_delivery_count", label: "Maximum delivery count", kinds: BOTH, hint: "10" },
-  { name: "default_message_time_to_live", label: "Default time to live", kinds: ALL, hint: "unlimited" },
-  { name: "duplicate_detection_history_time_window", label: "Duplicate window", kinds: [QUEUE, TOPIC], hint: "10 min" },
-  { name: "auto_delete_on_idle", label: "Delete when idle for", kinds: ALL, hint: "unlimited" },
-  { name: "max_size_in_megabytes", label: "Maximum size in MB", kinds: [QUEUE, TOPIC], hint: "1024" },
-  { name: "forward_to", label: "Forward messages to", kinds: BOTH, hint: "none" },
-  { name: "forward_dead_lettered_messages_to", label: "Forward dead letters to", kinds: BOTH, hint: "none" },
-  { name: "user_metadata", label: "User metadata", kinds: ALL, hint: "none" },
-  { name: "status", label: "Status", kinds: ALL, choices: STATUSES },
-];
-const CORRELATION = [
-  ["correlation_id", "Correlation id"],
-  ["message_id", "Message id"],
-  ["to", "To"],
-  ["reply_to", "Reply to"],
-  ["label", "Subject (label)"],
-  ["session_id", "Session id"],
-  ["reply_to_session_id", "Reply to session"],
-  ["content_type", "Content type"],
-];
 const PROPERTY = "property.";
 const FORM = "entity-form";
 
@@ -85,23 +54,24 @@ export async function deleteEntity(namespace, entity, explanation, rule = null) 
 /** The fields of the settings of a kind; `found` is an existing entity, null for a new one. */
 function settingFields(kind, found) {
   const own = SETTINGS.filter((each) => each.kinds.includes(kind));
-  const field = ({ name, label, hint, isCheck, choices }) => {
+  const field = ({ name, label, about, initial, hint, isCheck, choices }) => {
     const id = `setting-${name}`;
-    const value = found?.settings[name] ?? "";
+    const value = found?.settings[name] ?? initial;
     const disabled = found?.fixed.includes(name) ?? false;
     const words = html`${label}${disabled && html`<span class="muted"> (fixed at creation)</span>`}`;
     if (isCheck) {
       return html`
-        <p class="check">
+        <p class="check" title=${about}>
           <input id=${id} name=${name} type="checkbox" defaultChecked=${value === "true"} disabled=${disabled} />
           <label for=${id}>${words}</label>
         </p>`;
     }
     if (!choices) {
-      return html`<${Field} id=${id} name=${name} label=${words} placeholder=${hint} defaultValue=${value} />`;
+      const shown = { id, name, label: words, title: about, placeholder: hint, defaultValue: value };
+      return html`<${Field} ...${shown} />`;
     }
     return html`
-      <div class="field">
+      <div class="field" title=${about}>
         <label for=${id}>${words}</label>
         <select id=${id} name=${name}>
           ${choices.map((each) => html`<option selected=${each === value}>${each}</option>`)}
@@ -148,7 +118,7 @@ class RuleFields extends Component {
         <p class="note">${"For example price < 10 AND sys.Label = 'new'; 1=1 accepts every message."}</p>
       </div>
       <div hidden=${kind === "sql"}>
-        <div class="grid">${CORRELATION.map(([name, label]) => text(name, label, 0, settings[name]))}</div>
+        <div class="grid">${CORRELATION.map(({ name, label }) => text(name, label, 0, settings[name]))}</div>
         ${text(
           "properties",
           "Application properties, one in a line: country=IE, or price:=5 for JSON",
@@ -168,7 +138,7 @@ function ruleIn(data) {
     if (!sql) throw new Error("The SQL expression is empty: 1=1 accepts every message.");
     return { sql, ...said };
   }
-  const values = CORRELATION.map(([name]) => [name, data.get(name)]).filter(([, value]) => value);
+  const values = CORRELATION.map(({ name }) => [name, data.get(name)]).filter(([, value]) => value);
   for (const line of data.get("properties").split("\n").filter((each) => each.trim())) {
     const at = line.indexOf("=");
     if (at < 1) throw new Error(`The line ${line} is not name=value.`);
