@@ -18,8 +18,10 @@ from sbclient.message import MAX_ID_LENGTH
 
 LARGEST_FIELD: Final = 100 * 2**20
 """Characters in one CSV field: the largest message of any tier. The default of the `csv` module is 128 KiB."""
-MAX_LINE_LENGTH: Final = 160 * 2**20
-"""Room for the largest message in base64."""
+MAX_LINE_BYTES: Final = 135 * 2**20
+"""Of one line in UTF-8: room for the largest message in base64."""
+_PIECE_LENGTH: Final = 2**20
+"""The characters of a line that are read at a time."""
 
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
@@ -115,12 +117,32 @@ def limited_lines(text: TextIO) -> Iterator[str]:
     Raises:
         InvalidOperationError: a line is longer than any message can be.
     """
-    while line := text.readline(MAX_LINE_LENGTH + 1):
-        if len(line) > MAX_LINE_LENGTH:
-            raise InvalidOperationError(
-                f"a line of the input has more than {MAX_LINE_LENGTH:,} characters: name another input"
-            )
-        yield line
+    ahead = ""
+    while piece := ahead or text.readline(_PIECE_LENGTH):
+        is_cut = bool(ahead) or len(piece) == _PIECE_LENGTH
+        ahead = ""
+        if not is_cut:
+            yield piece
+            continue
+        # In UTF-8, because text may take four times as much, and in pieces, because to join them takes as much again.
+        pieces, size_bytes = [], 0
+        while True:
+            pieces.append(piece.encode("utf-8", "surrogatepass"))
+            size_bytes += len(pieces[-1])
+            if size_bytes > MAX_LINE_BYTES:
+                raise InvalidOperationError(
+                    f"a line of the input has more than {MAX_LINE_BYTES:,} bytes: name another input"
+                )
+            if not is_cut or piece.endswith(("\r", "\n")):
+                break
+            piece = text.readline(_PIECE_LENGTH)
+            is_cut = len(piece) == _PIECE_LENGTH
+        if is_cut and piece.endswith("\r"):
+            ahead = text.readline(1)  # the rest of this end of the line, or the first character of the next one
+            if ahead == "\n":
+                pieces.append(b"\n")
+                ahead = ""
+        yield b"".join(pieces).decode("utf-8", "surrogatepass")
 
 
 def decoded(lines: Iterable[str], name: str, encoding: str) -> Iterator[str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO, StringIO
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from sbclient.cli.records import Columns, Format, Record, read_records, records_of
+from sbclient.cli import records
+from sbclient.cli.records import Columns, Format, Record, limited_lines, read_records, records_of, text_of
 from sbclient.errors import InvalidOperationError
 
 
@@ -112,3 +115,22 @@ def test_csv_field_can_be_as_large_as_a_message(tmp_path: Path) -> None:
 def test_invalid_csv_is_rejected() -> None:
     with pytest.raises(InvalidOperationError):
         list(records_of(iter(["x\n", "y\rz\n"]), "stdin", Format.CSV, Columns()))
+
+
+@pytest.mark.parametrize("length", range(6))
+def test_long_line_is_read_in_pieces_as_a_short_one(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_PIECE_LENGTH", 2)
+    for characters in product("a\r\n\U0001f600\udc80", repeat=length):
+        data = "".join(characters).encode("utf-8", "surrogateescape")
+        lines = list(text_of(BytesIO(data), "utf-8"))
+        assert list(limited_lines(text_of(BytesIO(data), "utf-8"))) == lines
+
+
+@pytest.mark.parametrize("character", ["a", "\xfc", "\U0001f600", "\udc80"])
+def test_line_has_a_limit_of_bytes(character: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_PIECE_LENGTH", 2)
+    monkeypatch.setattr(records, "MAX_LINE_BYTES", 12)
+    count = 12 // len(character.encode("utf-8", "surrogatepass"))
+    assert list(limited_lines(StringIO(character * count))) == [character * count]
+    with pytest.raises(InvalidOperationError, match="more than 12 bytes"):
+        list(limited_lines(StringIO(character * (count + 1))))

@@ -27,7 +27,7 @@ ENDLESS: Final = (
     ("peek", "--queue", "orders", "--primary", f"{_ADDRESS};CredentialFile=/dev/zero"),
 )
 _MEMORY: Final = 2 * 2**30
-_MAX_MIB: Final = 400
+_MAX_MIB: Final = 200
 
 
 class Ended(NamedTuple):
