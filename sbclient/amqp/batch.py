@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from sbclient.amqp import servicebus
-from sbclient.amqp.encode import encode_binary, encode_map
+from sbclient.amqp.encode import binary_head, encode_binary, encode_map
 from sbclient.amqp.encoded import EncodedMessage
 from sbclient.amqp.errors import INVALID_FIELD, WireError
 from sbclient.amqp.fields import encode_composite
@@ -37,13 +37,32 @@ class EncodedBatch:
 
     def __init__(self, messages: Sequence[EncodedMessage]) -> None:
         self._messages: Sequence[EncodedMessage] = messages
-        self._sections: _Sections | None = None
+        self._sections: _Sections | _Extended | None = None
         self._via_partition_key: str | None = None
         self.sessions: Collection[str] | None = None
-        sizes = [message.size_bytes for message in messages]
+        self._measure(messages[0], [message.size_bytes for message in messages])
+
+    def _measure(self, first: EncodedMessage, sizes: Sequence[int]) -> None:
         self.size_bytes = self.largest_bytes = max(sizes)
         if len(sizes) > 1:
-            self.size_bytes = len(_head(messages[0])) + _section_bytes(sizes)
+            self.size_bytes = len(_head(first)) + _section_bytes(sizes)
+
+    @classmethod
+    def extended(cls, messages: Sequence[EncodedMessage], section: bytes) -> EncodedBatch:
+        """Return a batch of messages that get a section of application properties on the way to the wire.
+
+        Args:
+            messages: at least one; each has `properties_end` and no key.
+            section: the application properties of each.
+        """
+        batch = cls.__new__(cls)
+        batch._messages = ()
+        batch._via_partition_key = None
+        batch.sessions = None
+        batch._sections = _Extended(messages, section)
+        added = len(section)
+        batch._measure(messages[0], [message.size_bytes + added for message in messages])
+        return batch
 
     @classmethod
     def of_sections(
@@ -75,7 +94,7 @@ class EncodedBatch:
         return batch
 
     def __len__(self) -> int:
-        return len(self._messages) if self._sections is None else len(self._sections.ends)
+        return len(self._messages if self._sections is None else self._sections)
 
     def __iter__(self) -> Iterator[EncodedMessage]:
         return iter(self.messages)
@@ -94,7 +113,10 @@ class EncodedBatch:
 
     @property
     def key(self) -> str | None:
-        """The key within which the transfer stays in order; None for joined messages, whose caller keeps the order."""
+        """The key within which the transfer stays in order.
+
+        None for joined messages, whose caller keeps the order, and for extended ones, which have no key.
+        """
         return self._messages[0].key if self._sections is None else None
 
     @property
@@ -108,13 +130,13 @@ class EncodedBatch:
         if self.size_bytes == self.largest_bytes:  # one message
             return self._messages[0].payload if self._messages else self.messages[0].payload
         if self._sections is not None:
-            return b"".join((_head(self._sections.first), self._sections.content))
+            return b"".join((_head(self._sections.first), *self._sections.pieces()))
         messages = self._messages
-        parts = [_head(messages[0], self._via_partition_key)]
+        pieces = [_head(messages[0], self._via_partition_key)]
         for message in messages:
             payload = message.payload
-            parts.append(b"\x00\x53\x75" + encode_binary(payload))
-        return b"".join(parts)
+            pieces += b"\x00\x53\x75", binary_head(len(payload)), payload
+        return b"".join(pieces)
 
     def via(self, partition_key: str | None) -> EncodedBatch:
         """Return a batch whose messages pass through the partition of a key in another entity; None = this batch."""
@@ -135,10 +157,51 @@ class _Sections:
         self.content = content
         self.ends = ends
 
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def pieces(self) -> tuple[bytes | memoryview]:
+        return (self.content,)
+
     def payloads(self) -> list[bytes]:
         ends = self.ends
         sections = [self.content[start:end] for start, end in zip((0, *ends), ends, strict=False)]
         return [bytes(section[5 if section[3] == 0xA0 else 8 :]) for section in sections]
+
+
+class _Extended:
+    """Messages with properties and a data section, between which each gets the same section.
+
+    Attributes:
+        first: the first message, with the id of the one that is sent.
+    """
+
+    __slots__ = ("_messages", "_section", "first")
+
+    def __init__(self, messages: Sequence[EncodedMessage], section: bytes) -> None:
+        self.first = messages[0]
+        self._messages = messages
+        self._section = section
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def pieces(self) -> list[bytes]:
+        """Return what the data sections consist of, in order."""
+        section = self._section
+        added = len(section)
+        pieces: list[bytes] = []
+        for message in self._messages:
+            payload, at = message.payload, message.properties_end
+            pieces += b"\x00\x53\x75", binary_head(len(payload) + added), payload[:at], section, payload[at:]
+        return pieces
+
+    def payloads(self) -> list[bytes]:
+        section = self._section
+        return [
+            b"".join((message.payload[: message.properties_end], section, message.payload[message.properties_end :]))
+            for message in self._messages
+        ]
 
 
 def _head(first: EncodedMessage, via_partition_key: str | None = None) -> bytes:

@@ -84,6 +84,11 @@ def encode_symbol(value: str) -> bytes:
     return _SYM8[size] + raw if size < 256 else _WORD(0xB3, size) + raw
 
 
+def binary_head(size: int) -> bytes:
+    """What stands before the content of a binary with this size."""
+    return _BIN8[size] if size < 256 else _WORD(0xB0, size)
+
+
 def encode_binary(value: bytes) -> bytes:
     """Binary as vbin8 or vbin32."""
     size = len(value)

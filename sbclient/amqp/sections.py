@@ -245,6 +245,11 @@ class Sections:
         return b"".join([self.payload[start:end] for start, _, end in self._body_places()])
 
     @property
+    def properties_end(self) -> int:
+        """Where the properties end, if the encoder knows that only one data section follows them; else 0."""
+        return self._sizes if self._sizes < 2**32 else 0
+
+    @property
     def is_bare(self) -> bool:
         """Whether it has no header and no annotations."""
         bounds = self._bounds
@@ -423,16 +428,8 @@ def map_entries(raw: bytes) -> list[tuple[Any, bytes]]:
     Raises:
         WireError: the bytes are not a map.
     """
-    if raw[:1] == b"\xc1" and len(raw) > 2:
-        position, count = 3, raw[2]
-    elif raw[:1] == b"\xd1" and len(raw) > 8:
-        position, count = 9, int.from_bytes(raw[5:9], "big")
-    else:
-        raise WireError(DECODE_ERROR, "the bytes are not a map")
-    if count > MAX_COUNT or count % 2:
-        raise WireError(DECODE_ERROR, f"a map claims {count} elements")
+    start, count = _map_start(raw)
     entries = []
-    start = position
     try:
         for _ in range(count // 2):
             key, position = PLAIN[raw[start]](raw, start + 1, 0)
@@ -442,6 +439,29 @@ def map_entries(raw: bytes) -> list[tuple[Any, bytes]]:
     except MALFORMED as error:
         raise malformed(error, start) from None
     return entries
+
+
+def map_content(raw: bytes) -> tuple[bytes, int]:
+    """Return the encoded keys and values of an encoded map, joined, and how many elements they are.
+
+    Raises:
+        WireError: the bytes are not a map.
+    """
+    start, count = _map_start(raw)
+    return raw[start:], count
+
+
+def _map_start(raw: bytes) -> tuple[int, int]:
+    """Return where the first key of an encoded map begins, and how many elements it claims."""
+    if raw[:1] == b"\xc1" and len(raw) > 2:
+        start, count = 3, raw[2]
+    elif raw[:1] == b"\xd1" and len(raw) > 8:
+        start, count = 9, int.from_bytes(raw[5:9], "big")
+    else:
+        raise WireError(DECODE_ERROR, "the bytes are not a map")
+    if count > MAX_COUNT or count % 2:
+        raise WireError(DECODE_ERROR, f"a map claims {count} elements")
+    return start, count
 
 
 def list_fields(raw: bytes) -> list[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from sbclient import clock
@@ -23,7 +22,7 @@ from sbclient.options import SERVER_BUSY_PAUSE
 from sbclient.pairing.backlog_links import OF_THE_TRANSFER
 from sbclient.pairing.state import PairedEntity, PairState
 from sbclient.rules.backlog import BacklogChoice
-from sbclient.rules.envelope import seal
+from sbclient.rules.envelope import seal, seal_all
 from sbclient.rules.failover import FailoverState
 from sbclient.telemetry import metrics, tracing
 
@@ -96,9 +95,9 @@ class Diversion:
             return None
         if not pair.is_primary_reached:
             self._warn_if_never_reached()
-        sealed = EncodedBatch(list(map(partial(seal, destination=entity.path), messages)))
-        self._check_size(sealed)
-        return self._attempt(queue, sealed, _attempt_s(remaining_s))
+        batch = seal_all(messages, entity.path)
+        self._check_size(batch)
+        return self._attempt(queue, batch, _attempt_s(remaining_s))
 
     def _attempt(self, queue: str, sealed: EncodedBatch, timeout_s: float) -> Attempt:
         return Attempt(queue, self._pair.backlog_links.send(queue, sealed, timeout_s=timeout_s))

@@ -25,11 +25,11 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from sbclient.amqp import EncodedMessage, WireError
+from sbclient.amqp import EncodedBatch, EncodedMessage, WireError
 from sbclient.amqp.decode import decode_at, skip_value
 from sbclient.amqp.encode import encode_string, sized_map
 from sbclient.amqp.encoded import encode_entries, encoded_content
-from sbclient.amqp.sections import APPLICATION_PROPERTIES, map_entries
+from sbclient.amqp.sections import APPLICATION_PROPERTIES, map_content, map_entries
 from sbclient.amqp.types import TimeSpan
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import ticks_of
@@ -49,6 +49,8 @@ UNLIMITED_TIME_TO_LIVE: Final = timedelta(days=10675199, hours=2, minutes=48, se
 """The service's longest time to live, 2**63 - 1 ticks of 100 ns: such a message never expires."""
 
 _ALIASES = frozenset({PATH, SESSION_ID, TIME_TO_LIVE, SCHEDULED_ENQUEUE_TIME})
+_RESERVED: Final = b"x-ms-"
+"""What all names contain that law 3 renames."""
 _PATHS_KEPT: Final = 4096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -127,16 +129,23 @@ def seal(message: EncodedMessage, destination: str, *, native_session_id: str | 
     if native_session_id is not None and message.partition_key is not None:
         aliases[PARTITION_KEY] = message.partition_key
         changes["partition_key"] = None
-    entries: list[bytes] = []
-    for name, entry in _entries(message):
-        entries.append(
-            encode_string(USER_PREFIX + name) + entry[skip_value(entry, 0) :] if _is_reserved(name) else entry
-        )
-    entries.append(_path_entry(destination))
+    own, own_count = _kept_properties(message)
     added, count = encode_entries(aliases) if aliases else (b"", 0)
-    return message.rewritten(
-        application_properties=sized_map(b"".join(entries) + added, 2 * len(entries) + count), **changes
-    )
+    content = b"".join((own, _path_entry(destination), added))
+    return message.rewritten(application_properties=sized_map(content, own_count + 2 + count), **changes)
+
+
+def seal_all(messages: Sequence[EncodedMessage], destination: str) -> EncodedBatch:
+    """Return messages as one transfer to a plain backlog queue, each rewritten as `seal` does it.
+
+    Raises:
+        InvalidOperationError: the destination is not a legal path, or is a backlog queue.
+    """
+    # Most messages have none of the rewritten attributes and no properties of the application. Their bytes are joined
+    # with the added section once, in the transfer.
+    if all(message.properties_end and message.session_id is None for message in messages):
+        return EncodedBatch.extended(messages, _path_section(destination))
+    return EncodedBatch([seal(message, destination) for message in messages])
 
 
 def unseal(
@@ -216,6 +225,20 @@ def path_of(message: ServiceBusReceivedMessage) -> str | None:
     return None
 
 
+def _kept_properties(message: EncodedMessage) -> tuple[bytes, int]:
+    """Return the encoded properties of the application, renamed by law 3, and how many names and values they are."""
+    raw = message.raw_value(APPLICATION_PROPERTIES)
+    if not raw:
+        return b"", 0
+    if _RESERVED not in raw:
+        return map_content(raw)
+    kept = [
+        encode_string(USER_PREFIX + name) + entry[skip_value(entry, 0) :] if _is_reserved(name) else entry
+        for name, entry in map_entries(raw)
+    ]
+    return b"".join(kept), 2 * len(kept)
+
+
 def _entries(message: EncodedMessage) -> Iterable[tuple[str, bytes]]:
     """Return the encoded application properties by name."""
     raw = message.raw_value(APPLICATION_PROPERTIES)
@@ -234,6 +257,12 @@ def _checked_destination(path: str) -> str:
 def _path_entry(path: str) -> bytes:
     """Return the encoded property of a destination."""
     return encode_entries({PATH: _checked_destination(path)})[0]
+
+
+@lru_cache(_PATHS_KEPT)
+def _path_section(path: str) -> bytes:
+    """Return the encoded application properties of a message that has the property of a destination only."""
+    return b"\x00\x53\x74" + sized_map(_path_entry(path), 2)
 
 
 def _is_reserved(name: str) -> bool:

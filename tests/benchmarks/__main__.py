@@ -97,7 +97,7 @@ ROWS: Final = (
         20.0,
         _measure("receiving", "sessions"),
     ),
-    Row("divert", "sends to a failed-over queue / to a healthy queue", 0.9, _measure("sending", "divert")),
+    Row("divert", "sends to a failed-over queue / to a healthy queue", 0.95, _measure("sending", "divert")),
     Row(
         "failover-latency",
         "latency of the first diverted send / of a healthy send, medians",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbclient.amqp import EncodedMessage, encode_message
+from sbclient.amqp import EncodedBatch, EncodedMessage, encode_message
 from sbclient.amqp.encode import encode_map, encode_string, encode_value, sized_map
 from sbclient.amqp.types import Described, Int, Long, Symbol, TimeSpan, ULong
 from sbclient.errors import InvalidOperationError
@@ -18,6 +18,7 @@ from sbclient.rules.envelope import (
     MalformedEnvelopeError,
     Unsealed,
     seal,
+    seal_all,
     unseal,
 )
 from sbclient.rules.syphon_reason import SyphonReason
@@ -100,6 +101,27 @@ def test_unsealing_restores_the_message_exactly(
     home = unseal(received(sealed), now=NOW + 1e9 * is_enqueued_late, time_to_live_mode="restart")
     assert home.destination == destination
     assert content_of(home.message) == content_of(message)
+
+
+@given(
+    st.lists(messages() | st.builds(ServiceBusMessage, st.binary(max_size=300), message_id=st.text(max_size=9))),
+    st.lists(st.builds(ServiceBusMessage, st.binary(max_size=300), message_id=short_ids), min_size=1, max_size=4),
+    entity_paths,
+)
+def test_a_transfer_holds_the_messages_as_they_are_sealed_one_by_one(
+    of_any_kind: list[ServiceBusMessage], plain_ones: list[ServiceBusMessage], destination: str
+) -> None:
+    for given_messages in (plain_ones, of_any_kind + plain_ones):
+        encoded = [encode_message(message) for message in given_messages]
+        transfer, expected = (
+            seal_all(encoded, destination),
+            EncodedBatch([seal(message, destination) for message in encoded]),
+        )
+        assert transfer.payload == expected.payload
+        assert (transfer.size_bytes, transfer.largest_bytes) == (expected.size_bytes, expected.largest_bytes)
+        assert (len(transfer), transfer.message_format) == (len(expected), expected.message_format)
+        assert [message.payload for message in transfer] == [message.payload for message in expected]
+        assert transfer.first.message_id == expected.first.message_id
 
 
 @given(messages(), entity_paths)

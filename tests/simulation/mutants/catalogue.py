@@ -244,8 +244,13 @@ MUTANTS: Final[tuple[Mutant, ...]] = mutants_of(
                 "sealed.rewritten(time_to_live=time_to_live, **...)",
                 "sealed.rewritten(time_to_live=None, **...)",
             ),
+            "a session is left out of a transfer to the backlog": Change(
+                "rules.envelope:seal_all",
+                "message.properties_end and message.session_id is None",
+                "message.properties_end",
+            ),
             "a property of the application is overwritten by an alias": Change(
-                "rules.envelope:seal",
+                "rules.envelope:_kept_properties",
                 "encode_string(USER_PREFIX + name) + entry[skip_value(entry, 0) :] if _is_reserved(name) else entry",
                 "b'' if _is_reserved(name) else entry",
             ),
