@@ -18,9 +18,12 @@ from azure.core.credentials import AccessToken
 
 from sbclient import PairedNamespaceOptions, ServiceBusClient, ServiceBusMessage
 from sbclient.emulator import Emulator
+from sbclient.options import PAIR_OPTIONS, RETRY_OPTIONS, SYPHON_LIMITS
 from sbclient.testing import MemoryPair
 from sbclient.transport.memory import transport as memory
+from sbclient.worker.settings import SETTINGS as WORKER_SETTINGS
 from tests.pages import reference
+from tests.pages.defaults import wrong_defaults
 from tests.pages.every import TABLES
 from tests.pages.table import COMMAND, DOCS, PageTable
 
@@ -182,6 +185,29 @@ def test_a_generated_table_is_up_to_date(table: PageTable) -> None:
 def test_every_generated_table_of_a_page_is_known() -> None:
     places = {f"{page.name}: {name}" for page in PAGES for name in re.findall(GENERATED, page.read_text("utf-8"), re.M)}
     assert places == {table.name for table in TABLES}
+
+
+DECLARED: Final = [*PAIR_OPTIONS.values(), *SYPHON_LIMITS.values(), *RETRY_OPTIONS.values(), *WORKER_SETTINGS.values()]
+DEFAULTS: Final = {
+    name: each.shown(each.default)
+    for each in DECLARED
+    if each.default is not None and not isinstance(each.default, bool) and not each.is_secret
+    for name in (each.name, each.option)
+}
+"""Of the options that have one, by both of their names."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_default_in_a_sentence_is_the_declared_one(page: Path) -> None:
+    assert not list(wrong_defaults(page.read_text(encoding="utf-8"), DEFAULTS))
+
+
+def test_another_default_in_a_sentence_is_found() -> None:
+    said = "After `--wait` (default 5 s). `--count` is 100; once a\nminute (`pause`), `mode=peek`, the default."
+    defaults = {"--wait": "5 s", "--count": "100", "pause": "1 min", "mode": "peek"}
+    assert not list(wrong_defaults(said, defaults))
+    for name in defaults:
+        assert len(list(wrong_defaults(said, defaults | {name: "50 s"}))) == 1
 
 
 OPTIONS: Final = {field.name for field in fields(PairedNamespaceOptions)}

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -24,6 +25,9 @@ from sbclient.options import (
     without_ignored,
 )
 from sbclient.settings.table import settings_of
+from sbclient.worker.settings import WorkerSettings
+
+ROOT: Final = Path(__file__).parents[1]
 
 
 @pytest.mark.deviation("pairing.headroom", "pairing.missing-destinations")
@@ -92,6 +96,14 @@ def test_every_option_is_checked_and_documented(options: Any) -> None:
         options(**{row.name: row.default})
         assert f"{row.name}: {row.about}" in options.__doc__
     assert settings_of(options).keys() == {each.name for each in dataclasses.fields(options)}
+
+
+@pytest.mark.parametrize("settings", [PairedNamespaceOptions, SyphonLimits, RetryOptions, WorkerSettings])
+def test_every_option_is_read_somewhere(settings: Any) -> None:
+    product = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "sbclient").rglob("*.py"))
+    own = [row.attribute for row in settings_of(settings).values() if row.origin is None]
+    own = [name for name in own if name not in ("primary_file", "secondary_file")]  # by the name of the secret
+    assert not [name for name in own if not re.search(rf"\.{name}\b", product)], "they have no effect"
 
 
 def test_ends_of_the_ranges_are_allowed() -> None:

@@ -21,6 +21,7 @@ from sbclient.cli.app import COMMANDS, make_app
 from sbclient.cli.common import Exit
 from sbclient.cli.outage import Account
 from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired, sent
+from tests.pages.defaults import wrong_defaults
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 TEXT: Final = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("commands.md", "commands-admin.md"))
@@ -59,11 +60,14 @@ def shape(value: Any) -> Any:
     return [shape(each) for each in value[:1]] if isinstance(value, list) else None
 
 
-def options_of(command: str) -> set[str]:
-    """Every option of a command and of the commands below it."""
+def parameters_of(command: str) -> list[Any]:
+    """Every parameter of a command and of the commands below it."""
     found = get_command(make_app([command])).commands[command]  # type: ignore[attr-defined]
-    every = [found, *getattr(found, "commands", {}).values()]
-    names = {name for each in every for parameter in each.params for name in parameter.opts} | {"--help"}
+    return [each for one in (found, *getattr(found, "commands", {}).values()) for each in one.params]
+
+
+def options_of(command: str) -> set[str]:
+    names = {name for each in parameters_of(command) for name in each.opts} | {"--help"}
     return {name for name in names if name.startswith("-")}
 
 
@@ -81,7 +85,7 @@ def test_documented_options_exist(command: str) -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", SECTIONS[command]))
     allowed = options_of(command) | (options_of("receive") if command == "send" else set())
     allowed |= options_of("send") if command == "receive" else set()
-    assert named <= allowed
+    assert named <= allowed, f"docs/commands.md or commands-admin.md, section sbclient {command}"
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("syphon", "demo")])
@@ -95,7 +99,19 @@ def test_main_options_are_documented(command: str) -> None:
         "backlog": {"--backlog-queue-count", "--primary-name"},
         "emulator": {"--first-port", "--host", "--key", "--seed", "--tls-name"},
     }.get(command, set())
-    assert {name for name in options_of(command) if name not in SECTIONS[command]} - common <= plain
+    missing = {name for name in options_of(command) if name not in SECTIONS[command]} - common - plain
+    assert not missing, f"describe them in docs/commands.md or commands-admin.md, section sbclient {command}"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_default_in_a_sentence_is_the_declared_one(command: str) -> None:
+    defaults = {
+        name: f"{each.default:g}" if isinstance(each.default, float) else str(each.default)
+        for each in parameters_of(command)
+        for name in each.opts
+        if each.default not in (None, False, True, [], ())
+    }
+    assert not list(wrong_defaults(SECTIONS[command], defaults))
 
 
 @pytest.fixture

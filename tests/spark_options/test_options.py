@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from sbclient.errors import InvalidOperationError
 from sbclient.options import PAIR_OPTIONS
-from sbclient_spark.drain.options import DRAIN_TABLE, drain_options
-from sbclient_spark.options import OPTIONS_OF_CLIENT
-from sbclient_spark.read.options import READ_TABLE, read_options
-from sbclient_spark.write.options import WRITE_TABLE, write_options
+from sbclient.settings.table import settings_of
+from sbclient_spark.drain.options import DRAIN_TABLE, DrainOptions, drain_options
+from sbclient_spark.options import OPTIONS_OF_CLIENT, ConnectionOptions
+from sbclient_spark.read.options import READ_TABLE, ReadOptions, read_options
+from sbclient_spark.write.options import WRITE_TABLE, WriteOptions, write_options
 from tests.fresh_process import output_of
+from tests.pages.defaults import wrong_defaults
+
+ROOT: Final = Path(__file__).parents[2]
 
 PRIMARY = "Endpoint=sb://contoso.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret="
 SECONDARY = "Endpoint=sb://backup.servicebus.windows.net;SharedAccessKeyName=root;SharedAccessKey=s3cret2="
@@ -237,6 +243,23 @@ def test_options_that_do_not_fit_a_stream_are_refused(options: dict[str, str], w
 def test_contradicting_options_of_a_drain_are_rejected(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidOperationError):
         drain_options({name: value for name, value in {**PAIR, **changes}.items() if value is not None})
+
+
+# -- all of them
+
+
+@pytest.mark.parametrize("options", [ConnectionOptions, WriteOptions, ReadOptions, DrainOptions])
+def test_every_option_is_read_somewhere(options: Any) -> None:
+    product = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "sbclient_spark").rglob("*.py"))
+    own = [row.attribute for row in settings_of(options).values()]
+    assert not [name for name in own if not re.search(rf"\.{name}\b", product)], "they have no effect"
+
+
+@pytest.mark.parametrize("page", ["spark.md", "spark-reference.md"])
+def test_a_default_in_a_sentence_is_the_declared_one(page: str) -> None:
+    rows = {**DRAIN_TABLE, **WRITE_TABLE, **READ_TABLE}.values()
+    defaults = {row.name: row.shown(row.default) for row in rows if row.default not in (None, False, True)}
+    assert not list(wrong_defaults((ROOT / "docs" / page).read_text(encoding="utf-8"), defaults))
 
 
 # -- without PySpark
