@@ -259,8 +259,8 @@ class _Quiet(Awaitable[R]):
                 error = thrown
 
 
-def _method(sdk: Any, verb: str, kind: EntityKind, what: str = "") -> Callable[..., Awaitable[Any]]:
-    method: Callable[..., Awaitable[Any]] = getattr(sdk, f"{verb}_{kind}{what}")
+def _method(sdk: Any, verb: str, kind: EntityKind) -> Callable[..., Awaitable[Any]]:
+    method: Callable[..., Awaitable[Any]] = getattr(sdk, f"{verb}_{kind}")
     return method
 
 
