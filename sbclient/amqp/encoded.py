@@ -72,6 +72,11 @@ _PARTITION_KEY: Final = encode_symbol(servicebus.PARTITION_KEY)
 _SCHEDULE: Final = encode_symbol(servicebus.SCHEDULED_ENQUEUE_TIME)
 _VIA_PARTITION_KEY: Final = encode_symbol(servicebus.VIA_PARTITION_KEY)
 
+_PROPERTIES_END, _APPLICATION_PROPERTIES_END = (
+    3 * (code - HEADER) + 2 for code in (PROPERTIES, APPLICATION_PROPERTIES)
+)
+"""Where the end of a section stands among the bounds of all."""
+
 _LATEST_EXPIRY_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last one that a `datetime` has."""
 
@@ -227,7 +232,7 @@ class EncodedMessage(Sections):
     @property
     def typed_properties(self) -> dict[str, PropertyValue]:
         """The application properties, whose values keep their AMQP types."""
-        if not self._bounds[14]:  # the end of the section; 0 if there is none
+        if not self._bounds[_APPLICATION_PROPERTIES_END]:
             return {}
         found = super().application_properties
         return {name: value if type(value) is str else _typed_property(value) for name, value in found.items()}
@@ -288,7 +293,7 @@ class EncodedMessage(Sections):
     def _with_properties(self, encoded: bytes) -> EncodedMessage:
         start, _, stop = self._place(APPLICATION_PROPERTIES)
         if not stop:
-            start = stop = self._bounds[11]  # the end of the properties
+            start = stop = self._bounds[_PROPERTIES_END]
         payload = self.payload
         return EncodedMessage(b"".join((payload[:start], b"\x00\x53\x74", encoded, payload[stop:])))
 

@@ -131,6 +131,10 @@ _unpack_size: Final = struct.Struct(">I").unpack_from
 _NO_BOUNDS: Final = (0,) * (3 * 9)
 _BARE: Final = (0,) * (3 * 3)
 """The bounds of header and annotations, and of the sections after the data, of a message that has none of them."""
+_HEADER, _, _MESSAGE_ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA = (
+    slice(3 * index, 3 * index + 3) for index in range(6)
+)
+"""Where the bounds of a section stand among those of all: its start, the start of its value, its end."""
 _Place = tuple[int, int, int]
 
 
@@ -284,7 +288,7 @@ class Sections:
         Raises:
             WireError: it is malformed; also for all accessors below.
         """
-        _, at, end = self._bounds[:3]
+        _, at, end = self._bounds[_HEADER]
         if not end:
             return _NO_HEADER
         raw = self.payload[at:end]
@@ -302,7 +306,7 @@ class Sections:
 
     def property_fields(self) -> Sequence[Any]:
         """The fields of the properties, in their order."""
-        _, at, end = self._bounds[9:12]
+        _, at, end = self._bounds[_PROPERTIES]
         if not end:
             return _NO_PROPERTIES
         return read_properties(self.payload, at, end) or Properties._make(self._fields(PROPERTIES))
@@ -315,7 +319,7 @@ class Sections:
     @property
     def message_annotations(self) -> dict[Any, Any]:
         """The message annotations by name."""
-        _, at, end = self._bounds[6:9]
+        _, at, end = self._bounds[_MESSAGE_ANNOTATIONS]
         usual = read_annotations(self.payload, at, end) if end else {}
         return self._map(MESSAGE_ANNOTATIONS) if usual is None else usual
 
@@ -325,7 +329,7 @@ class Sections:
 
         A message with equal names is invalid, but it has been stored, and its receiver must be able to settle it.
         """
-        _, at, end = self._bounds[12:15]
+        _, at, end = self._bounds[_APPLICATION_PROPERTIES]
         usual = read_texts(self.payload, at, end) if end else {}
         if usual is not None:
             return usual
@@ -353,7 +357,7 @@ class Sections:
         if self._further:
             places = self._body_places() if self.body_code == DATA else []
             return [payload[at + (2 if payload[at] == 0xA0 else 5) : end] for _, at, end in places]
-        _, at, end = self._bounds[15:18]
+        _, at, end = self._bounds[_DATA]
         return [payload[at + (2 if payload[at] == 0xA0 else 5) : end]] if end else []
 
     def data_sizes(self) -> list[int]:
