@@ -23,10 +23,10 @@ class _Delivery:
         tag: the name that the sender gave it, at most 32 bytes.
         state: the last state that the peer sent, or None.
         is_settled: whether this side has settled it.
-        owner: for any object of the owner; None at first.
+        context: for any object of the user of the engine; None at first.
     """
 
-    __slots__ = ("delivery_id", "is_settled", "link", "owner", "state", "tag")
+    __slots__ = ("context", "delivery_id", "is_settled", "link", "state", "tag")
 
     def __init__(self, link: Any, delivery_id: int, tag: bytes, *, settled: bool, state: DeliveryState | None) -> None:
         self.link = link
@@ -34,7 +34,7 @@ class _Delivery:
         self.tag = tag
         self.state = state
         self.is_settled = settled
-        self.owner: Any = None
+        self.context: Any = None
 
     def settle(self, state: DeliveryState | None = None, *, settled: bool = True) -> None:
         """Send the outcome of the delivery to the peer.
@@ -84,7 +84,7 @@ class IncomingDelivery(_Delivery):
         self.tag = tag
         self.state = state
         self.is_settled = settled
-        self.owner = None
+        self.context = None
         self.message_format = message_format
         self.payload = payload
 

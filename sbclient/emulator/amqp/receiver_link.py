@@ -272,7 +272,7 @@ class ReceiverLink(LinkHandler):
             self._link.send(delivery.payload, tag=b"", settled=True, needs_credit=False)
         else:
             sent = self._link.send(delivery.payload, tag=tag_of(delivery.token), needs_credit=False)
-            sent.owner = delivery.token
+            sent.context = delivery.token
 
     # ------------------------------------------------------------------ outcomes
 
@@ -308,7 +308,7 @@ class ReceiverLink(LinkHandler):
             self._settle(delivery, state)
             declared = self._peer.transactions.get(state.txn_id)
             if is_settled and declared is not None:
-                declared.on_rollback.append(partial(self._abandon, delivery.owner))
+                declared.on_rollback.append(partial(self._abandon, delivery.context))
 
     def _abandon(self, token: UUID) -> None:
         namespace, abandoned = self._peer.host.namespace, Settlement(SettleMode.ABANDON)
@@ -325,7 +325,7 @@ class ReceiverLink(LinkHandler):
         namespace, path = self._peer.host.namespace, self._path
         if namespace.faults.any_active or self._peer.context.wire_faults.active(clock.now()):
             return False
-        tokens = [delivery.owner for delivery in deliveries]
+        tokens = [delivery.context for delivery in deliveries]
         lost: Mapping[UUID, ServiceBusError] = {}
         try:
             settlement = settlement_of(state)
@@ -339,11 +339,11 @@ class ReceiverLink(LinkHandler):
                 ).result()
         except ServiceBusError:
             return False
-        settled = [delivery for delivery in deliveries if delivery.owner not in lost] if lost else deliveries
+        settled = [delivery for delivery in deliveries if delivery.context not in lost] if lost else deliveries
         self._link.settle_many(settled, confirmation_of(state), settled=True)
         for delivery in deliveries if lost else ():
-            if delivery.owner in lost:
-                self._reject(delivery, lost[delivery.owner])
+            if delivery.context in lost:
+                self._reject(delivery, lost[delivery.context])
         self._peer.flush()
         return True
 
@@ -381,7 +381,7 @@ class ReceiverLink(LinkHandler):
 
     def _take_effect(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> Performed[None] | None:
         """Settle a message; None if it is released, which no fault affects."""
-        namespace, token = self._peer.host.namespace, delivery.owner
+        namespace, token = self._peer.host.namespace, delivery.context
         outcome, declared, transaction = state, None, None
         if isinstance(state, TransactionalState):
             outcome, declared = state.outcome, self._peer.declared(state.txn_id)

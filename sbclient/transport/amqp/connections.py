@@ -25,7 +25,7 @@ from sbclient.transport.amqp.transactions import Control
 from sbclient.transport.credential_file import Rejections
 
 
-class Held:
+class SharedConnection:
     """One connection, and everything of it that its links share.
 
     Args:
@@ -120,26 +120,26 @@ class Connections:
         tasks: owns the tasks that outlive a call.
     """
 
-    def __init__(self, new: Callable[[], Held], host: str, *, tasks: OwnedTasks) -> None:
+    def __init__(self, new: Callable[[], SharedConnection], host: str, *, tasks: OwnedTasks) -> None:
         self._new = new
         self._host = host
-        self._held: list[Held] = []
+        self._shared: list[SharedConnection] = []
         self._opening = SingleFlight(self._open, tasks=tasks, name=f"connect to {host}")
         self.is_closed = False
 
     @property
-    def ready(self) -> Held | None:
+    def ready(self) -> SharedConnection | None:
         """An open connection, None if there is none."""
-        return next((held for held in self._held if held.connection.is_open), None)
+        return next((shared for shared in self._shared if shared.connection.is_open), None)
 
-    def ready_for(self, path: str) -> Held | None:
+    def ready_for(self, path: str) -> SharedConnection | None:
         """A connection that takes a further link to an entity at once; None if there is none, or it lacks a token."""
-        for held in self._held:
-            if held.connection.is_open and held.has_room and held.tokens.has(path):
-                return held
+        for shared in self._shared:
+            if shared.connection.is_open and shared.has_room and shared.tokens.has(path):
+                return shared
         return None
 
-    async def usable(self) -> Held:
+    async def usable(self) -> SharedConnection:
         """A connection that takes a further link.
 
         Raises:
@@ -147,43 +147,43 @@ class Connections:
         """
         if self.is_closed:
             raise InvalidOperationError(f"the connection to {self._host} was closed: open a new client")
-        for held in self._held:
-            if held.connection.is_over:
-                held.tokens.stop()  # else its timer would keep the connection for most of an hour
-        self._held = [held for held in self._held if not held.connection.is_over]
-        for held in self._held:
-            if held.has_room:
-                return held
+        for shared in self._shared:
+            if shared.connection.is_over:
+                shared.tokens.stop()  # else its timer would keep the connection for most of an hour
+        self._shared = [shared for shared in self._shared if not shared.connection.is_over]
+        for shared in self._shared:
+            if shared.has_room:
+                return shared
         return await self._opening.get()
 
-    def holder_of(self, wire: object) -> Held:
-        """What is held beside a connection.
+    def shared_of(self, wire: object) -> SharedConnection:
+        """The shared connection to which a connection belongs.
 
         Raises:
             InvalidOperationError: the connection is lost.
         """
-        for held in self._held:
-            if held.connection is wire:
-                return held
+        for shared in self._shared:
+            if shared.connection is wire:
+                return shared
         raise InvalidOperationError(f"the connection to {self._host} is lost: begin anew")
 
     async def renew_tokens(self) -> None:
         """Replace every token now, because the credential may have changed."""
-        await asyncio.gather(*(held.tokens.renew() for held in self._held if held.connection.is_open))
+        await asyncio.gather(*(shared.tokens.renew() for shared in self._shared if shared.connection.is_open))
 
     def abandon(self, move: Move) -> None:
         """Drop every connection, because they belong to another event loop."""
-        for held in self._held:
-            held.connection.abandon(move)
+        for shared in self._shared:
+            shared.connection.abandon(move)
 
     async def close(self) -> None:
         """Close every connection."""
         self.is_closed = True
-        for held in self._held:
-            await held.close()
+        for shared in self._shared:
+            await shared.close()
 
-    async def _open(self) -> Held:
-        held = self._new()
-        await held.connection.open()
-        self._held.append(held)
-        return held
+    async def _open(self) -> SharedConnection:
+        shared = self._new()
+        await shared.connection.open()
+        self._shared.append(shared)
+        return shared

@@ -314,8 +314,8 @@ class Inbox:
     # -- called by the link --------------------------------------------------------------------------------------
 
     def arrived(self, end: IncomingEnd, delivery: IncomingDelivery) -> None:
-        """A message has come. `delivery.owner` keeps the time."""
-        delivery.owner = end.connection.heard_at
+        """A message has come. The context of its delivery is the time at which it arrived."""
+        delivery.context = end.connection.heard_at
         self._queue.append(delivery)
         if self._arrival is not None:
             self._arrival.finish()
@@ -355,5 +355,5 @@ def _left_s(message: AmqpReceivedMessage | None, instant: float) -> float:
     """How many seconds longer the lock of a message lasts than the message has waited; infinite if unknown."""
     if message is None or message.delivery is None or message.locked_until_utc is None:
         return math.inf
-    arrived_at: float = message.delivery.owner
+    arrived_at: float = message.delivery.context
     return message.locked_until_utc.timestamp() + arrived_at - instant

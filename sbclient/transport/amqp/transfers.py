@@ -261,7 +261,7 @@ class Transfers:
                 transfer.has_left = False
                 transfer.fail(error)
                 continue
-            delivery.owner = transfer
+            delivery.context = transfer
             transfer.payload, transfer.batch = b"", None
         if has_sent:
             end.wire.flush()
@@ -315,8 +315,8 @@ class Transfers:
 
     def _fail_unsettled(self, end: OutgoingEnd, error: ServiceBusError) -> None:
         for delivery in list(end.link.unsettled.values()):
-            if isinstance(delivery.owner, Transfer):
-                delivery.owner.fail(own_error(error, is_in_doubt=True))
+            if isinstance(delivery.context, Transfer):
+                delivery.context.fail(own_error(error, is_in_doubt=True))
 
     def _fail_waiting(self, error: ServiceBusError) -> None:
         waiting = [*self._openers, *self._waiting]
@@ -356,14 +356,14 @@ class OutgoingEnd(LinkEnd[OutgoingLink]):
     def on_disposition(self, event: DispositionReceived) -> None:
         delivery = event.delivery
         assert isinstance(delivery, OutgoingDelivery)
-        transfer = delivery.owner
+        transfer = delivery.context
         if transfer is None:
             return
         if event.state is None and not event.settled:
             return
         if not event.settled:
             delivery.settle(event.state)
-        delivery.owner = None
+        delivery.context = None
         transfer.answer(event.state)
 
     def on_detached(self, error: AmqpError | None) -> None:

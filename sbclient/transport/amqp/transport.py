@@ -31,7 +31,7 @@ from sbclient.rules.connection_string import ConnectionString
 from sbclient.rules.entity_path import canonical, entity_of
 from sbclient.tasks import Deadlines, LoopHome, OwnedTasks
 from sbclient.transport.amqp.connection import AmqpConnection, OpenStream, Sink, Stream
-from sbclient.transport.amqp.connections import Connections, Held
+from sbclient.transport.amqp.connections import Connections, SharedConnection
 from sbclient.transport.amqp.credentials import TokenSource, token_source
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.requests import Requests, items_of
@@ -195,8 +195,8 @@ class AmqpTransport(Transport):
         tasks = self.tasks = OwnedTasks(on_failure=_is_reported_elsewhere)
         deadlines = self.deadlines = Deadlines()
 
-        def held() -> Held:
-            return Held(
+        def new() -> SharedConnection:
+            return SharedConnection(
                 self._new_connection(),
                 self._source,
                 self._host,
@@ -206,7 +206,7 @@ class AmqpTransport(Transport):
                 deadlines=deadlines,
             )
 
-        self._connections = Connections(held, self._host, tasks=tasks)
+        self._connections = Connections(new, self._host, tasks=tasks)
 
     def __repr__(self) -> str:
         return f"AmqpTransport({self._namespace!r})"
@@ -299,20 +299,20 @@ class AmqpTransport(Transport):
     async def connection_for(self, path: str, receiver: ReceiverLink | None = None) -> AmqpConnection:
         """An open connection with a token for an entity, ready for a link to it."""
         while True:
-            held = await self._connections.usable()
-            await held.tokens.ensure(path)
+            shared = await self._connections.usable()
+            await shared.tokens.ensure(path)
             if self._is_cross_entity:
-                await self._keep_order(held, path, receiver)
-                return held.connection
-            if held.has_room:  # others may have attached while this one waited for its token
-                return held.connection
+                await self._keep_order(shared, path, receiver)
+                return shared.connection
+            if shared.has_room:  # others may have attached while this one waited for its token
+                return shared.connection
 
     def ready_connection(self, path: str) -> AmqpConnection | None:
         """A connection on which a link to an entity may attach at once; None if `connection_for` must prepare it."""
-        held = None if self._is_cross_entity else self._connections.ready_for(path)
-        return None if held is None else held.connection
+        shared = None if self._is_cross_entity else self._connections.ready_for(path)
+        return None if shared is None else shared.connection
 
-    async def _keep_order(self, held: Held, path: str, receiver: ReceiverLink | None) -> None:
+    async def _keep_order(self, shared: SharedConnection, path: str, receiver: ReceiverLink | None) -> None:
         """Attach the coordinator first, then a link of the entity by which transactions span others.
 
         After a loss this is the first receiver that can be attached again, so that its entity stays the same.
@@ -320,28 +320,28 @@ class AmqpTransport(Transport):
         Raises:
             InvalidOperationError: the first entity of the client is another one, and the new link receives.
         """
-        await held.control.open(clock.monotonic() + _ATTACH_S)
-        if held.via is None and receiver is None:
+        await shared.control.open(clock.monotonic() + _ATTACH_S)
+        if shared.via is None and receiver is None:
             lost = (link for link in list(self._links) if isinstance(link, AmqpReceiver) and link.can_reattach)
             if (first := next(lost, None)) is not None:
                 await first.open(timeout_s=_ATTACH_S)
         entity = top_level(path)
-        if held.via is None:
-            held.via = entity
-        elif receiver is not None and held.via != entity:
+        if shared.via is None:
+            shared.via = entity
+        elif receiver is not None and shared.via != entity:
             raise InvalidOperationError(
-                f"{held.via!r} is the first entity of this client with cross-entity transactions, so it cannot "
+                f"{shared.via!r} is the first entity of this client with cross-entity transactions, so it cannot "
                 f"receive from {path!r}: open another client"
             )
         if receiver is None:
             # A token for a subscription does not cover its topic. Without one, sends outside of transactions work.
             with suppress(ServiceBusAuthenticationError, ServiceBusAuthorizationError):
-                await held.tokens.ensure(held.via)
+                await shared.tokens.ensure(shared.via)
 
     def via_to(self, path: str) -> str | None:
         """The entity through which messages to a path pass in a transaction; None if they go there directly."""
-        held = self._connections.ready
-        via = None if held is None else held.via
+        shared = self._connections.ready
+        via = None if shared is None else shared.via
         return None if via == top_level(path) else via
 
     def session_of(self, connection: AmqpConnection) -> tuple[Session, bool]:
@@ -351,7 +351,7 @@ class AmqpTransport(Transport):
             InvalidOperationError: links must share an AMQP session, and it has as many as the service allows.
         """
         if self._is_cross_entity:
-            session = self._connections.holder_of(connection).session()
+            session = self._connections.shared_of(connection).session()
             if not session.has_room:
                 raise InvalidOperationError(
                     f"this client with cross-entity transactions has {len(session.links)} links, which is what "
@@ -367,22 +367,22 @@ class AmqpTransport(Transport):
             ServiceBusError: there is no connection; nothing is in doubt.
         """
         if connection is not None:
-            return self._connections.holder_of(connection).requests_of(path)
-        held = self._connections.ready
-        if held is None:
+            return self._connections.shared_of(connection).requests_of(path)
+        shared = self._connections.ready
+        if shared is None:
             timeout_s = deadline - clock.monotonic()
             try:
                 async with clock.timeout(timeout_s):
-                    held = await self._connections.usable()
+                    shared = await self._connections.usable()
             except TimeoutError:
                 raise OperationTimeoutError(
                     f"connect to {self._namespace}: not possible within {timeout_s:g} s", is_in_doubt=False
                 ) from None
-        return held.requests_of(path)
+        return shared.requests_of(path)
 
     def control_of(self, wire: AmqpConnection) -> Control:
         """The coordinator of a connection."""
-        return self._connections.holder_of(wire).control
+        return self._connections.shared_of(wire).control
 
     def forget(self, link: AmqpSender | AmqpReceiver) -> None:
         """The link was closed."""

@@ -125,7 +125,7 @@ TRANSPORT_MUTANTS: Final[tuple[Mutant, ...]] = mutants_of(
             ),
             "a lost connection is used again": Change(
                 "transport.amqp.connections:Connections.usable",
-                "self._held = [held for held in self._held if not held.connection.is_over]",
+                "self._shared = [shared for shared in self._shared if not shared.connection.is_over]",
                 "",
             ),
             "tokens are renewed after they have expired": Change(
