@@ -19,6 +19,13 @@ SUBSCRIPTION_BODY: Final = described("Subscription")
 RULE_BODY: Final = described("Rule", '<Filter i:type="TrueFilter"/>')
 FORWARDING_BODY: Final = described("Queue", ForwardTo=OTHER)
 
+CHANGE_NOTHING: Final = (
+    "update a subscription",
+    "control: heal",
+    "control: heal one fault, which does not exist",
+    "messages: renew",
+)
+"""Operations that find nothing to change in the world, where no time passes."""
 
 LOCKED: Final = "1/00000000-0000-0000-0000-000000000000"
 """Stands in a target for the locked message of the world."""
@@ -45,6 +52,10 @@ class HttpOperation:
     needed_on: tuple[str, ...] = ()
     claim: Claim = Claim.MANAGE
     is_update: bool = field(default=False, kw_only=True)
+
+    def changes(self) -> bool:
+        """Whether it changes something when it is allowed."""
+        return self.method != "GET" and self.name not in CHANGE_NOTHING
 
     async def status(self, world: World, authorization: str | None) -> int:
         headers = {"if_match": "*"} if self.is_update else {}

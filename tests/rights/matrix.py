@@ -136,6 +136,7 @@ async def check(
     seen: Callable[[Cell[O], World], Awaitable[R]],
     expected: Callable[[Cell[O]], R],
     is_refusal: Callable[[R], bool],
+    changes: Callable[[O], bool] | None = None,
 ) -> None:
     """Perform the operation of each cell, and fail with a line for each wrong result.
 
@@ -143,6 +144,7 @@ async def check(
         seen: performs the operation of a cell and returns its result.
         expected: returns the right result.
         is_refusal: whether a result means that nothing may change.
+        changes: whether an operation that is allowed changes something; None = not checked.
     """
     worlds, wrong = Worlds(), []
     for cell in cells:
@@ -150,6 +152,8 @@ async def check(
         has_changed = worlds.has_changed(cell)
         if found != wanted:
             wrong.append(f"{cell}: {wanted} is right, {found} came")
+        elif changes is not None and not is_refusal(wanted) and has_changed is not changes(cell.operation):
+            wrong.append(f"{cell}: it was allowed and {'something' if has_changed else 'nothing'} has changed")
         elif is_refusal(wanted) and has_changed:
             wrong.append(f"{cell}: it was refused and yet something has changed")
     assert not wrong, f"{len(wrong)} of {len(cells)} cells:\n" + "\n".join(wrong[:20])

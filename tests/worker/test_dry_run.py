@@ -1,16 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.errors import (
-    MessagingEntityNotFoundError,
-)
+from sbclient.errors import MessagingEntityNotFoundError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.envelope import SESSION_ID
+from sbclient.rules.syphon_reason import SyphonReason
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.worker.dry_run import DryRun, dry_run
 from sbclient.worker.inspection import ACCEPTS, sides_of
@@ -44,14 +44,17 @@ async def test_dry_run_reports_messages_by_queue_and_destination_and_moves_none(
     assert {message.delivery_count for message in left} == {0}
 
 
-SENT_BY_HAND: Final[list[dict[str, Any]]] = [
-    {"x-ms-path": "missing"},
-    {"x-ms-path": BACKLOG[1]},
-    {"x-ms-path": "visits"},
-    {"x-ms-path": QUEUE, "x-ms-timetolive": "soon"},
-    {"x-ms-path": QUEUE, "x-ms-timetolive": "PT5S"},
-    {},
-]
+SENT_BY_HAND: Final[dict[SyphonReason, dict[str, Any]]] = {
+    SyphonReason.DESTINATION_NOT_ALLOWED: {"x-ms-path": "missing"},
+    SyphonReason.DESTINATION_ILLEGAL: {"x-ms-path": BACKLOG[1]},
+    SyphonReason.REFUSED: {"x-ms-path": "visits"},
+    SyphonReason.PROPERTY_MALFORMED: {"x-ms-path": QUEUE, "x-ms-timetolive": "soon"},
+    SyphonReason.TTL_EXPIRED: {"x-ms-path": QUEUE, "x-ms-timetolive": "PT5S"},
+    SyphonReason.DESTINATION_MISSING: {},
+}
+"""A message that each reason fits to, with one of the options or destinations below."""
+ROOT: Final = Path(__file__).parents[2]
+NOT_FORESEEN: Final = {SyphonReason.TOO_LARGE, SyphonReason.NOT_FOUND}
 ALLOWED: Final[list[list[str] | None]] = [None, ["missing", QUEUE], ["VISITS"], ["eu/*"]]
 DESTINATIONS: Final[list[dict[str, Any]]] = [
     {},
@@ -59,6 +62,12 @@ DESTINATIONS: Final[list[dict[str, Any]]] = [
     {"enable_partitioning": True},
     {"requires_duplicate_detection": True},
 ]
+
+
+def test_every_reason_is_given_and_foreseen_or_known_not_to_be() -> None:
+    assert SENT_BY_HAND.keys() | NOT_FORESEEN == set(SyphonReason), "try it here; worker/inspection.py foresees reasons"
+    product = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "sbclient").rglob("*.py"))
+    assert not [one for one in SyphonReason if f"SyphonReason.{one.name}" not in product], "no message gets it"
 
 
 @pytest.mark.parametrize("destination", DESTINATIONS, ids=str)
@@ -70,7 +79,7 @@ async def test_dry_run_predicts_what_the_run_does(
     await make_queue(pair, "visits", **destination)
     await make_backlog(pair, 1)
     async with pair.unpaired_client(secondary=True) as client, client.get_queue_sender(BACKLOG[0]) as sender:
-        for number, properties in enumerate(SENT_BY_HAND):
+        for number, properties in enumerate(SENT_BY_HAND.values()):
             for session in ("s", None):
                 named = properties if session is None else {SESSION_ID: session, **properties}
                 one = ServiceBusMessage("m", application_properties=named, message_id=f"{number} {session}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import assert_never
 
 from sbclient.delivery import SettleMode
 from sbclient.rules.syphon_reason import SyphonReason
@@ -15,7 +16,6 @@ from tests.simulation.plan import Lane, Plan
 from tests.simulation.world import World
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
-MISSING = "DestinationNotFound"
 
 
 def check_accounting(world: World) -> Iterator[Violation]:
@@ -135,13 +135,24 @@ def may_lose_received(plan: Plan) -> bool:
 
 
 def _is_true_in_backlog(world: World, submission: Submission, delivery: Delivery) -> bool:
-    reason = delivery.message.dead_letter_reason
-    if reason == SyphonReason.TTL_EXPIRED:
-        life = submission.message.time_to_live
-        return life is not None
-    if reason == MISSING:  # whether it was gone for long enough is checked with the other spans
-        return any(incident.what == "delete" and incident.path == submission.lane for incident in world.plan.incidents)
-    return reason == "MessageSizeExceeded" and submission.edge == "over_limit"
+    match reason := next((one for one in SyphonReason if one == delivery.message.dead_letter_reason), None):
+        case SyphonReason.TTL_EXPIRED:
+            return submission.message.time_to_live is not None
+        case SyphonReason.NOT_FOUND:  # whether it was gone for long enough is checked with the other spans
+            return any(one.what == "delete" and one.path == submission.lane for one in world.plan.incidents)
+        case SyphonReason.TOO_LARGE:
+            return submission.edge == "over_limit"
+        case (
+            SyphonReason.DESTINATION_MISSING
+            | SyphonReason.DESTINATION_ILLEGAL
+            | SyphonReason.DESTINATION_NOT_ALLOWED
+            | SyphonReason.PROPERTY_MALFORMED
+            | SyphonReason.REFUSED
+            | None
+        ):  # no producer gives cause for it
+            return False
+        case _:
+            assert_never(reason)
 
 
 def _check_last_hands(world: World) -> Iterator[Violation]:

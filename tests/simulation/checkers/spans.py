@@ -14,7 +14,7 @@ from sbclient.errors import (
     MessagingEntityNotFoundError,
     ServiceBusQuotaExceededError,
 )
-from tests.simulation.checkers.accounting import MISSING
+from sbclient.rules.syphon_reason import SyphonReason
 from tests.simulation.checkers.failover import GRAIN_S, OUTAGES
 from tests.simulation.history import Attempt, Handed, Outcome, Violation
 from tests.simulation.plan import Lane
@@ -122,7 +122,7 @@ def _check_graces(world: World, syphons: dict[str, dict[str, list[Attempt]]]) ->
     given_up: dict[tuple[str, str], list[float]] = defaultdict(list)
     for handed in world.history.handed:
         for settled in handed.settles if handed.side == "secondary" else ():
-            if settled.mode == "dead_letter" and settled.reason == MISSING:
+            if settled.mode == "dead_letter" and settled.reason == SyphonReason.NOT_FOUND:
                 given_up[handed.client, handed.uid].append(settled.begin)
     for (client, uid), moments in given_up.items():
         submission = world.history.submissions.get(uid)
