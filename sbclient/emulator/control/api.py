@@ -1,20 +1,5 @@
 """The control API: show, reset and purge a namespace, inject faults, and follow its events. JSON over HTTP.
 
-    GET    /$control/state[?entity=orders]      the contents of each entity and fragment
-    POST   /$control/reset                      restore the start: configured entities, no messages, no faults
-    POST   /$control/purge                      {"entity": "orders", "sequence_numbers": [3]}: remove messages; both
-                                                members are optional
-    *      /$control/messages, resubmit, sessions   see `messages_api`
-    GET    /$control/entities?entity=orders     its kind, its names and its settings; `&rule=` selects a rule of it
-    POST   /$control/entities                   {"kind": "queue", "names": ["orders"], "settings": {...}}: create it
-    PUT    /$control/entities?entity=orders     {"settings": {"max_delivery_count": "5"}}: change some settings
-    DELETE /$control/entities?entity=orders     delete it with its messages, subscriptions and rules
-    GET    /$control/faults                     the active faults
-    PUT    /$control/faults                     [fault, ...] or {"seed": 7, "faults": [...]}: replace all faults
-    POST   /$control/faults                     fault: inject one more; the answer has it even if its count is used up
-    DELETE /$control/faults[/id]                heal all faults, or one; without a body
-    GET    /$control/events                     a stream of server-sent events, until the token expires
-
 Every request needs the Manage right on the whole namespace. Faults of the broker do not affect this API. Faults of
 connections affect it on the port of the namespace but not on the HTTP port, where `?namespace=` selects the namespace.
 """
@@ -24,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from sbclient import clock
 from sbclient.broker.directory import path_of
@@ -49,8 +34,23 @@ from sbclient.errors import (
 )
 from sbclient.formats.entity_settings import described, settings_text, with_settings
 
-Route: TypeAlias = Callable[[Request], Awaitable[Any]]
+Handler: TypeAlias = Callable[[Request], Awaitable[Any]]
 """Returns a `Response`, or a value for the JSON body of one."""
+
+
+class Route(NamedTuple):
+    """One kind of request.
+
+    Attributes:
+        handler: returns what carries it out.
+        about: its effect, for the documents.
+        query: its main parameter.
+    """
+
+    handler: Callable[[ControlApi], Handler]
+    about: str
+    query: str = ""
+
 
 MAX_ERROR_LENGTH: Final = 2_000
 
@@ -71,43 +71,25 @@ class ControlApi:
 
     def __init__(self, context: NamespaceContext, reset: Callable[[], None]) -> None:
         self.context = context
-        self._reset_namespace = reset
+        self._reset = reset
         self._ids: dict[int, AnyFault] = {}
         self._last_id = 0
-        messages, entities = MessagesApi(context), EntitiesApi(context)
-        self._routes: Final[Mapping[str, Mapping[str, Route]]] = {
-            "state": {"GET": self._state},
-            "reset": {"POST": self._reset},
-            "purge": {"POST": self._purge},
-            "faults": {"GET": self._list, "PUT": self._replace, "POST": self._inject, "DELETE": self._heal_all},
-            "faults" + ITEM: {"DELETE": self._heal_one},
-            "events": {"GET": self._events},
-            "messages": {"GET": messages.list, "POST": messages.send},
-            "messages" + ITEM: {"GET": messages.show},
-            "resubmit": {"POST": messages.resubmit},
-            "sessions": {"GET": messages.sessions},
-            "entities": {
-                "GET": entities.show,
-                "POST": entities.create,
-                "PUT": entities.update,
-                "DELETE": entities.delete,
-            },
-        }
+        self.messages, self.entities = MessagesApi(context), EntitiesApi(context)
 
     async def answer(self, request: Request) -> Response:
         """Carry out one request under `/$control`."""
         name = request.segments[1].casefold() if len(request.segments) > 1 else ""
-        route = self._routes.get(name + ITEM * (len(request.segments) == 3))
+        route = ROUTES.get(name + ITEM * (len(request.segments) == 3))
         if route is None or len(request.segments) > 3:
             path = "/".join(request.segments)[:300]
-            return json_response(404, {"error": f"/{path} does not exist: use one of {', '.join(self._routes)}"})
-        handler = route.get(request.method)
-        if handler is None:
+            return json_response(404, {"error": f"/{path} does not exist: use one of {', '.join(ROUTES)}"})
+        found = route.get(request.method)
+        if found is None:
             methods = " or ".join(route)
             return json_response(405, {"error": f"{name} does not support {request.method[:16]}: use {methods}"})
         try:
             self.check_right(request)
-            answer = await handler(request)
+            answer = await found.handler(self)(request)
         except (ServiceBusAuthenticationError, ServiceBusAuthorizationError) as error:
             return error_response(401, error)
         except (MessagingEntityNotFoundError, MessageNotFoundError) as error:
@@ -131,17 +113,17 @@ class ControlApi:
 
     # ------------------------------------------------------------------ state, reset, purge
 
-    async def _state(self, request: Request) -> Any:
+    async def state(self, request: Request) -> Any:
         path = request.query.get("entity")
         state = state_of(self.context.host.namespace, clock.now(), path)
         return state | {"faults": self.numbered_faults(), "auth": str(self.context.authorizer.mode)}
 
-    async def _reset(self, request: Request) -> Any:
+    async def reset(self, request: Request) -> Any:
         json_object(request)
-        self._reset_namespace()
+        self._reset()
         return {"reset": self.context.name}
 
-    async def _purge(self, request: Request) -> Any:
+    async def purge(self, request: Request) -> Any:
         body = json_object(request, "entity", "sequence_numbers")
         path, numbers = body.get("entity"), numbers_of(body)
         if path is not None and not isinstance(path, str):
@@ -154,13 +136,13 @@ class ControlApi:
 
     # ------------------------------------------------------------------ faults
 
-    async def _list(self, _: Request) -> Any:
+    async def faults(self, _: Request) -> Any:
         return {"faults": self.numbered_faults()}
 
-    async def _inject(self, request: Request) -> Any:
+    async def inject(self, request: Request) -> Any:
         return self._inject_all(*self._faults_in(request))
 
-    async def _replace(self, request: Request) -> Any:
+    async def replace(self, request: Request) -> Any:
         faults, seed = self._faults_in(request)
         self._heal()
         return self._inject_all(faults, seed)
@@ -178,7 +160,7 @@ class ControlApi:
             self.context.publish("fault.thrown", **write_fault(fault, clock.now()))
         return {"faults": self.numbered_faults(faults)}
 
-    async def _heal_all(self, request: Request) -> Any:
+    async def heal_all(self, request: Request) -> Any:
         _check_heals_all(request)
         self._heal()
         return {"faults": []}
@@ -187,7 +169,7 @@ class ControlApi:
         self.context.heal()
         self.context.publish("fault.all_healed")
 
-    async def _heal_one(self, request: Request) -> Any:
+    async def heal_one(self, request: Request) -> Any:
         _check_heals_all(request)
         self.numbered_faults()
         number = request.segments[2]
@@ -224,7 +206,7 @@ class ControlApi:
 
     # ------------------------------------------------------------------ events
 
-    async def _events(self, request: Request) -> Response:
+    async def events(self, request: Request) -> Response:
         if not self.context.events.has_room:
             return json_response(503, {"error": "too many clients follow the events: disconnect one of them"})
         expires_at = self.check_right(request).expires_at
@@ -364,3 +346,70 @@ def _settings_in(body: Facts) -> list[tuple[str, str]]:
     if not isinstance(settings, dict):
         raise InvalidOperationError('settings is not an object: give one such as {"lock_duration": "30s"}')
     return [(name, value if isinstance(value, str) else json.dumps(value)) for name, value in settings.items()]
+
+
+ROUTES: Final[Mapping[str, Mapping[str, Route]]] = {
+    "messages": {
+        "GET": Route(
+            lambda api: api.messages.list,
+            "messages, oldest first; `order=newest`, `fragment=`, `session=`, `text=`, `count=`, and `places=` with "
+            "`next` of the previous page; a request searches for a text in 5,000 messages",
+            "entity",
+        ),
+        "POST": Route(
+            lambda api: api.messages.send, 'sends `{"body": ..., "session_id": ..., "copies": 3, ...}`', "entity"
+        ),
+    },
+    "messages" + ITEM: {"GET": Route(lambda api: api.messages.show, "one message with its body", "entity")},
+    "resubmit": {
+        "POST": Route(
+            lambda api: api.messages.resubmit,
+            '`{"entity": "orders/$DeadLetterQueue", "sequence_numbers": [1]}`, all without numbers',
+        )
+    },
+    "purge": {
+        "POST": Route(
+            lambda api: api.purge,
+            '`{"entity": "orders", "sequence_numbers": [1]}`, all without numbers, everything without an entity',
+        )
+    },
+    "entities": {
+        "GET": Route(
+            lambda api: api.entities.show,
+            "kind, names and settings of an entity; `&rule=` for a rule of a subscription",
+            "entity",
+        ),
+        "POST": Route(
+            lambda api: api.entities.create,
+            'creates `{"kind": "queue", "names": ["orders"], "settings": {"lock_duration": "30s"}}`; settings as for '
+            "`sbclient admin --set`",
+        ),
+        "PUT": Route(
+            lambda api: api.entities.update,
+            "changes the `settings` that it names; an empty text removes `forward_to` and the like",
+            "entity",
+        ),
+        "DELETE": Route(
+            lambda api: api.entities.delete, "deletes it with its messages, subscriptions and rules", "entity"
+        ),
+    },
+    "sessions": {
+        "GET": Route(lambda api: api.messages.sessions, "sessions with holder and state size; `prefix=`", "entity")
+    },
+    "faults": {
+        "GET": Route(lambda api: api.faults, "active faults with their `id`"),
+        "POST": Route(
+            lambda api: api.inject,
+            "adds one, which is in the answer even if its count is used up, with `applied`, the number of its effects",
+        ),
+        "PUT": Route(
+            lambda api: api.replace, 'replaces all by a list; `{"seed": 7, "faults": [...]}` also sets the seed'
+        ),
+        "DELETE": Route(lambda api: api.heal_all, "ends all; no body allowed"),
+    },
+    "faults" + ITEM: {"DELETE": Route(lambda api: api.heal_one, "ends one; no body allowed")},
+    "state": {"GET": Route(lambda api: api.state, "the contents of all fragments, or of those of one `entity=`")},
+    "reset": {"POST": Route(lambda api: api.reset, "restores the start: configured entities, no messages, no faults")},
+    "events": {"GET": Route(lambda api: api.events, "server-sent events, until the token expires")},
+}
+"""All requests, by resource and method."""

@@ -1,11 +1,5 @@
 """The requests of the control API about messages and sessions. JSON over HTTP.
 
-    GET  /$control/messages?entity=orders[&order=newest][&fragment=3][&session=a][&text=a][&count=50][&places=...]
-    GET  /$control/messages/42?entity=orders        one message with its properties and its body
-    POST /$control/messages?entity=orders           {"body": "...", "session_id": "a", ...}: send a message
-    POST /$control/resubmit                         {"entity": "orders/$DeadLetterQueue", "sequence_numbers": [1]}
-    GET  /$control/sessions?entity=jobs[&prefix=a]
-
 Faults affect sending, as they affect any client; they do not affect the other requests.
 """
 

@@ -1,12 +1,5 @@
 """Messages over HTTP: send, receive, complete, unlock and renew, for clients without AMQP.
 
-    POST   /{path}/messages                     send a message, or a batch of them
-    POST   /{path}/messages/head[?timeout=60]   lock and receive a message
-    DELETE /{path}/messages/head[?timeout=60]   receive and delete a message
-    DELETE /{path}/messages/{id}/{lock token}   complete it; `id` is its message id or sequence number
-    PUT    /{path}/messages/{id}/{lock token}   unlock it
-    POST   /{path}/messages/{id}/{lock token}   renew its lock
-
 Laws (source: the REST reference of the service, unless said otherwise):
 
 1. A token covers the entity or the address of the request. Rights, limits, quotas, faults and duplicate detection are
@@ -64,6 +57,8 @@ SLICE: Final = 50
 _MESSAGES: Final = "messages"
 _HEAD: Final = "head"
 _LOCK: Final = "lock"
+TARGETS: Final = {_MESSAGES: "messages", _HEAD: "messages/head?timeout=60", _LOCK: "messages/{id}/{lock token}"}
+"""The ends of the addresses, for the documents."""
 _TOKEN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 _TIMEOUT: Final = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 
@@ -110,10 +105,14 @@ class Route(NamedTuple):
     Attributes:
         right: that it needs on the entity.
         answer: carries it out.
+        about: its effect, for the documents.
+        success: its status, and what it depends on.
     """
 
     right: AccessRights
     answer: Callable[[MessagingApi, Asked], Awaitable[Response]]
+    about: str
+    success: str
 
 
 class MessagingApi:
@@ -263,12 +262,32 @@ class MessagingApi:
 
 
 ROUTES: Final = {
-    ("POST", _MESSAGES): Route(AccessRights.SEND, MessagingApi.send),
-    ("POST", _HEAD): Route(AccessRights.LISTEN, MessagingApi.peek_lock),
-    ("DELETE", _HEAD): Route(AccessRights.LISTEN, MessagingApi.receive_and_delete),
-    ("DELETE", _LOCK): Route(AccessRights.LISTEN, MessagingApi.complete),
-    ("PUT", _LOCK): Route(AccessRights.LISTEN, MessagingApi.unlock),
-    ("POST", _LOCK): Route(AccessRights.LISTEN, MessagingApi.renew),
+    ("POST", _MESSAGES): Route(
+        AccessRights.SEND,
+        MessagingApi.send,
+        "sends a message, or several as JSON with the content type `application/vnd.microsoft.servicebus.json`",
+        "201",
+    ),
+    ("POST", _HEAD): Route(
+        AccessRights.LISTEN,
+        MessagingApi.peek_lock,
+        "locks and receives a message; `Location` names it for the last three requests",
+        "201, or 204 if there is none",
+    ),
+    ("DELETE", _HEAD): Route(
+        AccessRights.LISTEN,
+        MessagingApi.receive_and_delete,
+        "receives a message and deletes it",
+        "200, or 204 if there is none",
+    ),
+    ("DELETE", _LOCK): Route(
+        AccessRights.LISTEN,
+        MessagingApi.complete,
+        "completes it; `{id}` is its sequence number or message id",
+        "200",
+    ),
+    ("PUT", _LOCK): Route(AccessRights.LISTEN, MessagingApi.unlock, "unlocks it", "200"),
+    ("POST", _LOCK): Route(AccessRights.LISTEN, MessagingApi.renew, "renews its lock", "200"),
 }
 """All requests, by method and kind of target: the messages of an entity, the first of them, or a locked one."""
 

@@ -1,8 +1,5 @@
 """The requests of the control API about all namespaces of an emulator.
 
-    GET /$control/overview                              everything, once
-    GET /$control/watch[?namespace=contoso&entity=q]    everything, then the changes, as server-sent events
-
 A client sees the namespaces on which it has the Manage right, until its token expires. The entity in the query is shown
 in detail.
 """
@@ -21,8 +18,12 @@ from sbclient.emulator.sas import Grant
 from sbclient.errors import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 
 MAX_VIEWERS: Final = 20
-RESOURCES: Final = ("overview", "watch")
-"""The resources that belong to no single namespace."""
+RESOURCES: Final = {
+    "overview": "counts of all namespaces, entities and pairs",
+    "watch": "the same as server-sent events: a snapshot, then changes; `?namespace=&entity=` adds the fragments of "
+    "one entity",
+}
+"""The resources that belong to no single namespace, and what they show. They are read-only."""
 
 
 class WatchApi:
