@@ -30,14 +30,14 @@ All events are in `amqp.events`.
 
 Messages: `Sections` finds the sections of a message without decoding them, `EncodedMessage` is a message in
 its encoded form, `encode_message` makes one, `encode_delivery` adds the broker's annotations to a stored message, and
-`encode_sections` builds requests and replies.
+`encode_value_message` builds requests and replies.
 
 Values: the classes of `amqp.types` stand for AMQP types, and types of .NET, that have no Python type of their own.
 
 The classes of `azure.servicebus.amqp` are here too, so that a search-and-replace of its name is enough.
 """
 
-from sbclient.amqp.batch import EncodedBatch, encode_section, split_batch
+from sbclient.amqp.batch import EncodedBatch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.connection import Connection, ConnectionClosed, ConnectionOpened, CredentialsOffered
 from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived, IncomingDelivery, OutgoingDelivery
@@ -51,7 +51,7 @@ from sbclient.amqp.options import ConnectionOptions
 from sbclient.amqp.outgoing import CreditGranted, OutgoingLink
 from sbclient.amqp.performatives import BATCH_FORMAT, Attach, Coordinator, Open, Source, Target
 from sbclient.amqp.sasl import PlainCredentials
-from sbclient.amqp.sections import Header, Properties, Sections, encode_sections
+from sbclient.amqp.sections import Header, Properties, Sections, encode_value_message
 from sbclient.amqp.session import DispositionWalked, EndAnswered, Session, SessionBegun, SessionEnded, WindowOpened
 from sbclient.amqp.states import (
     ACCEPTED,
@@ -168,7 +168,6 @@ __all__ = [
     "WireError",
     "encode_delivery",
     "encode_message",
-    "encode_section",
-    "encode_sections",
+    "encode_value_message",
     "split_batch",
 ]

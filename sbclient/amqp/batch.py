@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from sbclient.amqp import servicebus
-from sbclient.amqp.encode import binary_head, encode_binary, encode_map
+from sbclient.amqp.encode import binary_head, encode_map
 from sbclient.amqp.encoded import EncodedMessage
 from sbclient.amqp.errors import INVALID_FIELD, WireError
 from sbclient.amqp.fields import encode_composite
@@ -77,7 +77,7 @@ class EncodedBatch:
         """Return a batch of messages that are joined already; each is read only where it is used.
 
         Args:
-            sections: the data section of each message, one after another; see `encode_section`.
+            sections: the data section of each message, one after another.
             ends: the end of each section in `sections`.
             message_id, session_id, partition_key: those of the first message.
         """
@@ -224,11 +224,6 @@ def size_in_batch(message: EncodedMessage, *, is_first: bool = False) -> int:
 def _section_bytes(sizes: Sequence[int]) -> int:
     """Return the size of the data sections of messages with these sizes."""
     return sum(sizes) + sum([5 if size < 256 else SECTION_BYTES for size in sizes])
-
-
-def encode_section(message: bytes) -> bytes:
-    """Return the data section of an encoded message in a batch."""
-    return b"\x00\x53\x75" + encode_binary(message)
 
 
 def split_batch(payload: bytes) -> list[bytes]:

@@ -183,11 +183,6 @@ class Connection:
         return list(self._sessions.values())
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait for `bytes_to_send` or for the peer's windows."""
-        return self._output_bytes + sum(session.held_bytes for session in self._sessions.values())
-
-    @property
     def missing_bytes(self) -> int:
         """How many bytes of a frame that has begun have not come; 0 if its size is unknown."""
         return self._reader.missing_bytes

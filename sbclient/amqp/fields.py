@@ -122,7 +122,7 @@ def encode_composite(value: Any) -> bytes:
     return bytes((0x00, 0x53, layout.code)) + encode.list_of(parts)
 
 
-def decode_composite(raw: bytes, position: int, depth: int = 0) -> tuple[Any, int]:
+def decode_composite(raw: bytes, position: int) -> tuple[Any, int]:
     """The composite whose descriptor begins at `position`, and the position after it.
 
     Raises:
@@ -130,7 +130,7 @@ def decode_composite(raw: bytes, position: int, depth: int = 0) -> tuple[Any, in
             fields are wrong.
     """
     layout, position = layout_at(raw, position)
-    fields, position = decode_fields(layout, raw, position, depth)
+    fields, position = decode_fields(layout, raw, position)
     return layout.make(fields), position
 
 

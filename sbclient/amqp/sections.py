@@ -502,40 +502,20 @@ def rewritten_map(raw: bytes, without: Callable[[Any], bool], added: bytes = b""
     return encode.sized_map(b"".join(kept) + added, count) if count else b""
 
 
-def encode_sections(
-    *,
-    header: Header | None = None,
-    delivery_annotations: Mapping[str, Any] | None = None,
-    message_annotations: Mapping[str, Any] | None = None,
-    properties: Properties | None = None,
-    application_properties: Mapping[str, Any] | None = None,
-    data: Sequence[bytes] = (),
-    sequences: Sequence[Sequence[Any]] = (),
-    value: Any = ...,
-    footer: Mapping[str, Any] | None = None,
+def encode_value_message(
+    value: Any, *, properties: Properties | None = None, application_properties: Mapping[str, Any] | None = None
 ) -> bytes:
-    """Encode a message from its sections. A `value` of None is encoded as null; the default is no value.
+    """Encode a message whose body is one value, which may be a composite, as requests and replies are.
 
     Raises:
         EncodeError: a value has no AMQP type.
     """
     parts: list[bytes] = []
-    if header is not None:
-        parts.append(encode_composite(header))
-    if delivery_annotations:
-        parts.append(b"\x00\x53\x71" + encode.encode_map(delivery_annotations))
-    if message_annotations:
-        parts.append(b"\x00\x53\x72" + encode.encode_map(message_annotations))
     if properties is not None:
         parts.append(encode_composite(properties))
     if application_properties:
         parts.append(b"\x00\x53\x74" + encode.encode_map(application_properties, encode.encode_string))
-    parts.extend(b"\x00\x53\x75" + encode.encode_binary(piece) for piece in data)
-    parts.extend(b"\x00\x53\x76" + encode.encode_value(list(items)) for items in sequences)
-    if value is not ...:
-        parts.append(b"\x00\x53\x77" + encode_any(value))
-    if footer:
-        parts.append(b"\x00\x53\x78" + encode.encode_map(footer))
+    parts.append(b"\x00\x53\x77" + encode_any(value))
     return b"".join(parts)
 
 

@@ -115,11 +115,6 @@ class Queue:
         """Messages in every state, including those in unreachable fragments."""
         return sum(map(len, self.fragments))
 
-    @property
-    def store_query_count(self) -> int:
-        """How often a fragment was queried for a message."""
-        return self.store_queries + (0 if self._cache is None else self._cache.store_queries)
-
     def lose_front_end(self, front_end: int) -> None:
         """Drop the cache of a front end; its messages return when their locks end."""
         if self._cache is not None:
@@ -381,14 +376,9 @@ class SharedPeekCursor(PeekCursor):
 
 
 class FrontEndCache:
-    """The messages of one entity that each front end has locked and cached, in the order in which they were cached.
-
-    Attributes:
-        store_queries: the number of queries to fragments so far.
-    """
+    """The messages of one entity that each front end has locked and cached, in the order in which they were cached."""
 
     def __init__(self) -> None:
-        self.store_queries = 0
         self._cached: dict[int, deque[tuple[Fragment, int]]] = {}
 
     def receive(
@@ -417,7 +407,6 @@ class FrontEndCache:
 
     def _query(self, call: Call, fragments: Sequence[Fragment], cached: deque[tuple[Fragment, int]]) -> bool:
         for fragment in fragments:
-            self.store_queries += 1
             entry = fragment.take_for_cache(call.now)
             if entry is not None:
                 cached.append((fragment, entry.token))

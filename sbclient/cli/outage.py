@@ -188,7 +188,6 @@ class OutageRun:
         self._pair: MemoryPair | None = None
         self._now = 0.0
         self._digests: dict[str, bytes] = {}
-        self._pending = sum(len(lane.records) for lane in lanes)
 
     @property
     def phase(self) -> str:

@@ -37,7 +37,7 @@ from sbclient.amqp.performatives import (
     Target,
     Transfer,
 )
-from sbclient.amqp.sections import Properties, Sections, encode_sections
+from sbclient.amqp.sections import Properties, Sections
 from sbclient.amqp.states import ACCEPTED, Modified, Rejected
 from sbclient.amqp.transfers import write_disposition, write_transfers
 from sbclient.amqp.types import (
@@ -63,7 +63,7 @@ from sbclient.amqp.types import (
 )
 from sbclient.message import ServiceBusMessage
 from tests.amqp.strategies import messages
-from tests.payloads import payload_of
+from tests.payloads import encode_sections, payload_of
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)

@@ -29,7 +29,6 @@ from sbclient.amqp.sections import (
     Header,
     Properties,
     Sections,
-    encode_sections,
     map_entries,
     rewritten_map,
 )
@@ -39,7 +38,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
 from tests.amqp.strategies import messages
 from tests.client.scene import encoded
-from tests.payloads import batch_of, payload_of, size_of
+from tests.payloads import batch_of, encode_sections, payload_of, size_of
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from sbclient.amqp import EncodedMessage, Properties, encode_message, encode_sections
+from sbclient.amqp import EncodedMessage, Properties, encode_message
 from sbclient.broker.faults import FaultKind, NoAnswer
 from sbclient.broker.pings import MAX_PATHS, Ping
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusQuotaExceededError
@@ -14,6 +14,7 @@ from sbclient.rules.partition_key import fragment_of
 from sbclient.rules.ping import PING_CONTENT_TYPE, ping_message
 from tests.broker.driver import DEAD_LETTER, START, Driver, at, message
 from tests.original_client import PINGS
+from tests.payloads import encode_sections
 
 
 def test_the_last_ping_is_known_with_its_answer(broker: Driver) -> None:

@@ -9,13 +9,13 @@ from itertools import accumulate
 from typing import Any
 
 from sbclient import clock
-from sbclient.amqp import EncodedBatch, encode_section
+from sbclient.amqp import EncodedBatch
 from sbclient.client.client import ServiceBusClient
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, ServiceBusSubQueue
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import PairedNamespaceOptions
 from sbclient.testing import MemoryPair
-from tests.payloads import payload_of
+from tests.payloads import encode_section, payload_of
 
 QUEUE = "orders"
 BACKLOG = [f"contoso/x-servicebus-transfer/{index}" for index in range(10)]

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from sbclient.emulator.management.atom_descriptions import SERVICE_BUS
+from sbclient.emulator.management.xml import Element, read_xml
 from sbclient.emulator.net.http_messages import Request
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from sbclient.rules.shared_access_signature import sign
@@ -23,6 +24,17 @@ class NoConnection:
 
     async def gone(self) -> None:
         await asyncio.Event().wait()
+
+
+def read_document(document: bytes) -> Element:
+    """The root of an XML document, read in one step of the event loop."""
+    reading = read_xml(document)
+    while True:
+        try:
+            reading.send(None)
+        except StopIteration as end:
+            root: Element = end.value
+            return root
 
 
 def token(path: str = "", *, key_name: str = ROOT_KEY_NAME, key: str = ROOT_KEY) -> str:

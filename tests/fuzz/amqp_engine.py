@@ -61,10 +61,11 @@ from sbclient.amqp.performatives import (
     Target,
     Transfer,
 )
-from sbclient.amqp.sections import Header, Properties, encode_sections
+from sbclient.amqp.sections import Header, Properties
 from sbclient.amqp.transfers import write_transfers
 from sbclient.amqp.types import Array, Described, Symbol, ULong
 from sbclient.errors import InvalidOperationError
+from tests.payloads import encode_sections
 
 OPTIONS: Final = ConnectionOptions(
     container_id="fuzzed",

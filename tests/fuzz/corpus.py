@@ -32,7 +32,6 @@ from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.management.atom import described, read_default_rule, read_properties
 from sbclient.emulator.management.atom_descriptions import read_sent
-from sbclient.emulator.management.xml import read_xml
 from sbclient.emulator.net.http import serve_http
 from sbclient.emulator.net.http_messages import NoResponse, Request, Response
 from sbclient.emulator.net.stream import ByteStream
@@ -48,6 +47,7 @@ from sbclient.rules.connection_string import parse_connection_string
 from sbclient.rules.envelope import MalformedEnvelopeError, unseal
 from sbclient.testing import run_virtual
 from tests.emulator.amqp.client import create, wire
+from tests.emulator.requests import read_document
 
 CORPUS: Final = Path(__file__).with_name("corpus")
 MAX_INPUT_S: Final = 0.5
@@ -153,7 +153,7 @@ def read_http(raw: bytes) -> None:
 
 def read_atom(raw: bytes) -> None:
     """The description of an entity."""
-    sent = read_sent(described(read_xml(raw)), "2021-05")
+    sent = read_sent(described(read_document(raw)), "2021-05")
     read_properties(sent, "orders")
     read_default_rule(sent)
 

@@ -11,13 +11,14 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from sbclient.amqp import Properties, encode_sections
+from sbclient.amqp import Properties
 from sbclient.amqp.frames import AMQP_HEADER, encode_frame
 from sbclient.amqp.performatives import Begin, Flow
 from sbclient.rules.shared_access_signature import sign
 from tests.hostile.keys import KEYS, MODULUS
 from tests.hostile.raw_client import RawClient, attach_frame, connected, encoded_map
 from tests.hostile.target import QUEUE, Server
+from tests.payloads import encode_sections
 
 KIB: Final = 1024
 NULL: Final = b"\x40"

@@ -9,13 +9,14 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from sbclient.amqp import encode_message, encode_section
+from sbclient.amqp import encode_message
 from sbclient.message import ServiceBusMessage
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import SCHEMA, BadRow, EncodedRows
 from sbclient_spark.write.encoder import RowEncoder
 from sbclient_spark.write.message_ids import MessageIds
 from sbclient_spark.write.schema import RowPlan
+from tests.payloads import encode_section
 
 EncodedRow: TypeAlias = tuple[Any, ...]
 

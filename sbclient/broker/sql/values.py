@@ -93,8 +93,8 @@ class Steps:
 
     __slots__ = ("_left",)
 
-    def __init__(self, limit: int | None = None) -> None:
-        self._left = MAX_STEPS if limit is None else limit
+    def __init__(self) -> None:
+        self._left = MAX_STEPS
 
     def spend(self, count: int) -> None:
         """Take steps.

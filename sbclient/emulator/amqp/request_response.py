@@ -26,7 +26,7 @@ from sbclient.amqp import (
     Sections,
     TransactionalState,
     WireError,
-    encode_sections,
+    encode_value_message,
     servicebus,
 )
 from sbclient.amqp.servicebus import MANAGEMENT
@@ -218,16 +218,16 @@ def _reply(request: Request, arguments: Mapping[str, Any], body: Any) -> bytes:
     typed = {name: Int(value) if type(value) is int else value for name, value in arguments.items()}
     properties = Properties(correlation_id=request.properties.message_id)
     try:
-        return encode_sections(properties=properties, application_properties=typed, value=body)
+        return encode_value_message(body, properties=properties, application_properties=typed)
     except EncodeError as error:
         reported = amqp_error_of(error)
-        return encode_sections(
+        return encode_value_message(
+            None,
             properties=properties,
             application_properties={
                 servicebus.STATUS_CODE: Int(500),
                 servicebus.ERROR_CONDITION: Symbol(reported.condition),
             },
-            value=None,
         )
 
 

@@ -1,6 +1,6 @@
 """The data directory of an emulator: a SQLite database with all namespaces.
 
-Answers that depend on a change leave the server after the change is committed: see `DataDirectory.is_behind`. All
+Answers that depend on a change leave the server after the change is committed: see `DataDirectory.hold_back`. All
 changes of one step of the event loop are one transaction. The open database is locked, which excludes a second
 emulator; the system removes the lock when the process ends. Only the user may be able to change the directory and its
 files, which are checked before they are used.
@@ -114,11 +114,6 @@ class DataDirectory:
         return not rows.is_new
 
     # ------------------------------------------------------------------ write
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether a change is not written yet, so that no answer may leave the server."""
-        return self._is_due
 
     def hold_back(self, action: Callable[[], None]) -> bool:
         """Call a function when the changes up to now are written; return False, and do not call it, if they are."""

@@ -56,7 +56,7 @@ from sbclient.emulator.management.paths import (
     version_of,
     version_query,
 )
-from sbclient.emulator.management.xml import read_xml_in_slices
+from sbclient.emulator.management.xml import read_xml
 from sbclient.emulator.net.http_messages import NoResponse, Request, Response
 from sbclient.emulator.sas import Grant
 from sbclient.entities import (
@@ -252,7 +252,7 @@ class ManagementApi:
     # ------------------------------------------------------------------ change
 
     async def _put(self, request: Request, target: Target, grant: Grant, version: str) -> Response:
-        element = described(await read_xml_in_slices(request.body))
+        element = described(await read_xml(request.body))
         kind = KINDS[element.name]
         if (target.kind or kind) is not kind or len(target.names) != kind.name_count:
             raise InvalidOperationError(

@@ -65,29 +65,13 @@ class Element:
         return self.attributes.get("type", "").rpartition(":")[2]
 
 
-def read_xml(document: bytes) -> Element:
-    """The root of a document.
+async def read_xml(document: bytes) -> Element:
+    """The root of a document; all other tasks run between the parts of a large one.
 
     Raises:
         InvalidOperationError: the document is not well-formed, or larger or deeper than any description.
     """
     tree = _Tree()
-    for _ in _reading(document, tree):
-        pass
-    return tree.root
-
-
-async def read_xml_in_slices(document: bytes) -> Element:
-    """As `read_xml`; all other tasks run between the parts of a large document."""
-    tree = _Tree()
-    for is_last in _reading(document, tree):
-        if not is_last:
-            await clock.sleep(0)
-    return tree.root
-
-
-def _reading(document: bytes, tree: _Tree) -> Iterator[bool]:
-    """Read a document, and yield after each part whether it was the last one."""
     parser = expat.ParserCreate(namespace_separator="\n")
     parser.buffer_text = True
     parser.StartNamespaceDeclHandler = tree.on_declaration
@@ -107,7 +91,9 @@ def _reading(document: bytes, tree: _Tree) -> Iterator[bool]:
             raise InvalidOperationError(f"the body is not well-formed XML: {error}") from error
         if not is_last and end - parser.CurrentByteIndex > 2 * PART_BYTES:
             raise InvalidOperationError(f"the body has a tag or comment of more than {PART_BYTES} bytes")
-        yield is_last
+        if not is_last:
+            await clock.sleep(0)
+    return tree.root
 
 
 class _Tree:

@@ -27,7 +27,7 @@ from sbclient.amqp import (
     Target,
     TransactionalState,
     WireError,
-    encode_sections,
+    encode_value_message,
     servicebus,
 )
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
@@ -143,10 +143,10 @@ class Requests:
             properties[servicebus.SERVER_TIMEOUT] = UInt(min(server_ms, 2**32 - 1))
         if link_name is not None:
             properties[servicebus.ASSOCIATED_LINK] = link_name
-        payload = encode_sections(
+        payload = encode_value_message(
+            body,
             properties=Properties(message_id=message_id, reply_to=self.address),
             application_properties=properties,
-            value=body,
         )
         began_at = clock.monotonic()
         request = _Request(message_id, payload, deadline=began_at + timeout_s, doing=doing, state=state, wire=wire)

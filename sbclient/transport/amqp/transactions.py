@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sbclient import clock
-from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_sections, servicebus
+from sbclient.amqp import Coordinator, Declare, Discharge, Session, TransactionalState, encode_value_message, servicebus
 from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.states import Declared, DeliveryState
 from sbclient.entities import (
@@ -80,7 +80,7 @@ class Control:
             ServiceBusError: the coordinator refuses.
         """
         doing = "begin a transaction"
-        transfer = _Declaration(encode_sections(value=Declare()), deadline=deadline, doing=doing)
+        transfer = _Declaration(encode_value_message(Declare()), deadline=deadline, doing=doing)
         txn_id = await self._transfers.send(transfer)
         if not isinstance(txn_id, bytes):
             raise ServiceBusCommunicationError(f"{doing}: the coordinator gave no id")
@@ -93,7 +93,7 @@ class Control:
             ServiceBusError: it did not happen, or is in doubt.
         """
         doing = "roll back a transaction" if fail else "commit a transaction"
-        payload = encode_sections(value=Discharge(txn_id, fail))
+        payload = encode_value_message(Discharge(txn_id, fail))
         await self._transfers.send(Transfer(payload, deadline=deadline, doing=doing, wire=self._connection))
 
     def close(self, error: ServiceBusError) -> None:

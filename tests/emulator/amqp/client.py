@@ -39,7 +39,6 @@ from sbclient.amqp import (
     Target,
     TransactionalState,
     encode_message,
-    encode_sections,
 )
 from sbclient.amqp.sasl import PLAIN
 from sbclient.amqp.states import DeliveryState
@@ -60,7 +59,7 @@ from sbclient.entities import (
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.shared_access_signature import sign
-from tests.payloads import batch_of, payload_of
+from tests.payloads import batch_of, encode_sections, payload_of
 
 E = TypeVar("E")
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from sbclient.amqp import Attach, Sections, Source, Target, encode_sections
+from sbclient.amqp import Attach, Sections, Source, Target
 from sbclient.amqp.frames import AMQP_HEADER, SASL_HEADER, TYPE_AMQP, TYPE_SASL, FrameReader, encode_frame
 from sbclient.amqp.performatives import Begin, Detach, Disposition, Flow, Open, SaslInit, SaslOutcome, Transfer
 from sbclient.amqp.sections import Properties
@@ -16,6 +16,7 @@ from sbclient.emulator.amqp.connection import serve_amqp
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.sas import ROOT_KEY, ROOT_KEY_NAME
 from tests.emulator.amqp.client import wire
+from tests.payloads import encode_sections
 
 P = TypeVar("P")
 

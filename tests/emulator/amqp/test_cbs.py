@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from sbclient import clock
-from sbclient.amqp import encode_sections
 from sbclient.amqp.sections import Properties
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator import sas
@@ -19,6 +18,7 @@ from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import HOST, Client, condition_of, connected, create
+from tests.payloads import encode_sections
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from sbclient.amqp import (
     Source,
     Target,
     TransactionalState,
-    encode_sections,
 )
 from sbclient.amqp.types import uuids
 from sbclient.broker.faults import Fault, FaultKind, Operation
@@ -32,6 +31,7 @@ from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import Client, condition_of, connected, create
+from tests.payloads import encode_sections
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from sbclient.amqp import (
     Properties,
     Rejected,
     Sections,
-    encode_sections,
 )
 from sbclient.amqp.types import Int, Long, longs
 from sbclient.amqp.types import uuids as lock_tokens
@@ -31,7 +30,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import SETTLED, Client, connected, create, received
-from tests.payloads import payload_of
+from tests.payloads import encode_sections, payload_of
 
 ABANDON, DEFER = Modified(True, False, {"Why": "later", "Tries": Long(3)}), Modified(True, True, {"Why": "later"})
 NUMBER = "x-opt-sequence-number"

@@ -21,7 +21,6 @@ from sbclient.amqp import (
     Source,
     Target,
     TransactionalState,
-    encode_sections,
 )
 from sbclient.amqp.types import Described
 from sbclient.broker.entry import LOOKED_AT_ONCE
@@ -33,6 +32,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import Client, connected, create
 from tests.emulator.requests import request
+from tests.payloads import encode_sections
 
 SELECTOR = 0x468C00000004
 TOPIC: dict[str, Any] = {"capabilities": ("topic",)}

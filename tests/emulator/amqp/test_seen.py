@@ -21,7 +21,6 @@ from sbclient.amqp import (
     Sections,
     Source,
     Target,
-    encode_sections,
 )
 from sbclient.amqp.performatives import (
     Begin,
@@ -45,6 +44,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.rules.shared_access_signature import sign
 from tests.emulator.amqp.client import create, put
 from tests.emulator.amqp.raw import RECEIVER, Raw, detached, flow, raw_client, receiver, sender, taken
+from tests.payloads import encode_sections
 
 SESSION_FILTER = "com.microsoft:session-filter"
 NUMBER = "x-opt-sequence-number"

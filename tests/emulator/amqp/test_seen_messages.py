@@ -22,7 +22,6 @@ from sbclient.amqp import (
     Source,
     TransactionalState,
     encode_message,
-    encode_sections,
 )
 from sbclient.amqp.performatives import Detach, Disposition, Flow, Transfer
 from sbclient.amqp.sections import Header
@@ -35,6 +34,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import create, put
 from tests.emulator.amqp.raw import SENDER, Raw, flow, raw_client, receiver, sender, taken
+from tests.payloads import encode_sections
 
 NUMBER = "x-opt-sequence-number"
 VIA_KEY = "x-opt-via-partition-key"

@@ -14,7 +14,6 @@ from sbclient.amqp import (
     LinkDetached,
     OutgoingLink,
     Target,
-    encode_sections,
 )
 from sbclient.amqp.sections import Properties
 from sbclient.amqp.types import Int
@@ -26,7 +25,7 @@ from sbclient.entities import EntityKind, EntityStatus
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import HOST, Client, condition_of, connected, create
-from tests.payloads import batch_of, payload_of, size_of
+from tests.payloads import batch_of, encode_sections, payload_of, size_of
 
 MIB = 2**20
 

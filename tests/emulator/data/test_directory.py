@@ -196,13 +196,15 @@ async def test_changes_of_one_step_of_the_loop_are_one_transaction(folder: Path)
     process.database.set_trace_callback(statements.append)
     process.send("one", "two")
     process.queue("other")
-    assert process.data.is_behind
+    written: list[int] = []
+    assert process.data.hold_back(lambda: written.append(len(statements)))
     assert not statements
     await clock.sleep(0)
     assert statements[0] == "BEGIN"
     assert statements.count("COMMIT") == 1
     assert statements[-1] == "COMMIT"
-    assert not process.data.is_behind
+    assert written == [len(statements)]
+    assert not process.data.hold_back(statements.clear)
 
 
 async def test_what_waits_for_a_write_follows_it(folder: Path) -> None:
@@ -427,8 +429,8 @@ async def test_failed_write_lets_no_answer_leave(folder: Path) -> None:
     process.data.hold_back(lambda: answered.append("two"))
     for _ in range(3):
         process.data.write()
+    assert process.data.hold_back(lambda: answered.append("three"))
     assert not answered
-    assert process.data.is_behind
     assert process.failures == [process.data.failure]
     process.data.close()
     assert Process(folder).state == before

@@ -25,7 +25,7 @@ from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
 from sbclient.emulator.management.api import ManagementApi
 from sbclient.emulator.management.atom_descriptions import SERVICE_BUS
 from sbclient.emulator.management.atom_values import read_any
-from sbclient.emulator.management.xml import Element, read_xml, write_element
+from sbclient.emulator.management.xml import Element, write_element
 from sbclient.emulator.net.http_messages import NoResponse, Response
 from sbclient.emulator.sas import AuthorizationMode, Authorizer
 from sbclient.entities import AccessRights, AuthorizationRule, Description, SqlRuleFilter
@@ -33,7 +33,7 @@ from sbclient.formats.refusal_reason import read_reason, write_reason
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import put
-from tests.emulator.requests import described, request, token
+from tests.emulator.requests import described, read_document, request, token
 
 QUEUE, TOPIC, SUBSCRIPTION = described("Queue"), described("Topic"), described("Subscription")
 
@@ -52,7 +52,7 @@ async def made(api: ManagementApi, *paths_and_bodies: tuple[str, str]) -> None:
 
 
 def description(answer: Response) -> Element:
-    content = read_xml(answer.body).child("content")
+    content = read_document(answer.body).child("content")
     assert content is not None
     return content.children[0]
 
@@ -69,7 +69,7 @@ def times(document: Element) -> dict[str, str]:
 
 
 def titles(answer: Response) -> list[str]:
-    return [title.text for entry in read_xml(answer.body).all("entry") if (title := entry.child("title"))]
+    return [title.text for entry in read_document(answer.body).all("entry") if (title := entry.child("title"))]
 
 
 def is_missing(answer: Response) -> bool:
@@ -79,7 +79,7 @@ def is_missing(answer: Response) -> bool:
 
 def error(answer: Response) -> tuple[int, str]:
     """The status, which the document repeats, and the detail."""
-    code, detail = (read_xml(answer.body).child(name) for name in ("Code", "Detail"))
+    code, detail = (read_document(answer.body).child(name) for name in ("Code", "Detail"))
     assert code is not None
     assert detail is not None
     assert int(code.text) == answer.status
@@ -216,11 +216,11 @@ class TestCreate:
             await clock.sleep(10)
             for _ in range(2):
                 seen.append(await api.answer(request("GET", path)))
-                entry = read_xml((await api.answer(request("GET", lists[kind]))).body).child("entry")
+                entry = read_document((await api.answer(request("GET", lists[kind]))).body).child("entry")
                 assert entry is not None
-                assert times(entry) == times(read_xml(seen[-1].body))
+                assert times(entry) == times(read_document(seen[-1].body))
                 await api.answer(request("PUT", path, described(kind, UserMetadata="7"), if_match="*"))
-            created, before, after = (times(read_xml(answer.body)) for answer in seen)
+            created, before, after = (times(read_document(answer.body)) for answer in seen)
             assert created.keys() == before.keys() - ({"AccessedAt"} if kind != "Subscription" else set())
             assert before["CreatedAt"] == created["CreatedAt"] == after["CreatedAt"] == created["UpdatedAt"]
             assert after["UpdatedAt"] > before["UpdatedAt"] == created["UpdatedAt"]
@@ -598,7 +598,7 @@ class TestLists:
             page = titles(answer)
             assert len(page) <= 10
             seen += page
-            links = [link.attributes for link in read_xml(answer.body).all("link")]
+            links = [link.attributes for link in read_document(answer.body).all("link")]
             assert links[0]["rel"] == "self"
             target = unquote(links[1]["href"]).removeprefix("https://localhost:5672") if len(links) == 2 else ""
         assert seen == [f"q{index:02}" for index in range(25)]
@@ -901,7 +901,7 @@ def in_reversed_order(elements: Sequence[Element]) -> list[Element]:
 
 
 def with_unknown(elements: Sequence[Element]) -> list[Element]:
-    (unknown,) = read_xml(b"<a><Unknown>1</Unknown></a>").children
+    (unknown,) = read_document(b"<a><Unknown>1</Unknown></a>").children
     return [unknown, *elements[:3], unknown, *elements[3:], unknown]
 
 

@@ -18,11 +18,11 @@ from sbclient.emulator.management.xml import (
     PART_BYTES,
     Element,
     read_xml,
-    read_xml_in_slices,
     tag,
     text_tag,
 )
 from sbclient.errors import InvalidOperationError
+from tests.emulator.requests import read_document
 
 
 def test_names_are_without_their_namespaces_and_prefixes() -> None:
@@ -30,7 +30,7 @@ def test_names_are_without_their_namespaces_and_prefixes() -> None:
         b'<a:entry xmlns:a="urn:one" xmlns="urn:two" xmlns:i="urn:three">'
         b'<a:content><Filter i:type="d:SqlFilter">x</Filter></a:content></a:entry>'
     )
-    root = read_xml(document)
+    root = read_document(document)
     assert root.name == "entry"
     content = root.child("content")
     assert content is not None
@@ -41,7 +41,7 @@ def test_names_are_without_their_namespaces_and_prefixes() -> None:
 
 
 def test_text_around_children_and_in_pieces_is_one_text() -> None:
-    assert read_xml(b"<a>one &amp; <b/><![CDATA[<two>]]></a>").text == "one & <two>"
+    assert read_document(b"<a>one &amp; <b/><![CDATA[<two>]]></a>").text == "one & <two>"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_text_around_children_and_in_pieces_is_one_text() -> None:
 )
 def test_document_type_is_rejected_before_it_is_read(document: bytes) -> None:
     with pytest.raises(InvalidOperationError, match="document type"):
-        read_xml(document)
+        read_document(document)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_document_type_is_rejected_before_it_is_read(document: bytes) -> None:
 )
 def test_unreasonable_document_is_rejected(document: bytes) -> None:
     with pytest.raises(InvalidOperationError):
-        read_xml(document)
+        read_document(document)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_unreasonable_document_is_rejected(document: bytes) -> None:
 def test_memory_and_time_follow_the_bytes(document: bytes) -> None:
     began_at = time.process_time()
     tracemalloc.start()
-    read_xml(document)
+    read_document(document)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -110,7 +110,7 @@ def test_memory_and_time_follow_the_bytes(document: bytes) -> None:
 
 async def test_other_tasks_run_while_a_large_document_is_read() -> None:
     text = "α&lt;" * PART_BYTES  # parts end within a character and within a reference
-    reading = asyncio.ensure_future(read_xml_in_slices(f"<a>{text}</a>".encode()))
+    reading = asyncio.ensure_future(read_xml(f"<a>{text}</a>".encode()))
     steps = 0
     while not reading.done():
         await asyncio.sleep(0)
@@ -123,7 +123,7 @@ async def test_other_tasks_run_while_a_large_document_is_read() -> None:
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(document: bytes) -> None:
     with suppress(InvalidOperationError):
-        read_xml(document)
+        read_document(document)
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
@@ -134,7 +134,7 @@ def test_written_xml_is_well_formed(text: str, attribute: str) -> None:
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cn")), max_size=40))
 def test_text_is_read_as_it_was_written(text: str) -> None:
-    assert read_xml(text_tag("a", text).encode()).text == text
+    assert read_document(text_tag("a", text).encode()).text == text
 
 
 def test_underscore_of_an_attribute_is_a_colon() -> None:

@@ -14,7 +14,7 @@ import pytest
 from wsproto.events import Event
 
 from sbclient import clock
-from sbclient.amqp import DeliveryReceived, Properties, encode_message, encode_sections
+from sbclient.amqp import DeliveryReceived, Properties, encode_message
 from sbclient.amqp.frames import EMPTY_FRAME, encode_frame
 from sbclient.amqp.performatives import Flow
 from sbclient.amqp.states import Received
@@ -37,7 +37,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import SETTLED, Client, connected, create, wire
 from tests.emulator.net.test_websocket_stream import HELLO, PING, open_engine
-from tests.payloads import payload_of
+from tests.payloads import encode_sections, payload_of
 
 
 @pytest.fixture

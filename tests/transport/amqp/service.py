@@ -33,7 +33,6 @@ from sbclient.amqp import (
     Properties,
     Sections,
     TransactionalState,
-    encode_sections,
 )
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.errors import ServiceBusConnectionError
@@ -42,7 +41,7 @@ from sbclient.tasks import Move
 from sbclient.transport.amqp.connection import Sink
 from sbclient.transport.amqp.credentials import shared_key
 from sbclient.transport.amqp.transport import AmqpTransport
-from tests.payloads import payload_of
+from tests.payloads import encode_sections, payload_of
 
 Answer = tuple[int, str | None, Any]
 """Status, condition and body of a reply."""

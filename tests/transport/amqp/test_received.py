@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from sbclient.amqp import EncodedMessage, Header, Properties, Sections, encode_message, encode_sections
+from sbclient.amqp import EncodedMessage, Header, Properties, Sections, encode_message
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.types import (
@@ -35,7 +35,7 @@ from sbclient.errors import ServiceBusError
 from sbclient.message import AmqpMessageBodyType, AmqpMessageHeader, ServiceBusMessage, ServiceBusMessageState
 from sbclient.rules.envelope import seal, unseal
 from sbclient.transport.amqp.received import AmqpReceivedMessage
-from tests.payloads import payload_of
+from tests.payloads import encode_sections, payload_of
 
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 PLAIN: Sequence[Any] = (

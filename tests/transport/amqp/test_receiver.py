@@ -22,7 +22,6 @@ from sbclient.amqp import (
     Modified,
     Rejected,
     encode_message,
-    encode_sections,
 )
 from sbclient.amqp.types import timestamps
 from sbclient.delivery import Settlement, SettleMode
@@ -41,7 +40,7 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.amqp import token_requests
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.transport import AmqpTransport
-from tests.payloads import batch_of
+from tests.payloads import batch_of, encode_sections
 from tests.transport.amqp.service import Answer, Service
 
 COMPLETE = Settlement(SettleMode.COMPLETE)
