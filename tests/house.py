@@ -37,7 +37,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "a dead-letter reason": r"DestinationNotFound|DESTINATION_NOT_FOUND",
 }
 GENERATED: Final = re.compile(r"<!-- (.+): python -m tests\.\S+ -->.*?<!-- end of \1 -->", re.S)
-GENERATED_PAGES: Final = ("reference.md", "deviations.md")
+GENERATED_PAGES: Final = ("reference.md", "deviations.md", "syphon.toml")
 
 Measure = tuple[str, object, list[str]]
 

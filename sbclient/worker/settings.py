@@ -37,7 +37,9 @@ class WorkerSettings:
         variable="SERVICEBUS_CONNECTION_STRING",
         is_secret=True,
     )
-    primary_file: str | None = setting("A file that contains only that connection string.", _NAMESPACES, kind=PATH)
+    primary_file: str | None = setting(
+        "A file that contains only the connection string of the primary.", _NAMESPACES, kind=PATH
+    )
     secondary: str = setting(
         "Connection string of the secondary, which has the backlog. Needs Listen. It is never shown.",
         _NAMESPACES,
@@ -45,7 +47,9 @@ class WorkerSettings:
         variable="SERVICEBUS_SECONDARY_CONNECTION_STRING",
         is_secret=True,
     )
-    secondary_file: str | None = setting("A file that contains only that connection string.", _NAMESPACES, kind=PATH)
+    secondary_file: str | None = setting(
+        "A file that contains only the connection string of the secondary.", _NAMESPACES, kind=PATH
+    )
     primary_name: str | None = same_as(PAIR_OPTIONS["primary_name"], _NAMESPACES)
     backlog_queue_count: int = same_as(PAIR_OPTIONS["backlog_queue_count"], _NAMESPACES)
     queue: tuple[int, ...] | None = setting(
