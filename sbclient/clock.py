@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
+from types import coroutine
 from typing import Any, Final
 
 SKEW_S: Final = ContextVar("SKEW_S", default=0.0)
@@ -25,8 +26,8 @@ def now() -> float:
 
 def true_now() -> float:
     """Return the seconds since 1970-01-01 UTC without skew, for a broker in memory that clients of any context call."""
-    loop = asyncio._get_running_loop()
-    return time.time() if loop is None or not hasattr(loop, "wall_time") else loop.wall_time()
+    wall_time = getattr(asyncio._get_running_loop(), "wall_time", time.time)
+    return wall_time()
 
 
 def monotonic() -> float:
@@ -46,6 +47,12 @@ def reader() -> Callable[[], float]:
 def sleep(delay_s: float) -> Coroutine[Any, Any, None]:
     """Wait that many seconds."""
     return asyncio.sleep(delay_s)
+
+
+@coroutine
+def step() -> Generator[None, None, None]:
+    """Let all that is ready in the event loop run before the caller goes on."""
+    yield
 
 
 def timeout(delay_s: float | None) -> asyncio.Timeout:

@@ -92,7 +92,7 @@ class Listener:
             listening.close()
         for stream in list(self._streams):
             stream.cut()
-        await clock.sleep(0)  # lets the last sockets close
+        await clock.step()  # lets the last sockets close
 
     async def _accept_all(self, listening: socket.socket) -> None:
         """Accept a few connections at a time, so that many new ones do not delay those that are open."""

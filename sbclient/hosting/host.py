@@ -189,7 +189,7 @@ class BrokerHost:
         Raises:
             OperationTimeoutError: a fault held the answer back for too long. The work may have been done.
         """
-        await clock.sleep(0)
+        await clock.step()
         performed = self.perform_now(operation, path, work, front_end=front_end)
         return await self.answered(performed, timeout_s=timeout_s) if performed.after_s else performed.result()
 
@@ -347,7 +347,7 @@ class BrokerHost:
 
         The first call is skipped while others wait for the same, because they come first.
         """
-        await clock.sleep(0)
+        await clock.step()
         key = canonical(path)
         began_at = waited_s = 0.0
         waiter: Waiter | None = None
@@ -363,7 +363,7 @@ class BrokerHost:
                         await clock.sleep(max(0.0, min(left_s, call.answer_after_s)))
                         return found if call.answer_after_s <= left_s else None
                     if call.is_unfinished and not found:
-                        await clock.sleep(0)
+                        await clock.step()
                         continue
                     if found or left_s <= 0:
                         return found

@@ -174,7 +174,7 @@ class HttpPort:
         await self._tasks.close()
         for stream in list(self._streams):
             stream.cut()
-        await clock.sleep(0)  # lets the last sockets close
+        await clock.step()  # lets the last sockets close
 
     def _new_stream(self) -> SocketStream:
         return SocketStream(self._faults, self._accepted, lambda stream: self._streams.pop(stream, None))

@@ -180,7 +180,7 @@ class _Connection:
         async with self._context.unauthenticated:
             self._peer.time_slice.restart()  # it may have ended during the wait
             self._take_now(piece)
-            await clock.sleep(0)
+            await clock.step()
 
     def _take_now(self, piece: bytes) -> None:
         self._engine.receive_bytes(piece, now=clock.monotonic())

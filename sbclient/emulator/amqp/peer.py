@@ -219,7 +219,7 @@ class Peer:
     async def delivery_slot(self) -> None:
         """Wait until no other link of this client takes messages in this step of the event loop."""
         async with self._handing_out:
-            await clock.sleep(0)
+            await clock.step()
 
     # ------------------------------------------------------------------ work
 
@@ -251,7 +251,7 @@ class Peer:
         If links wait for messages, they run before, so that what they send is written with the answers.
         """
         if self.waiting_count:
-            await clock.sleep(0)
+            await clock.step()
         self.write_out()
         while not self._has_room and not self.engine.is_over:
             self._less_work.clear()

@@ -183,7 +183,7 @@ class ReceiverLink(LinkHandler):
             self._peer.start(self._release_session(self._lock), name="amqp release session")
 
     async def _release_session(self, lock: SessionLock) -> None:
-        await clock.sleep(0)  # every settlement that came before waits as long
+        await clock.step()  # every settlement that came before waits as long
         self._lock = None
         if self._peer.sessions.get(self._link.name, (None, None))[1] is lock:  # not of a later link of that name
             del self._peer.sessions[self._link.name]

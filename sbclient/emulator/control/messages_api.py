@@ -65,7 +65,7 @@ class MessagesApi:
             places, searched = page.places, searched + len(page.entries)
             if places is None or len(found) >= count or searched >= MAX_SEARCHED:
                 break
-            await clock.sleep(0)  # lets other clients run
+            await clock.step()  # lets other clients run
         return {
             "entity": body.path,
             "messages": [line_of(entry) for entry in found],

@@ -169,7 +169,7 @@ class MessagingApi:
         for message in read_messages(asked.request):
             messages.append(encode_message(message, now=clock.now))
             if not len(messages) % SLICE:
-                await clock.sleep(0)  # lets other clients run
+                await clock.step()  # lets other clients run
         await self._perform(asked, Operation.SEND, lambda call: self._namespace.send(call, asked.path, messages))
         return Response(201, content_type=header_type(asked.request.headers.get("content-type")))
 

@@ -134,7 +134,7 @@ class SocketStream(asyncio.BufferedProtocol):
 
     async def read(self) -> bytes:
         if self._received:
-            await clock.sleep(0)
+            await clock.step()
         while self._hole is not None or not (self._received or self._is_at_end):
             self._reader = asyncio.get_running_loop().create_future()
             try:

@@ -63,7 +63,7 @@ class TimeSlice:
     async def start_next(self) -> None:
         """Let all other tasks run, and wait for a turn, then start the next time slice."""
         if self.turns is None:
-            await clock.sleep(0)
+            await clock.step()
         else:
             await start_unauthenticated(self.turns)
         self.restart()
@@ -78,4 +78,4 @@ class TimeSlice:
 async def start_unauthenticated(unauthenticated: asyncio.Semaphore) -> None:
     """Wait for a step of the event loop in which few other clients without a token are served."""
     async with unauthenticated:
-        await clock.sleep(0)
+        await clock.step()

@@ -51,7 +51,7 @@ class TlsStream:
 
     async def read(self) -> bytes:
         if self._incoming.pending:
-            await clock.sleep(0)
+            await clock.step()
         while not self._is_over:
             try:
                 data = self._engine.read(READ_BYTES)

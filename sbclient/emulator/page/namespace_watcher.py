@@ -210,7 +210,7 @@ class NamespaceWatcher:
         self._fragment_count += len(entity.body.fragments)
         if self._fragment_count >= MAX_FRAGMENTS_IN_A_ROW:
             self._fragment_count = 0
-            await clock.sleep(0)
+            await clock.step()
 
     def _observed_pairs(self, now: float) -> list[Facts]:
         namespaces = {name: control.context.host.namespace for name, control in self._controls.items()}
