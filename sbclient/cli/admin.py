@@ -10,18 +10,17 @@ import typer
 
 from sbclient.cli.admin_exchange import export, import_
 from sbclient.cli.common import (
-    AsJson,
-    Exit,
     Primary,
     Yes,
     cell,
-    is_confirmed,
+    command,
+    confirm,
     make_console,
     open_administration,
     print_json,
-    print_line,
     print_note,
-    reported_errors,
+    print_result,
+    prints_json,
     run,
 )
 from sbclient.cli.completion import destinations, entities, settings
@@ -41,8 +40,8 @@ admin = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-admin.command(short_help="Print all entities as a file for import.")(export)
-admin.command("import", short_help="Create the entities of a file.")(import_)
+admin.command(short_help="Print all entities as a file for import.")(command(export, has_json=False))
+admin.command("import", short_help="Create the entities of a file.")(command(import_))
 
 
 KindArgument = Annotated[EntityKind, typer.Argument(help="Kind of entity.")]
@@ -67,6 +66,7 @@ Settings = Annotated[
 
 
 @admin.command()
+@command
 def create(
     primary: Primary,
     kind: KindArgument,
@@ -75,7 +75,6 @@ def create(
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Leave an entity that exists as it is, with exit status 0.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Create an entity. Exit status 6: it exists already.
 
@@ -104,16 +103,15 @@ def create(
             differing.extend(name for name, is_now, should_be in pairs if is_now != should_be)
             return "exists:", present
 
-    done, made = run("admin create", _with_administration(primary, work), as_json=as_json)
-    _print(f"{done} {kind} {'/'.join(names)}", shown(made), as_json)
-    if differing and not as_json:
+    done, made = run(_with_administration(primary, work))
+    print_result(shown(made), f"{done} {kind} {'/'.join(names)}")
+    if differing and not prints_json():
         print_note(f"it has other values of {', '.join(differing)}: `sbclient admin update` changes settings")
 
 
 @admin.command(short_help="Change settings of an entity.")
-def update(
-    primary: Primary, kind: KindArgument, names: Names, settings: Settings = None, as_json: AsJson = False
-) -> None:
+@command
+def update(primary: Primary, kind: KindArgument, names: Names, settings: Settings = None) -> None:
     """Change settings of an entity. Other settings keep their values.
 
     \b
@@ -127,12 +125,13 @@ def update(
         await administration.update(_address(kind, names), with_settings(properties, pairs))
         return await administration.get(_address(kind, names))
 
-    changed = run("admin update", _with_administration(primary, work), as_json=as_json)
-    _print(f"changed {kind} {'/'.join(names)}", shown(changed), as_json)
+    changed = run(_with_administration(primary, work))
+    print_result(shown(changed), f"changed {kind} {'/'.join(names)}")
 
 
 @admin.command(short_help="Print the settings and counts of an entity.")
-def show(primary: Primary, kind: KindArgument, names: Names, as_json: AsJson = False) -> None:
+@command
+def show(primary: Primary, kind: KindArgument, names: Names) -> None:
     """Print the settings of an entity and, unless it is a rule, its counts.
 
     \b
@@ -145,14 +144,14 @@ def show(primary: Primary, kind: KindArgument, names: Names, as_json: AsJson = F
             description["runtime"] = shown(await administration.runtime(_address(kind, names)))
         return description
 
-    description = run("admin show", _with_administration(primary, work), as_json=as_json)
-    if as_json:
-        print_json(description)
-    else:
-        print_description(description)
+    description = run(_with_administration(primary, work))
+    lines = _flat(description)
+    width = max(len(name) for name, _ in lines)
+    print_result(description, *(f"{name:{width}}  {value}" for name, value in lines))
 
 
 @admin.command("list")
+@command
 def list_(
     primary: Primary,
     kind: KindArgument,
@@ -161,7 +160,6 @@ def list_(
         typer.Argument(metavar="NAME", autocompletion=entities, help="Of subscriptions: topic; of rules: both."),
     ] = None,
     counts: Annotated[bool, typer.Option("--counts", help="Print counts too; one more request per entity.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Print the entities of a kind, one per line.
 
@@ -182,8 +180,8 @@ def list_(
             found = [{**each, "runtime": runtimes[each["name"]]} for each in found if each["name"] in runtimes]
         return found
 
-    found = run("admin list", _with_administration(primary, work), as_json=as_json)
-    if as_json:
+    found = run(_with_administration(primary, work))
+    if prints_json():
         for each in found:
             print_json(each)
     else:
@@ -191,7 +189,8 @@ def list_(
 
 
 @admin.command()
-def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False, as_json: AsJson = False) -> None:
+@command
+def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False) -> None:
     """Delete an entity and its contents; asks first.
 
     \b
@@ -201,16 +200,14 @@ def delete(primary: Primary, kind: KindArgument, names: Names, yes: Yes = False,
     async def work(administration: Administration) -> None:
         await administration.delete(_address(kind, names))
 
-    with reported_errors("admin delete", as_json=as_json):
-        _address(kind, names)
-    question = f"Delete {kind} {'/'.join(names)} and its contents?"
-    if not is_confirmed("admin delete", question, yes=yes, as_json=as_json):
-        raise typer.Exit(Exit.INCOMPLETE)
-    run("admin delete", _with_administration(primary, work), as_json=as_json)
-    _print(f"deleted {kind} {'/'.join(names)}", {"deleted": "/".join(names), "kind": str(kind)}, as_json)
+    _address(kind, names)
+    confirm(f"Delete {kind} {'/'.join(names)} and its contents?", yes=yes)
+    run(_with_administration(primary, work))
+    print_result({"deleted": "/".join(names), "kind": str(kind)}, f"deleted {kind} {'/'.join(names)}")
 
 
 @admin.command(short_help="Remove the messages of an emulator.")
+@command
 def purge(
     entity: Annotated[
         str | None,
@@ -221,7 +218,6 @@ def purge(
     primary: EmulatorString = None,
     http_port: HttpPort = None,
     namespace: NamespaceName = None,
-    as_json: AsJson = False,
 ) -> None:
     """Remove all messages of one entity or of all, dead letters and locked messages too; asks first.
 
@@ -232,23 +228,14 @@ def purge(
     Example: sbclient admin purge prices/subscriptions/eu --yes
     Example: sbclient admin purge --all --yes
     """
-    with reported_errors("admin purge", as_json=as_json):
-        if (entity is None) is not is_all:
-            raise InvalidOperationError("give the path of an entity, or --all")
+    if (entity is None) is not is_all:
+        raise InvalidOperationError("give the path of an entity, or --all")
     where = "all entities" if entity is None else entity
-    if not is_confirmed("admin purge", f"Remove all messages of {where}?", yes=yes, as_json=as_json):
-        raise typer.Exit(Exit.INCOMPLETE)
+    confirm(f"Remove all messages of {where}?", yes=yes)
     work = Control(primary, http_port, namespace).call("POST", "purge", {} if entity is None else {"entity": entity})
-    answer = run("admin purge", work, as_json=as_json)
+    answer = run(work)
     count = answer["purged"]
-    _print(f"removed {count:,} message{'s' * (count != 1)} of {where}", answer, as_json)
-
-
-def _print(text: str, value: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        print_line(text)
+    print_result(answer, f"removed {count:,} message{'s' * (count != 1)} of {where}")
 
 
 async def _with_administration(primary: str, work: Callable[[Administration], Awaitable[T]]) -> T:
@@ -298,15 +285,8 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int | float) else plain(value)
 
 
-def print_description(description: dict[str, Any]) -> None:
-    """Print each field that is set and limited as a name and a value on one line."""
-    lines = _flat(description)
-    width = max(len(name) for name, _ in lines)
-    for name, value in lines:
-        print_line(f"{name:{width}}  {value}")
-
-
 def _flat(description: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return name and value of each field that is set and limited, those of the runtime too."""
     lines = []
     for name, value in description.items():
         if name == "runtime":

@@ -15,7 +15,6 @@ import typer
 
 from sbclient.broker.profile import PROFILES, Profile
 from sbclient.cli.common import (
-    AsJson,
     Exit,
     Primary,
     open_administration,
@@ -23,7 +22,7 @@ from sbclient.cli.common import (
     print_json_lines,
     print_line,
     print_note,
-    reported_errors,
+    prints_json,
     run,
 )
 from sbclient.emulator.config.entities import EntityConfig, NamespaceConfig
@@ -76,7 +75,7 @@ def export(
         name = name if is_config_name else DEFAULT_NAMESPACE
         return write_config(name, found, profile) if form is Form.CONFIG else write_entities(found)
 
-    text, lost = run("admin export", work())
+    text, lost = run(work())
     print_json_lines(text.split("\n"))
     for each in lost:
         print_note(f"not exported: {each}")
@@ -88,7 +87,6 @@ def import_(
     primary: Primary,
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Config.json, or a file of `export`.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Create the entities of a file that do not exist. Those that exist stay as they are.
 
@@ -98,22 +96,21 @@ def import_(
     Example: sbclient admin import entities.json --dry-run
     Example: sbclient admin import Config.json
     """
-    with reported_errors("admin import", as_json=as_json):
-        namespaces = read_exchanged(read_text(file), file.name)
+    namespaces = read_exchanged(read_text(file), file.name)
 
     async def work() -> bool:
         async with open_administration(primary) as administration:
-            return await _Import(administration, dry_run, as_json).run(namespaces, file.name)
+            return await _Import(administration, dry_run).run(namespaces, file.name)
 
-    if not run("admin import", work(), as_json=as_json):
+    if not run(work()):
         raise typer.Exit(Exit.INCOMPLETE)
 
 
 class _Import:
     """One import: creates what is missing, and prints a line for each entity that it creates or that differs."""
 
-    def __init__(self, administration: Administration, dry_run: bool, as_json: bool) -> None:
-        self._administration, self._dry_run, self._as_json = administration, dry_run, as_json
+    def __init__(self, administration: Administration, dry_run: bool) -> None:
+        self._administration, self._dry_run = administration, dry_run
         self._counts = dict.fromkeys(("created", "equal", "differs", "refused"), 0)
         self._refused: set[tuple[str, ...]] = set()
 
@@ -140,7 +137,7 @@ class _Import:
             key = _key(entity.address)
             keeps_default = key in self._refused or (*key, _DEFAULT) in wanted
             await self._is_done(entity, partial(self._complete, entity, keeps_default))
-        if not self._as_json:
+        if not prints_json():
             counts = [f"{count} {what}" for what, count in self._counts.items() if count]
             print_line(", ".join(counts) or f"{source} has no entities")
         return not self._counts["differs"] and not self._counts["refused"]
@@ -196,7 +193,7 @@ class _Import:
     def _say(self, what: str, entity: EntityConfig, details: dict[str, Any] | None = None) -> None:
         self._counts[what] += 1
         details = details or {}
-        if self._as_json:
+        if prints_json():
             kind, names = entity.address
             print_json({"result": what, "kind": kind, "names": names, "dry_run": self._dry_run, "details": details})
         elif what != "equal":

@@ -14,15 +14,16 @@ from sbclient import clock
 from sbclient.backlog import Backlog, BacklogQueueView, DestinationView, together
 from sbclient.cli.common import (
     BACKLOG_QUEUE_COUNT,
-    AsJson,
     Primary,
     PrimaryName,
     QueueCount,
     Secondary,
     cell,
+    command,
     make_console,
     open_client,
     print_json,
+    prints_json,
     proxy_options,
     required_secondary,
     run,
@@ -41,6 +42,7 @@ Limit = Annotated[int, typer.Option(min=1, help="Largest number of messages to r
 LIMIT: Final = 100_000
 
 
+@command
 def backlog(
     primary: Primary,
     secondary: Secondary = None,
@@ -64,7 +66,6 @@ def backlog(
         str | None,
         typer.Option(metavar="URL", help="HTTP port of a worker, which knows what is delivered to the secondary."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Print the messages of each backlog queue by destination, their age, and an estimate of the time to drain them.
 
@@ -85,7 +86,7 @@ def backlog(
             estimate = DrainEstimate()
             doctor = Doctor(client, primary, required_secondary(secondary), worker=worker, **proxy_options())
             surveyor = Backlog(client.pair, on_progress=lambda seen: progress.show(f"read {seen:,} messages"))
-            with show_report(as_json=as_json, is_live=watch) as shown:
+            with show_report(is_live=watch) as shown:
                 while True:
                     views = await surveyed(client.pair, surveyor, doctor.sides[SECONDARY], limit)
                     report = estimate.report(clock.monotonic(), clock.now(), views)
@@ -101,7 +102,7 @@ def backlog(
                         return
                     await clock.sleep(sample or 2.0)
 
-    run("backlog", work(), as_json=as_json, progress=progress)
+    run(work(), progress=progress)
 
 
 def _options(count: int, name: str | None, with_sessions: bool) -> PairedNamespaceOptions:
@@ -171,9 +172,9 @@ def _numbers(view: DestinationView, now: float) -> Report:
 
 
 @contextmanager
-def show_report(*, as_json: bool, is_live: bool) -> Iterator[Callable[[Report], None]]:
+def show_report(*, is_live: bool) -> Iterator[Callable[[Report], None]]:
     """Yield a function that prints a report: as JSON, as tables, or as tables that update in place on a terminal."""
-    if as_json:
+    if prints_json():
         yield print_json
         return
     from rich.console import Group  # only for tables: the command starts faster without them

@@ -1,14 +1,22 @@
-"""Commands whose options are the fields of a class."""
+"""Commands whose options are declared as parameters that Python does not see."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
+def declare(command: Callable[..., None], parameters: Iterable[inspect.Parameter]) -> Callable[..., None]:
+    """Let Typer see these parameters of a function, as keywords; return the function."""
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    vars(command)["__signature__"] = inspect.Signature(keywords)
+    command.__annotations__ = {each.name: each.annotation for each in keywords}
+    return command
+
+
 def command_of(function: Callable[..., None], make: Callable[..., Any] | None = None) -> Callable[..., None]:
-    """Return a command with the options of the class that a function takes first, and its own ones before the last.
+    """Return a command with the options of the class that a function takes first, and then its own ones.
 
     The options are the annotated parameters of the class.
 
@@ -23,8 +31,5 @@ def command_of(function: Callable[..., None], make: Callable[..., Any] | None = 
         options = (make or first.annotation)(**{each.name: given.pop(each.name) for each in shared})
         function(options, **given)
 
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*shared[:-1], *own, shared[-1])]
-    vars(call)["__signature__"] = inspect.Signature(parameters)
-    call.__annotations__ = {each.name: each.annotation for each in parameters}
-    call.__doc__ = function.__doc__
-    return call
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    return declare(call, (*shared, *own))

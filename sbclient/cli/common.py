@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import io
 import logging
 import os
@@ -15,7 +16,9 @@ import sys
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from enum import IntEnum
+from functools import wraps
 from random import SystemRandom
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -24,6 +27,7 @@ import typer
 
 from sbclient import clock
 from sbclient.cli import startup_signals
+from sbclient.cli.command import declare
 from sbclient.cli.json_values import plain
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
@@ -203,29 +207,60 @@ def proxy_options() -> dict[str, Any]:
     return {"http_proxy": proxy}
 
 
-def run(
-    command: str,
-    work: Coroutine[Any, Any, T],
-    *,
-    as_json: bool = False,
-    progress: Progress | None = None,
-    handles_signals: bool = False,
-) -> T:
-    """Run a command's work; an error ends the program with one line and the exit status of the error.
+_call: Final[ContextVar[typer.Context]] = ContextVar("_call")
+"""The context of the command that runs."""
+
+
+def command(function: Callable[..., None], *, has_json: bool = True) -> Callable[..., None]:
+    """Return the command with the options of a function, of which an error ends the program; see `reported_errors`.
 
     Args:
-        as_json: the line is a JSON object.
+        has_json: whether it also has the option `--json`, see `prints_json`.
+    """
+
+    @wraps(function)
+    def call(context: typer.Context, as_json: bool = False, **given: Any) -> None:
+        before = _call.set(context)
+        try:
+            with reported_errors():
+                function(**given)
+        finally:
+            _call.reset(before)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("context", keyword, annotation=typer.Context),
+        *inspect.signature(function, eval_str=True).parameters.values(),
+        inspect.Parameter("as_json", keyword, default=False, annotation=AsJson),
+    ]
+    return declare(call, parameters if has_json else parameters[:-1])
+
+
+def prints_json() -> bool:
+    """Return whether the command that runs prints results and errors as JSON."""
+    return bool(_call.get().params.get("as_json"))
+
+
+def _name() -> str:
+    """Return the words of the command that runs, such as `admin create`."""
+    return _call.get().command_path.partition(" ")[2]
+
+
+def run(work: Coroutine[Any, Any, T], *, progress: Progress | None = None, handles_signals: bool = False) -> T:
+    """Run a command's work; an error ends the program, see `reported_errors`.
+
+    Args:
         progress: shown on a terminal while the work runs. Default: the command's name.
         handles_signals: the work installs its own signal handlers and then calls `startup_signals.release`.
     """
 
     async def watched() -> T:
-        async with progress or Progress(f"{command} …"):
+        async with progress or Progress(f"{_name()} …"):
             return await (work if handles_signals else terminable(work))
 
     whole = watched()
     try:
-        with reported_errors(command, as_json=as_json):
+        with reported_errors():
             return asyncio.run(whole)
     finally:
         for each in (whole, work):  # Ctrl-C may have come before they began
@@ -359,12 +394,12 @@ def is_interruption(end: typer.Exit) -> bool:
     return end.exit_code in (Exit.INTERRUPTED, Exit.TERMINATED)
 
 
-def resuming_line(context: typer.Context, **changed: Any) -> str:
-    """Return the command line of this call with other values for some parameters; None leaves one out.
+def resuming_line(**changed: Any) -> str:
+    """Return the command line of the command that runs with other values for some parameters; None leaves one out.
 
     Connection strings are left out, because they contain keys.
     """
-    words = ["sbclient"]
+    words, context = ["sbclient"], _call.get()
     for each in (context.parent, context):
         if each is None:
             continue
@@ -390,8 +425,8 @@ def _words(option: str, value: Any) -> list[str]:
 
 
 @contextmanager
-def reported_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
-    """Print an error of the body in one line.
+def reported_errors() -> Iterator[None]:
+    """Print an error of the body in one line, or as JSON.
 
     Raises:
         typer.Exit: with the exit status of the error.
@@ -401,7 +436,7 @@ def reported_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
     except (KeyboardInterrupt, asyncio.CancelledError) as error:  # SIGTERM cancels, Ctrl-C ends as KeyboardInterrupt
         is_interrupt = isinstance(error, KeyboardInterrupt) and not isinstance(error, startup_signals.Terminated)
         ended = Exit.INTERRUPTED if is_interrupt else Exit.TERMINATED
-        print_error(command, ended.name.lower(), ended.name.capitalize(), ended, as_json=as_json)
+        print_error(_name(), ended.name.lower(), ended.name.capitalize(), ended, as_json=prints_json())
         raise typer.Exit(ended) from None
     except OutputClosed:
         _discard_stdout()
@@ -410,7 +445,7 @@ def reported_errors(command: str, *, as_json: bool = False) -> Iterator[None]:
         cause = first_cause(error)
         if (status := status_of(cause)) is None:
             raise
-        print_error(command, str(cause), type(cause).__name__, status, as_json=as_json)
+        print_error(_name(), str(cause), type(cause).__name__, status, as_json=prints_json())
         raise typer.Exit(status) from error
 
 
@@ -497,24 +532,37 @@ def required_secondary(secondary: str | None) -> str:
     return secondary
 
 
-def is_confirmed(command: str, question: str, *, yes: bool, as_json: bool) -> bool:
+def confirm(question: str, *, yes: bool) -> None:
     """Ask on the terminal whether to go on with something that cannot be undone.
 
+    Args:
+        yes: whether the answer is given already.
+
     Raises:
-        typer.Exit: stdin is not a terminal and `yes` is False.
+        typer.Exit: the answer is no.
+        InvalidOperationError: stdin is not a terminal.
     """
     if yes:
-        return True
-    with reported_errors(command, as_json=as_json):
-        if not sys.stdin.isatty():
-            raise InvalidOperationError(f"{question} Stdin is not a terminal: confirm with --yes")
-        startup_signals.release()
-        typer.echo(f"{printable(question)} [y/N] ", err=True, nl=False)
-        try:
-            return sys.stdin.readline().strip().lower() in ("y", "yes")
-        except KeyboardInterrupt:
-            typer.echo(err=True)
-            raise
+        return
+    if not sys.stdin.isatty():
+        raise InvalidOperationError(f"{question} Stdin is not a terminal: confirm with --yes")
+    startup_signals.release()
+    typer.echo(f"{printable(question)} [y/N] ", err=True, nl=False)
+    try:
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise typer.Exit(Exit.INCOMPLETE)
+    except KeyboardInterrupt:
+        typer.echo(err=True)
+        raise
+
+
+def print_result(value: Any, *lines: str) -> None:
+    """Print the result of the command that runs: a value as JSON, or the lines."""
+    if prints_json():
+        print_json(value)
+        return
+    for line in lines:
+        print_line(line)
 
 
 def print_json(value: Any) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
@@ -13,22 +14,21 @@ import typer
 from sbclient.cli.command import command_of
 from sbclient.cli.common import (
     BACKLOG_QUEUE_COUNT,
-    AsJson,
-    Exit,
     Primary,
     PrimaryName,
     QueueCount,
     Secondary,
     Yes,
     cell,
+    command,
+    confirm,
     explained_missing,
-    is_confirmed,
     make_console,
     open_namespace,
     print_json,
     print_json_lines,
     print_line,
-    reported_errors,
+    prints_json,
     required_secondary,
     run,
 )
@@ -95,7 +95,6 @@ class _Job:
         before: Before = None,
         session: Session = None,
         number: Number = None,
-        as_json: AsJson = False,
     ) -> None:
         self.selection = MessageSelection(
             where=sql_filter(where),
@@ -109,7 +108,6 @@ class _Job:
             raise InvalidOperationError("give either an entity, such as orders, or --backlog")
         self.command = command
         self.of_backlog = of_backlog
-        self.as_json = as_json
         self.progress = Progress("reading the dead letters")
         self._primary = primary
         self._entity = entity
@@ -149,20 +147,15 @@ class _Job:
             return found
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run(f"dead-letter {self.command}", work, as_json=self.as_json, progress=self.progress)
+        return run(work, progress=self.progress)
 
 
 def _command(short_help: str) -> Callable[[Callable[..., None]], None]:
     """Make a command of a function of a `_Job` and options of its own. The command also has those of the job."""
 
     def register(function: Callable[..., None]) -> None:
-        command = function.__name__.rstrip("_")
-
-        def make(**given: Any) -> _Job:
-            with reported_errors(f"dead-letter {command}", as_json=given["as_json"]):
-                return _Job(command, **given)
-
-        dead_letter.command(command, short_help=short_help)(command_of(function, make))
+        name = function.__name__.rstrip("_")
+        dead_letter.command(name, short_help=short_help)(command(command_of(function, partial(_Job, name))))
 
     return register
 
@@ -179,7 +172,7 @@ def list_(job: _Job) -> None:
     """
     found = job.run(job.found())
     rows = [_row(queue, message) for queue, messages in found.items() for message in messages]
-    if job.as_json:
+    if prints_json():
         for row in rows:
             print_json(row)
         return
@@ -274,11 +267,9 @@ def _confirm_and_do(
                     await work(transport, queue, count)
 
     if not is_dry and reasons:
-        question = _QUESTION[job.command].format(_text(reasons))
-        if not is_confirmed(f"dead-letter {job.command}", question, yes=yes, as_json=job.as_json):
-            raise typer.Exit(Exit.INCOMPLETE)
+        confirm(_QUESTION[job.command].format(_text(reasons)), yes=yes)
         job.run(do())
-    if job.as_json:
+    if prints_json():
         print_json({"found": dict(reasons.most_common()), "done": done, "is_dry_run": is_dry})
     elif is_dry or not reasons:
         print_line(f"found {_text(reasons)}")

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from sbclient.cli import startup_signals
-from sbclient.cli.common import Exit, cell, make_console, print_json, reported_errors, terminable
+from sbclient.cli.common import Exit, cell, command, make_console, print_json, prints_json, terminable
 from sbclient.cli.outage import (
     EPOCH,
     OUTAGE_AT_S,
@@ -67,6 +67,7 @@ to go on:
   sbclient emulator                        this broker, for your own programs"""
 
 
+@command
 def demo(
     input_file: Annotated[
         Path | None,
@@ -92,9 +93,6 @@ def demo(
         typer.Option("--lost-primary", help="The primary never comes back: messages are delivered in the secondary."),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed that repeats a run exactly.")] = 1,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object, and errors as JSON.")
-    ] = False,
     page: Annotated[
         bool, typer.Option("--page", help="Serve a web page that shows the run at a slower speed, until Ctrl-C.")
     ] = False,
@@ -116,31 +114,30 @@ def demo(
 
     Example: sbclient demo --input orders.csv --session-column OrderNo
     """
-    with reported_errors("demo", as_json=as_json):
-        startup_signals.release()
-        if ordering not in ("none", "session"):
-            raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
-        for name, given in (("--page-port", page_port), ("--speed", speed)):
-            if given is not None and not page:
-                raise typer.BadParameter("the option requires --page", param_hint=name)
-        if page and lost_primary:
-            raise typer.BadParameter("the option excludes --page", param_hint="--lost-primary")
-        lanes = _lanes(input_file, Columns(body_column, session_column, key_column), messages, seed)
-        if lost_primary:
-            lanes = [lane for lane in lanes if not lane.is_transactional]
-        outage = OutageRun(
-            lanes,
-            seed=seed,
-            ordering="session" if ordering == "session" else "none",
-            is_lost=lost_primary,
-        )
-        if page:
-            account = _on_page(outage, page_port or 0, speed or PAGE_SPEED, as_json=as_json)
-        elif as_json:
-            account = run_virtual(terminable(outage.run()), epoch=EPOCH)
-            print_json(asdict(account))
-        else:
-            account = show(outage, make_console())
+    startup_signals.release()
+    if ordering not in ("none", "session"):
+        raise typer.BadParameter(f"{ordering!r} is not one of 'none', 'session'", param_hint="--ordering")
+    for name, given in (("--page-port", page_port), ("--speed", speed)):
+        if given is not None and not page:
+            raise typer.BadParameter("the option requires --page", param_hint=name)
+    if page and lost_primary:
+        raise typer.BadParameter("the option excludes --page", param_hint="--lost-primary")
+    lanes = _lanes(input_file, Columns(body_column, session_column, key_column), messages, seed)
+    if lost_primary:
+        lanes = [lane for lane in lanes if not lane.is_transactional]
+    outage = OutageRun(
+        lanes,
+        seed=seed,
+        ordering="session" if ordering == "session" else "none",
+        is_lost=lost_primary,
+    )
+    if page:
+        account = _on_page(outage, page_port or 0, speed or PAGE_SPEED)
+    elif prints_json():
+        account = run_virtual(terminable(outage.run()), epoch=EPOCH)
+        print_json(asdict(account))
+    else:
+        account = show(outage, make_console())
     if account.lost or account.altered or account.unexpected:
         raise typer.Exit(Exit.INCOMPLETE)
 
@@ -158,11 +155,11 @@ def _lanes(path: Path | None, columns: Columns, count: int | None, seed: int) ->
     return [file_lane(records)]
 
 
-def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Account:
+def _on_page(outage: OutageRun, port: int, speed: float) -> Account:
     """Run at a slower speed, show the run on a page, and keep the page until Ctrl-C."""
     from sbclient.cli.demo_page import DemoPage  # imports a server, which only --page needs
 
-    console = make_console(stderr=as_json)
+    console = make_console(stderr=prints_json())
 
     async def watched() -> Account:
         pair = outage.make_pair()
@@ -170,7 +167,7 @@ def _on_page(outage: OutageRun, port: int, speed: float, *, as_json: bool) -> Ac
             console.print(_story(outage))
             console.print(f"[bold]watch the run at http://localhost:{shown.port}/[/]   Ctrl-C ends it")
             account = await outage.run(pair=pair)
-            if as_json:
+            if prints_json():
                 print_json(asdict(account))
             _print_result(console, outage, account)
             console.print("the page shows the result; Ctrl-C ends it")

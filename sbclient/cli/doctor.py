@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from sbclient.cli.common import (
-    AsJson,
     Exit,
+    command,
     open_client,
-    print_json,
-    print_line,
     print_note,
+    print_result,
     proxy_options,
-    reported_errors,
     run,
     seconds,
     status_of,
 )
 from sbclient.cli.progress import Progress
-from sbclient.cli.syphon import add_options
+from sbclient.cli.syphon import with_options
 from sbclient.worker.configuration import CONFIG_VARIABLE, Configuration, configure
 from sbclient.worker.settings import SETTINGS
 from sbclient.worker.settings_file import read_settings_file
@@ -43,6 +41,8 @@ SETTINGS_USED: Final = (
 )
 
 
+@command
+@with_options([SETTINGS[name] for name in SETTINGS_USED])
 def doctor(
     config: Annotated[
         Path | None,
@@ -69,7 +69,6 @@ def doctor(
             help="How long to watch whether messages leave the backlog.",
         ),
     ] = 2.0,
-    as_json: AsJson = False,
     **options: str | bool | list[str] | None,
 ) -> None:
     """Find out why the messages of a pair do not move. The first line is the cause; the last ones say what to do.
@@ -84,8 +83,7 @@ def doctor(
     Example: sbclient doctor
     Example: sbclient doctor --json --probe-entity orders
     """
-    with reported_errors("doctor", as_json=as_json):
-        configuration = configure(options, os.environ, read_settings_file(config) if config is not None else None)
+    configuration = configure(options, os.environ, read_settings_file(config) if config is not None else None)
     settings = configuration.settings
     if worker is None and settings.http_port:
         host = settings.http_host if settings.http_host not in ("0.0.0.0", "::") else "127.0.0.1"
@@ -93,18 +91,11 @@ def doctor(
     for warning in configuration.warnings:
         print_note(f"warning: {warning}")
     work = _examine(configuration, worker, sample, is_sender=config is None)
-    found = run("doctor", work, as_json=as_json, progress=Progress("examining the pair"))
-    if as_json:
-        print_json(found.content())
-    else:
-        for line in found.lines():
-            print_line(line)
+    found = run(work, progress=Progress("examining the pair"))
+    print_result(found.content(), *found.lines())
     if found.problems:
         error = found.problems[0].error
         raise typer.Exit(Exit.INCOMPLETE if error is None else status_of(error) or Exit.INCOMPLETE)
-
-
-add_options(doctor, [SETTINGS[name] for name in SETTINGS_USED])
 
 
 async def _examine(configuration: Configuration, worker: str | None, sample_s: float, *, is_sender: bool) -> Diagnosis:

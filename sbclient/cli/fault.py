@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sbclient.broker.faults import Operation
-from sbclient.cli.common import AsJson, print_json, print_line, print_note, run, seconds
+from sbclient.cli.common import command, print_note, print_result, run, seconds
 from sbclient.cli.completion import destinations
 from sbclient.cli.control import Control, EmulatorString, HttpPort, NamespaceName
 from sbclient.emulator.control.fault_json import ERROR_NAMES, KINDS
@@ -22,6 +22,7 @@ fault = typer.Typer(
 
 
 @fault.command()
+@command
 def add(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", autocompletion=lambda: list(KINDS), help=f"One of {', '.join(KINDS)}.")
@@ -60,7 +61,6 @@ def add(
     primary: EmulatorString = None,
     http_port: HttpPort = None,
     namespace: NamespaceName = None,
-    as_json: AsJson = False,
 ) -> None:
     """Add a fault and print it with its number. A fault for an entity that does not exist waits for it, with a warning.
 
@@ -96,13 +96,12 @@ def add(
         added: dict[str, Any] = (await control.call("POST", "faults", body))["faults"][-1]
         return added
 
-    _print(run("fault add", work(), as_json=as_json), as_json=as_json)
+    _print([run(work())])
 
 
 @fault.command("list")
-def list_(
-    primary: EmulatorString = None, http_port: HttpPort = None, namespace: NamespaceName = None, as_json: AsJson = False
-) -> None:
+@command
+def list_(primary: EmulatorString = None, http_port: HttpPort = None, namespace: NamespaceName = None) -> None:
     """Print the active faults, one per line, each with its number.
 
     \b
@@ -110,19 +109,17 @@ def list_(
     Example: sbclient fault list --json --http-port 5300 \\
         --namespace contoso-backup
     """
-    found = run("fault list", Control(primary, http_port, namespace).call("GET", "faults"), as_json=as_json)
-    for each in found["faults"]:
-        _print(each, as_json=as_json)
+    _print(run(Control(primary, http_port, namespace).call("GET", "faults"))["faults"])
 
 
 @fault.command()
+@command
 def remove(
     number: Annotated[int | None, typer.Argument(metavar="NUMBER", help="Number of a fault, see list.")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Remove all faults.")] = False,
     primary: EmulatorString = None,
     http_port: HttpPort = None,
     namespace: NamespaceName = None,
-    as_json: AsJson = False,
 ) -> None:
     """Remove one fault or all, and print those that are left. Exit status 5: there is no such fault.
 
@@ -137,16 +134,13 @@ def remove(
         what = "faults" if number is None else f"faults/{number}"
         return await Control(primary, http_port, namespace).call("DELETE", what)
 
-    for each in run("fault remove", work(), as_json=as_json)["faults"]:
-        _print(each, as_json=as_json)
+    _print(run(work())["faults"])
 
 
-def _print(described: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(described)
-        return
-    facts = {name: value for name, value in described.items() if name not in ("id", "kind")}
-    texts = [
-        f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}" for name, value in facts.items()
-    ]
-    print_line("  ".join([f"{described['id']}", described["kind"], *texts]))
+def _print(faults: list[dict[str, Any]]) -> None:
+    for each in faults:
+        facts = {name: value for name, value in each.items() if name not in ("id", "kind")}
+        texts = [
+            f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}" for name, value in facts.items()
+        ]
+        print_result(each, "  ".join([f"{each['id']}", each["kind"], *texts]))

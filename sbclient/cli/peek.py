@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sbclient.cli.common import AsJson, Primary, open_client, print_json_lines, reported_errors, run
+from sbclient.cli.common import Primary, command, open_client, print_json_lines, run
 from sbclient.cli.message_json import message_line
 from sbclient.cli.progress import Amount, Progress
 from sbclient.cli.selection import Where, selector
@@ -18,6 +18,7 @@ from sbclient.message import ServiceBusReceivedMessage
 PAGE = 100
 
 
+@command
 def peek(
     primary: Primary,
     queue: Queue = None,
@@ -31,7 +32,6 @@ def peek(
     count: Annotated[int, typer.Option(min=1, help="The maximum number of messages to print.")] = 100,
     where: Where = None,
     first: Annotated[int, typer.Option("--from-sequence-number", min=0, help="Start at this sequence number.")] = 1,
-    as_json: AsJson = False,
 ) -> None:
     """Print messages as JSON Lines without receiving them, including locked, deferred and scheduled ones.
 
@@ -43,9 +43,7 @@ def peek(
     """
     source = Source(queue, topic, subscription, session, dead_letter, transfer_dead_letter)
     progress = Progress("peeking", is_wanted=not sys.stdout.isatty())
-    with reported_errors("peek", as_json=as_json):
-        wanted = selector(where)
-    run("peek", _peek(primary, source, count, first, wanted, progress), as_json=as_json, progress=progress)
+    run(_peek(primary, source, count, first, selector(where), progress), progress=progress)
 
 
 async def _peek(

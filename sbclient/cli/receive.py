@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 
 from sbclient.cli.common import (
-    AsJson,
     Exit,
     Primary,
+    command,
     ends_with_reader,
     interruptible,
     is_interruption,
     open_client,
     print_note,
-    reported_errors,
+    prints_json,
     resuming_line,
     run,
     seconds,
@@ -28,8 +28,8 @@ from sbclient.cli.selection import Where, selector
 from sbclient.cli.source import DeadLetter, Queue, Source, Subscription, Topic, TransferDeadLetter
 
 
+@command
 def receive(
-    context: typer.Context,
     primary: Primary,
     queue: Queue = None,
     topic: Topic = None,
@@ -57,7 +57,6 @@ def receive(
     form: Annotated[
         Form, typer.Option("--format", help="Print JSON Lines for send, or only the bodies.")
     ] = Form.MESSAGES,
-    as_json: AsJson = False,
 ) -> None:
     """Receive messages and print one per line. Each message is settled after it is printed.
 
@@ -72,8 +71,6 @@ def receive(
     Example: sbclient receive --queue orders --dead-letter > dead.jsonl
     """
     progress = Progress("receiving", is_wanted=not sys.stdout.isatty())
-    with reported_errors("receive", as_json=as_json):
-        wanted = selector(where)
     reception = Reception(
         source=Source(queue, topic, subscription, session, dead_letter, transfer_dead_letter),
         count=count,
@@ -82,7 +79,7 @@ def receive(
         reason=reason,
         form=form,
         progress=progress,
-        wanted=wanted,
+        wanted=selector(where),
     )
 
     async def work() -> None:
@@ -93,15 +90,15 @@ def receive(
                 await reception.run(client, sequence_number or [])
 
     try:
-        run("receive", work(), as_json=as_json, progress=progress, handles_signals=True)
+        run(work(), progress=progress, handles_signals=True)
     except typer.Exit as end:
         left = None if count is None else count - reception.received
-        if is_interruption(end) and not as_json and left != 0:
+        if is_interruption(end) and not prints_json() and left != 0:
             print_note("resume with:")
-            print_note(f"  {resuming_line(context, count=left)}")
+            print_note(f"  {resuming_line(count=left)}")
         raise
     finally:
-        if sys.stderr.isatty() and not as_json:
+        if sys.stderr.isatty() and not prints_json():
             typer.echo(f"received {reception.received:,}", err=True)
     if reception.unsettled:
         raise typer.Exit(Exit.INCOMPLETE)

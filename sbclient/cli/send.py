@@ -19,15 +19,16 @@ from sbclient import clock
 from sbclient.cli.bulk_sender import QUIET_S, BulkSender, Tally
 from sbclient.cli.command import command_of
 from sbclient.cli.common import (
-    AsJson,
     Exit,
     Primary,
     Secondary,
+    command,
     explained_missing,
     interruptible,
     open_client,
     print_json,
     print_note,
+    prints_json,
     resuming_line,
     run,
     seconds,
@@ -205,7 +206,6 @@ class Options:
             help="Time for each message, including a diversion.",
         ),
     ] = 60.0
-    as_json: AsJson = False
 
     @property
     def is_typed(self) -> bool:
@@ -308,7 +308,7 @@ class _Job:
                 tally.seconds = round(clock.monotonic() - began_at, 3)
 
 
-def _send(options: Options, context: typer.Context) -> None:
+def _send(options: Options) -> None:
     """Send each line, JSON object or CSV row as a message. With a secondary, an outage diverts messages to its backlog.
 
     Messages with the same session or key are sent in the order of the input. A message that is invalid, such as one
@@ -325,19 +325,19 @@ def _send(options: Options, context: typer.Context) -> None:
     job = _Job(options)
     tally = job.bulk.tally
     try:
-        run("send", job.run(), as_json=options.as_json, progress=job.progress, handles_signals=True)
+        run(job.run(), progress=job.progress, handles_signals=True)
     except typer.Exit:
         if tally.read or tally.unsent:
-            _report(tally, options.as_json)
-        if options.body is None and not options.as_json:
-            _show_rest(context, options, job)
+            _report(tally)
+        if options.body is None and not prints_json():
+            _show_rest(options, job)
         raise
-    _report(tally, options.as_json)
+    _report(tally)
     if tally.refused:
         raise typer.Exit(Exit.INCOMPLETE)
 
 
-send = command_of(_send)
+send = command(command_of(_send))
 
 
 async def _is_partitioned(client: ServiceBusClient, kind: str, name: str) -> bool | None:
@@ -366,7 +366,7 @@ async def _check_primary(client: ServiceBusClient, sender: ServiceBusSender) -> 
         )
 
 
-def _show_rest(context: typer.Context, options: Options, job: _Job) -> None:
+def _show_rest(options: Options, job: _Job) -> None:
     """Print how to send the records that were not accepted."""
     bulk, tally, source, skip = job.bulk, job.bulk.tally, options.source, options.skip
     if not tally.read:
@@ -383,11 +383,11 @@ def _show_rest(context: typer.Context, options: Options, job: _Job) -> None:
         if again := tally.read - tally.failed - tally.refused - (after - skip):
             print_note(f"{again:,} messages after record {after:,} were accepted and will be sent again")
     print_note(f"records of {Path(source).name} after {after:,} were not sent; resume with:")
-    print_note(f"  {resuming_line(context, skip=after, failed=None)}")  # the file of failed messages has content now
+    print_note(f"  {resuming_line(skip=after, failed=None)}")  # the file of failed messages has content now
 
 
-def _report(tally: Tally, as_json: bool) -> None:
-    if as_json:
+def _report(tally: Tally) -> None:
+    if prints_json():
         print_json(asdict(tally))
         return
     failed = f"   failed {tally.failed:,} ({tally.in_doubt:,} in doubt)" if tally.failed else ""

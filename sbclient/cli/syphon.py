@@ -19,7 +19,8 @@ import typer
 
 from sbclient import clock
 from sbclient.cli import startup_signals
-from sbclient.cli.common import AsJson, Exit, open_client, print_json, print_line, print_note, reported_errors, run
+from sbclient.cli.command import declare
+from sbclient.cli.common import Exit, command, open_client, print_note, print_result, run
 from sbclient.cli.progress import Progress
 from sbclient.client.client import ServiceBusClient
 from sbclient.settings.kinds import FLAG, NAMES
@@ -41,63 +42,14 @@ EXIT_GRACE_S: Final = 2.0
 """Seconds after the shutdown timeout at which the process exits even if its event loop is blocked."""
 
 
-def syphon(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="PATH", envvar=CONFIG_VARIABLE, help="TOML file with settings."),
-    ] = None,
-    check_config: Annotated[
-        bool, typer.Option("--check-config", help="Print each setting and its origin; do not connect.")
-    ] = False,
-    is_dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Check the namespaces, rights and backlog; move nothing."),
-    ] = False,
-    as_json: AsJson = False,
-    **options: str | bool | list[str] | None,
-) -> None:
-    """Move the messages of the backlog queues to their destinations in the primary namespace.
+def with_options(settings: Iterable[Setting]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that replaces `**` of a command by a parameter for each of these settings of the worker."""
 
-    A setting is an option, an environment variable, or a line in the file of --config, in this order of precedence:
-    --long-poll, SBCLIENT_SYPHON_LONG_POLL, long_poll. Any number of syphons may run at the same time. Events are logged
-    to stderr as JSON, one per line.
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        *named, _ = inspect.signature(command, eval_str=True).parameters.values()
+        return declare(command, [*named, *map(_parameter, settings)])
 
-    SIGTERM and SIGINT finish the transfers in flight and release the other messages; a second signal ends the process
-    immediately. SIGUSR1 pauses, SIGUSR2 resumes, SIGHUP reads the credentials again.
-
-    Exit status: 0 ended by a signal, or the backlog is empty; 1 messages remain, would remain or be dead-lettered
-    (--dry-run), or were not released in time; 2 invalid settings; 3 the secondary is unreachable; 4 a credential lacks
-    a right; 5 backlog queues do not exist; 130 and 143 ended by a second SIGINT or SIGTERM.
-
-    Example: sbclient syphon --config syphon.toml --http-port 9464
-    """
-    with reported_errors("syphon", as_json=as_json):
-        configuration = configure(options, os.environ, read_settings_file(config) if config is not None else None)
-    if check_config:
-        _print_settings(configuration, as_json=as_json)
-        return
-    settings, progress = configuration.settings, Progress("starting")
-    with _events_on_stderr(settings.log_level, progress):
-        for warning in configuration.warnings:
-            log.warning("worker.overridden", "{warning}", warning=warning)
-        if is_dry_run:
-            _print_dry_run(run("syphon", _dry_run(configuration), as_json=as_json, progress=progress), as_json=as_json)
-            return
-        work = _drain(configuration, progress, as_json=as_json)
-        report = run("syphon", work, as_json=as_json, progress=progress, handles_signals=True)
-    _print_report(report, as_json=as_json)
-    if settings.until == "empty" and report.parked:
-        raise typer.Exit(Exit.INCOMPLETE)
-
-
-def add_options(command: Callable[..., None], settings: Iterable[Setting]) -> None:
-    """Give the command a parameter for each of these settings of the worker."""
-    written = inspect.signature(command, eval_str=True)
-    parameters = [one for one in written.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    parameters += [_parameter(setting) for setting in settings]
-    keywords = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-    vars(command)["__signature__"] = written.replace(parameters=keywords)
-    command.__annotations__ = {one.name: one.annotation for one in keywords}
+    return decorate
 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
@@ -120,7 +72,52 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     )
 
 
-add_options(syphon, SETTINGS.values())
+@command
+@with_options(SETTINGS.values())
+def syphon(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="PATH", envvar=CONFIG_VARIABLE, help="TOML file with settings."),
+    ] = None,
+    check_config: Annotated[
+        bool, typer.Option("--check-config", help="Print each setting and its origin; do not connect.")
+    ] = False,
+    is_dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check the namespaces, rights and backlog; move nothing."),
+    ] = False,
+    **options: str | bool | list[str] | None,
+) -> None:
+    """Move the messages of the backlog queues to their destinations in the primary namespace.
+
+    A setting is an option, an environment variable, or a line in the file of --config, in this order of precedence:
+    --long-poll, SBCLIENT_SYPHON_LONG_POLL, long_poll. Any number of syphons may run at the same time. Events are logged
+    to stderr as JSON, one per line.
+
+    SIGTERM and SIGINT finish the transfers in flight and release the other messages; a second signal ends the process
+    immediately. SIGUSR1 pauses, SIGUSR2 resumes, SIGHUP reads the credentials again.
+
+    Exit status: 0 ended by a signal, or the backlog is empty; 1 messages remain, would remain or be dead-lettered
+    (--dry-run), or were not released in time; 2 invalid settings; 3 the secondary is unreachable; 4 a credential lacks
+    a right; 5 backlog queues do not exist; 130 and 143 ended by a second SIGINT or SIGTERM.
+
+    Example: sbclient syphon --config syphon.toml --http-port 9464
+    """
+    configuration = configure(options, os.environ, read_settings_file(config) if config is not None else None)
+    if check_config:
+        _print_settings(configuration)
+        return
+    settings, progress = configuration.settings, Progress("starting")
+    with _events_on_stderr(settings.log_level, progress):
+        for warning in configuration.warnings:
+            log.warning("worker.overridden", "{warning}", warning=warning)
+        if is_dry_run:
+            _print_dry_run(run(_dry_run(configuration), progress=progress))
+            return
+        report = run(_drain(configuration, progress), progress=progress, handles_signals=True)
+    _print_report(report)
+    if settings.until == "empty" and report.parked:
+        raise typer.Exit(Exit.INCOMPLETE)
 
 
 def _client(settings: WorkerSettings) -> ServiceBusClient:
@@ -139,7 +136,7 @@ async def _dry_run(configuration: Configuration) -> DryRun:
         )
 
 
-async def _drain(configuration: Configuration, progress: Progress, *, as_json: bool) -> SyphonReport:
+async def _drain(configuration: Configuration, progress: Progress) -> SyphonReport:
     """Run the worker to its end, and exit the process if it did not shut down in time."""
     settings, manager = configuration.settings, ServiceManager(os.environ)
     worker = SyphonWorker(settings, _client(settings), manager=manager, origins=configuration.origins)
@@ -149,7 +146,7 @@ async def _drain(configuration: Configuration, progress: Progress, *, as_json: b
         async with _http_port(worker, settings):
             report = await worker.run()
             if worker.is_late:
-                _print_report(report, as_json=as_json)
+                _print_report(report)
                 _exit_now(Exit.INCOMPLETE)
     finally:
         showing.cancel()
@@ -207,35 +204,26 @@ def _exit_now(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _print_settings(configuration: Configuration, *, as_json: bool) -> None:
+def _print_settings(configuration: Configuration) -> None:
     rows = configuration.rows()
     for warning in configuration.warnings:
         print_note(f"warning: {warning}")
-    if as_json:
-        print_json({"settings": rows})
-        return
     width = max(len(one["name"]) for one in rows)
-    for one in rows:
-        print_line(f"{one['name']:{width}}  {one['value'] or '-':20}  {one['from']}")
+    lines = (f"{one['name']:{width}}  {one['value'] or '-':20}  {one['from']}" for one in rows)
+    print_result({"settings": rows}, *lines)
 
 
-def _print_dry_run(dry: DryRun, *, as_json: bool) -> None:
-    if as_json:
-        print_json(dry.content())
-    else:
-        for line in dry.lines():
-            print_line(line)
+def _print_dry_run(dry: DryRun) -> None:
+    print_result(dry.content(), *dry.lines())
     if not dry.is_complete:
         raise typer.Exit(Exit.INCOMPLETE)
 
 
-def _print_report(report: SyphonReport, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(report))
-        return
+def _print_report(report: SyphonReport) -> None:
     dead = ", ".join(f"{number:,} {reason}" for reason, number in report.dead_lettered.items()) or "none"
     redirected = f" ({report.redirected:,} to the secondary)" if report.redirected else ""
-    print_line(f"drained {report.drained:,}{redirected}   dead-lettered {dead}   parked {report.parked:,}")
+    text = f"drained {report.drained:,}{redirected}   dead-lettered {dead}   parked {report.parked:,}"
+    print_result(asdict(report), text)
 
 
 class _Events(logging.Handler):

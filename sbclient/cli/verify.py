@@ -16,17 +16,17 @@ import typer
 from sbclient import clock
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.cli.common import (
-    AsJson,
     Exit,
     Primary,
     Yes,
     cell,
     chosen_transport,
-    is_confirmed,
+    command,
+    confirm,
     make_console,
     print_json,
     print_line,
-    reported_errors,
+    prints_json,
     run,
 )
 from sbclient.cli.conformance import CHECKS, FILTERED, SUBSCRIPTION, Check, NotAvailableError, Scene
@@ -102,6 +102,7 @@ class Row:
         return Result.SAME if ran else Result.NOT_AVAILABLE
 
 
+@command
 def verify(
     primary: Primary,
     transport: Annotated[
@@ -109,7 +110,6 @@ def verify(
         typer.Option(help="The transports to check. Default: both, or the one of `sbclient --transport`."),
     ] = None,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Check that a namespace behaves as documented, and alike over both transports.
 
@@ -120,22 +120,20 @@ def verify(
     Example: sbclient verify
     Example: sbclient verify --transport amqp --yes --json
     """
-    with reported_errors("verify", as_json=as_json):
-        connection = parse_connection_string(primary)
-        if connection.is_memory:
-            raise InvalidOperationError(
-                f"{connection.namespace} is in this process and has no transport to verify: give the connection string "
-                "of a namespace on the network, such as one of `sbclient emulator`"
-            )
-        compared = Compared(transport or chosen_transport() or Compared.BOTH)
+    connection = parse_connection_string(primary)
+    if connection.is_memory:
+        raise InvalidOperationError(
+            f"{connection.namespace} is in this process and has no transport to verify: give the connection string of "
+            "a namespace on the network, such as one of `sbclient emulator`"
+        )
+    compared = Compared(transport or chosen_transport() or Compared.BOTH)
     names = choice.NAMES if compared is Compared.BOTH else (compared.value,)
     prefix = f"{PREFIX}{SystemRandom().getrandbits(32):08x}-"
     question = f"Create temporary queues and a topic named {prefix}… in {connection.namespace}, and delete them?"
-    if not is_confirmed("verify", question, yes=yes, as_json=as_json):
-        raise typer.Exit(Exit.INCOMPLETE)
+    confirm(question, yes=yes)
     progress = Progress("creating entities")
-    rows, remaining = run("verify", _verify(connection, names, prefix, progress), as_json=as_json, progress=progress)
-    if as_json:
+    rows, remaining = run(_verify(connection, names, prefix, progress), progress=progress)
+    if prints_json():
         print_json(_shown(connection.namespace, rows, remaining))
     else:
         print_rows(rows, names)
