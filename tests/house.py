@@ -3,6 +3,7 @@
     python -m tests.house [--files] [--walk]
 
 * The places of a fact: the files that name an example of it by hand. Generated parts of the documents do not count.
+* The fewest places of a fact: those of the one that is named in the fewest files, which are the places that each needs.
 * A file with one importer: an `__init__.py` is a door to names for users, and does not count as an importer.
 * A protocol that one class implements exists only because a file cannot import the file of that class.
 * A walk: the names of docs/architecture.md whose functions a warm `send_messages` over AMQP enters, in order. A stay is
@@ -17,12 +18,16 @@ import asyncio
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient.entities import SETTINGS, element_name
+from sbclient.options import PAIR_OPTIONS, SYPHON_LIMITS
+from sbclient.worker.settings import SETTINGS as WORKER_SETTINGS
 from tests.test_architecture import FILES, FLOOR_OF, FLOORS, ROOT, imports_of, is_protocol, module_name, unit_of
 
 SMALL: Final = 150
@@ -32,10 +37,19 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "a pair option": r"missing_entity_grace",
     "a worker setting": r"survey[_-]interval",
     "a Spark write option": r"retry_max_backoff_s|retryMaxBackoff",
+    "an HTTP operation": r"MessagingApi\.unlock|unlocks it",
+    "an operation of each transport": r"\blist_runtime\b",
     "an entity setting": r"lock_duration\b|LockDuration|lockDuration",
     "a message property": r"reply_to_session_id|ReplyToSessionId",
     "a dead-letter reason": r"DestinationNotFound|DESTINATION_NOT_FOUND",
 }
+DECLARED: Final[Mapping[str, Iterable[str]]] = {
+    "a pair option": PAIR_OPTIONS,
+    "a limit of a syphon": SYPHON_LIMITS,
+    "a worker setting": [name for name, row in WORKER_SETTINGS.items() if row.origin is None],
+    "an entity setting": SETTINGS,
+}
+"""The names of facts; in the fewest places is one about which nothing is special."""
 GENERATED: Final = re.compile(r"<!-- (.+): python -m tests\.\S+ -->.*?<!-- end of \1 -->", re.S)
 GENERATED_PAGES: Final = ("reference.md", "deviations.md", "syphon.toml")
 
@@ -52,6 +66,11 @@ def measures() -> Iterator[Measure]:
     for fact, pattern in EXAMPLES.items():
         places = _named_in(pattern)
         yield f"places of {fact}", len(places), places
+    for fact, names in DECLARED.items():
+        words = {file: set(re.findall(r"[\w-]+", text)) for file, text in _written().items()}
+        spellings = ({name, f"--{name.replace('_', '-')}", element_name(name)} for name in names)
+        places = min(([file for file in words if words[file] & each] for each in spellings), key=len)
+        yield f"fewest places of {fact}", len(places), places
     assignments = [
         f"{path.relative_to(ROOT)}: {ast.unparse(node)}"
         for name, path in FILES.items()
@@ -93,14 +112,18 @@ def _members(one: ast.ClassDef, classes: list[ast.ClassDef]) -> set[str]:
 
 
 def _named_in(pattern: str) -> list[str]:
-    found = []
-    for folder in ("sbclient", "sbclient_spark", "docs", "examples"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".md", ".toml", ".js", ".json") and path.name not in GENERATED_PAGES:
-                text = GENERATED.sub("", path.read_text(encoding="utf-8"))
-                if re.search(pattern, text):
-                    found.append(str(path.relative_to(ROOT)))
-    return found
+    return [name for name, text in _written().items() if re.search(pattern, text)]
+
+
+@cache
+def _written() -> dict[str, str]:
+    """The texts of the product, the documents and the examples, without what is generated."""
+    return {
+        str(path.relative_to(ROOT)): GENERATED.sub("", path.read_text(encoding="utf-8"))
+        for folder in ("sbclient", "sbclient_spark", "docs", "examples")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in (".py", ".md", ".toml", ".js", ".json") and path.name not in GENERATED_PAGES
+    }
 
 
 def _is_up(name: str, module: str) -> bool:

@@ -15,8 +15,10 @@ from sbclient.errors import InvalidOperationError
 from sbclient.options import (
     BACKLOG_HEADROOM_BYTES,
     OWN_OPTIONS,
+    PAIR_OPTIONS,
     PARTNER_CLOSE_GRACE,
     SERVER_BUSY_PAUSE,
+    SYPHON_LIMITS,
     TRANSPORT_OPTIONS,
     PairedNamespaceOptions,
     RetryOptions,
@@ -25,6 +27,7 @@ from sbclient.options import (
     without_ignored,
 )
 from sbclient.settings.table import settings_of
+from sbclient.worker.settings import SETTINGS as WORKER_SETTINGS
 from sbclient.worker.settings import WorkerSettings
 
 ROOT: Final = Path(__file__).parents[1]
@@ -104,6 +107,22 @@ def test_every_option_is_read_somewhere(settings: Any) -> None:
     own = [row.attribute for row in settings_of(settings).values() if row.origin is None]
     own = [name for name in own if name not in ("primary_file", "secondary_file")]  # by the name of the secret
     assert not [name for name in own if not re.search(rf"\.{name}\b", product)], "they have no effect"
+
+
+OF_SENDERS_AND_RECEIVERS: Final = """
+    divert_while_suspect failover_interval ping_primary_interval pings_to_recover probe receive_from
+    reserve_backlog_headroom
+"""
+NO_TEXT: Final = ("enable_syphon", "is_outage")
+OTHER_WORDS: Final = {"ordering": "sessions", "provision": "provision"}
+
+
+def test_the_worker_has_every_option_that_concerns_a_syphon() -> None:
+    of_worker = {row.origin.name for row in WORKER_SETTINGS.values() if row.origin is not None}
+    assert set(OTHER_WORDS.values()) <= WORKER_SETTINGS.keys()
+    others = {*OF_SENDERS_AND_RECEIVERS.split(), *NO_TEXT, *OTHER_WORDS}
+    assert PAIR_OPTIONS.keys() - others <= of_worker, "add same_as to worker/settings.py, or name it here"
+    assert SYPHON_LIMITS.keys() <= of_worker, "add same_as to worker/settings.py"
 
 
 def test_ends_of_the_ranges_are_allowed() -> None:

@@ -2,7 +2,7 @@
 
 Forgetting drops a link, a task and the result of the last attempt; a later message finds them out again. If there is no
 place for another destination, one that refuses gives up its place until its next attempt is due. Its refusal is kept,
-so that its back-off and `missing_entity_grace` do not start again, and a scan finds its parked messages again.
+so that its back-off and its grace do not start again, and a scan finds its parked messages again.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ SCAN_PAUSE_S: Final = 60.0
 """Shortest pause between two scans: messages that another receiver had locked are available again by then."""
 MAX_SCAN_PAUSE_S: Final = FORGET_AFTER_S / 2
 """Longest pause between two scans of a queue with parked messages that are not remembered. It is shorter than the time
-after which their destination is forgotten, so that `missing_entity_grace` does not start again."""
+after which their destination is forgotten, so that its grace does not start again."""
 
 
 @dataclass(frozen=True, slots=True)
