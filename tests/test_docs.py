@@ -25,7 +25,7 @@ from sbclient.worker.settings import SETTINGS as WORKER_SETTINGS
 from tests.pages import reference
 from tests.pages.defaults import wrong_defaults
 from tests.pages.every import TABLES
-from tests.pages.table import COMMAND, DOCS, PageTable
+from tests.pages.table import COMMAND, DOCS, Part
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
@@ -177,7 +177,7 @@ def test_the_reference_is_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_a_generated_table_is_up_to_date(table: PageTable) -> None:
+def test_a_generated_table_is_up_to_date(table: Part) -> None:
     pytest.importorskip(table.needs)
     assert (DOCS / table.page).read_text(encoding="utf-8") == table.page_text(), f"run {COMMAND}"
 

@@ -22,6 +22,7 @@ from sbclient.cli.common import Exit
 from sbclient.cli.outage import Account
 from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired, sent
 from tests.pages.defaults import wrong_defaults
+from tests.pages.table import COMMAND
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 TEXT: Final = "".join((DOCS / name).read_text(encoding="utf-8") for name in ("commands.md", "commands-admin.md"))
@@ -210,8 +211,9 @@ JSON: Final[dict[tuple[str, int], Callable[[], Any]]] = {
 def test_json_has_the_documented_shape(place: tuple[str, int]) -> None:
     section, number = place
     printed, shown = shape(JSON[place]()), shape(shapes_in(section)[number])
-    assert set(printed) == set(shown) if section == "demo" else printed == shown
-    assert list(printed) == list(shown)
+    where = f"correct docs/commands.md or commands-admin.md, section sbclient {section}, and run {COMMAND}"
+    assert set(printed) == set(shown) if section == "demo" else printed == shown, where
+    assert list(printed) == list(shown), where
 
 
 def test_each_documented_shape_is_compared() -> None:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.pages.table import PageTable
+from tests.pages.table import page_table
 from tests.wire import java_client, test_go, test_node
 
 WIRE: Final = Path(__file__).parents[1] / "wire"
@@ -54,6 +54,6 @@ def _stated(name: str, before: str) -> str:
     return found[1]
 
 
-TABLE: Final = PageTable(
+TABLE: Final = page_table(
     "emulator.md", "clients", ("client", "version", "checks", "transports"), clients, needs="proton"
 )

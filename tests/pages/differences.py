@@ -25,7 +25,7 @@ import sbclient.aio.management
 import sbclient.amqp
 import sbclient.exceptions
 import sbclient.management
-from tests.pages.table import PageTable
+from tests.pages.table import page_table
 
 MODULES: Final = [
     (sdk, sbclient),
@@ -197,4 +197,4 @@ def rows() -> list[tuple[str, str | None]]:
     return [(f"`{difference}`", reason_of(difference)) for difference in sorted(differences())]
 
 
-TABLE: Final = PageTable("moving.md", "differences", ("difference", "reason"), rows)
+TABLE: Final = page_table("moving.md", "differences", ("difference", "reason"), rows)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tests.broker.limits import LIMITS
-from tests.pages.table import PageTable
+from tests.pages.table import page_table
 
 
 def rows() -> Iterable[Sequence[object]]:
@@ -20,4 +20,4 @@ def rows() -> Iterable[Sequence[object]]:
         )
 
 
-TABLE: Final = PageTable("emulator.md", "limits", ("subject", "limit", "beyond it", "source"), rows)
+TABLE: Final = page_table("emulator.md", "limits", ("subject", "limit", "beyond it", "source"), rows)

@@ -13,7 +13,7 @@ from sbclient.options import PAIR_OPTIONS, RETRY_OPTIONS, TRANSPORT_OPTIONS
 from sbclient.settings.kinds import FLAG
 from sbclient.worker.settings import SETTINGS
 from tests.pages.reference import section_text
-from tests.pages.table import PageTable
+from tests.pages.table import page_table
 
 COLUMNS: Final = ("option", "default", "unit", "amqp", "sdk", "meaning")
 VALUE_COLUMNS: Final = ("option", "value", "default", "meaning")
@@ -81,15 +81,15 @@ def _spark_rows(operation: str) -> Iterator[tuple[str, ...]]:
 
 
 TABLES: Final = [
-    PageTable("options.md", "options of a client", COLUMNS, _client_rows),
-    PageTable("options.md", "options of a transport", COLUMNS, _transport_rows),
-    PageTable("options.md", "options of a pair", VALUE_COLUMNS, _pair_rows),
+    page_table("options.md", "options of a client", COLUMNS, _client_rows),
+    page_table("options.md", "options of a transport", COLUMNS, _transport_rows),
+    page_table("options.md", "options of a pair", VALUE_COLUMNS, _pair_rows),
     *(
-        PageTable("syphon.md", f"settings: {group}", SETTING_COLUMNS, partial(_setting_rows, group))
+        page_table("syphon.md", f"settings: {group}", SETTING_COLUMNS, partial(_setting_rows, group))
         for group in dict.fromkeys(each.group for each in SETTINGS.values())
     ),
     *(
-        PageTable(
+        page_table(
             "spark-reference.md", f"options for {each}", VALUE_COLUMNS, partial(_spark_rows, each), needs="pyspark"
         )
         for each in ("both", "writing", "reading")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from sbclient.rules.syphon_reason import SyphonReason
-from tests.pages.table import PageTable
+from tests.pages.table import page_table
 
-TABLE: Final = PageTable(
+TABLE: Final = page_table(
     "pairing.md",
     "reasons of a syphon",
     ("reason", "meaning"),

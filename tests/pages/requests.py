@@ -8,7 +8,7 @@ from typing import Final
 from sbclient.emulator.control import api as control
 from sbclient.emulator.messaging import api as messaging
 from sbclient.emulator.page.watch_api import RESOURCES
-from tests.pages.table import PageTable
+from tests.pages.table import page_table
 
 
 def _of_control() -> Iterator[tuple[str, str]]:
@@ -26,6 +26,6 @@ def _of_messages() -> Iterator[tuple[str, str, str]]:
 
 
 TABLES: Final = [
-    PageTable("page.md", "requests of the control API", ("request", "effect"), _of_control),
-    PageTable("emulator.md", "requests on messages", ("request", "effect", "success"), _of_messages),
+    page_table("page.md", "requests of the control API", ("request", "effect"), _of_control),
+    page_table("emulator.md", "requests on messages", ("request", "effect", "success"), _of_messages),
 ]

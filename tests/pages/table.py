@@ -1,4 +1,4 @@
-"""Tables that are generated into a page of the documentation, between two comments."""
+"""Tables and other parts that are generated into a page of the documentation, between two comments."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ COMMAND: Final = "python -m tests.pages"
 
 
 @dataclass(frozen=True)
-class PageTable:
-    """A generated table.
+class Part:
+    """A generated part of a page.
 
     Attributes:
         page: the file name of the page.
-        subject: what the rows are, such as `clients`.
-        columns: their names.
-        rows: returns the rows.
-        needs: a package without which the rows cannot be made.
+        subject: what it shows, such as `clients`.
+        text: returns its lines.
+        needs: a package without which it cannot be made.
     """
 
     page: str
     subject: str
-    columns: Sequence[str]
-    rows: Callable[[], Iterable[Sequence[object]]]
+    text: Callable[[], str]
     needs: str = "sbclient"
 
     @property
@@ -35,17 +33,29 @@ class PageTable:
         return f"{self.page}: {self.subject}"
 
     def page_text(self) -> str:
-        """Return the text of the page with the generated table.
+        """Return the text of the page with the generated part.
 
         Raises:
-            ValueError: the page has no place for the table.
+            ValueError: the page has no place for it.
         """
         text = (DOCS / self.page).read_text(encoding="utf-8")
         before, rest = text.split(f"<!-- {self.subject}: {COMMAND} -->\n")
         _, after = rest.split(f"<!-- end of {self.subject} -->\n")
-        return before + self._text() + after
+        begin, end = f"<!-- {self.subject}: {COMMAND} -->\n", f"<!-- end of {self.subject} -->\n"
+        return before + begin + self.text() + end + after
 
-    def _text(self) -> str:
-        head, *lines = [f"| {' | '.join(map(str, row))} |\n" for row in (self.columns, *self.rows())]
-        table = head + "|" + "---|" * len(self.columns) + "\n" + "".join(lines)
-        return f"<!-- {self.subject}: {COMMAND} -->\n{table}<!-- end of {self.subject} -->\n"
+
+def page_table(
+    page: str,
+    subject: str,
+    columns: Sequence[str],
+    rows: Callable[[], Iterable[Sequence[object]]],
+    needs: str = "sbclient",
+) -> Part:
+    """Return a part that is a table."""
+
+    def text() -> str:
+        head, *lines = [f"| {' | '.join(map(str, row))} |\n" for row in (columns, *rows())]
+        return head + "|" + "---|" * len(columns) + "\n" + "".join(lines)
+
+    return Part(page, subject, text, needs)
