@@ -482,7 +482,6 @@ class Connection:
             session = asked
             session.on_begin(channel, begin)
         self._sessions_by_remote[channel] = session
-        self._ended_channels.discard(channel)
         if session.is_open:
             self.emit(SessionBegun(session, begin))
 

@@ -149,7 +149,6 @@ class Link:
             self._write_refusal()
         self.is_over = True
         self.session.write(Detach(self.handle, detach.closed))
-        self._has_detached = True
         self.session.forget_link(self)
         self.on_over()
         self._report_detached(detach.error, closed=detach.closed)

@@ -108,6 +108,10 @@ class OutgoingLink(Link):
             self._credit = 0
             self._write_flow(drain=True)
 
+    def on_over(self) -> None:
+        """Drop what was not sent, because the link is over."""
+        self.session.drop_held(self)
+
     def on_window(self) -> None:
         """Answer a drain after the held transfers; called by the session."""
         if self._is_drain_due:

@@ -220,6 +220,7 @@ class Session:
         """Assign a delivery its id, and send it or hold it until the peer's window opens."""
         delivery.delivery_id = delivery_id = self._next_delivery_id
         self._windows.send(
+            handle,
             write_transfers(
                 self.channel,
                 handle,
@@ -230,7 +231,7 @@ class Session:
                 settled=delivery.is_settled,
                 state=state,
                 max_frame_size=self._connection.remote_max_frame_size,
-            )
+            ),
         )
         self._next_delivery_id = (delivery_id + 1) & serial.MASK
         if not delivery.is_settled:
@@ -239,6 +240,11 @@ class Session:
             self._connection.hold(self)
         if self._windows.held_bytes > self._options.max_held_bytes:
             self.fail(AmqpError(RESOURCE_LIMIT, f"{self.held_bytes} bytes wait for your session window: send a flow"))
+
+    def drop_held(self, link: Link) -> None:
+        """Drop the transfer frames of a link that is over: after its detach they would end the session."""
+        if self._windows.drop(link.handle) and not self._windows.held_bytes:
+            self._window_opened()
 
     def write_disposition(
         self, role: bool, delivery: OutgoingDelivery | IncomingDelivery, state: DeliveryState | None, *, settled: bool
@@ -506,6 +512,7 @@ class Session:
 
     def _links_over(self, error: AmqpError | None = None, *, report: bool = False) -> None:
         """Forget all links; with `report` emit `LinkDetached` for each."""
+        self._windows.clear()
         for link in list(self._links.values()):
             link.abandon(error, report=report)
         self._connection.claim_link(-len(self._links))
@@ -515,7 +522,6 @@ class Session:
         self._requested.clear()
         self._outgoing.clear()
         self._incoming.clear()
-        self._windows.clear()
 
 
 def _shortened(error: AmqpError) -> AmqpError:

@@ -40,7 +40,7 @@ class Windows:
         self._next_incoming_id = 0
         self._next_outgoing_id = 0
         self._remote_window = 0
-        self._held: deque[bytes] = deque()
+        self._held: deque[tuple[int, bytes]] = deque()
 
     def begin(self, remote_channel: int | None, handle_max: int) -> Begin:
         """Create this side's begin."""
@@ -89,7 +89,7 @@ class Windows:
         """Send a held frame if the peer's window permits; False if none was sent."""
         if not self.is_ready:
             return False
-        frame = self._held.popleft()
+        _, frame = self._held.popleft()
         self.held_bytes -= len(frame)
         self._write(frame)
         return True
@@ -100,14 +100,23 @@ class Windows:
         self._incoming_left -= 1
         return self._incoming_left <= self._incoming_window // 2
 
-    def send(self, frames: Iterable[bytes]) -> None:
-        """Send transfer frames, or hold them in order."""
+    def send(self, handle: int, frames: Iterable[bytes]) -> None:
+        """Send transfer frames of a link, or hold them in order."""
         for frame in frames:
             if self._remote_window > 0 and not self._held and self._may_write():
                 self._write(frame)
             else:
-                self._held.append(frame)
+                self._held.append((handle, frame))
                 self.held_bytes += len(frame)
+
+    def drop(self, handle: int) -> bool:
+        """Drop the held frames of a link, because it is over; False if there are none."""
+        kept = [each for each in self._held if each[0] != handle]
+        if len(kept) == len(self._held):
+            return False
+        self._held = deque(kept)
+        self.held_bytes = sum(len(frame) for _, frame in kept)
+        return True
 
     def clear(self) -> None:
         """Drop the held frames, because the session is over."""

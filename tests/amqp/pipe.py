@@ -40,10 +40,14 @@ class Pipe:
 
     def flow(self) -> None:
         """Carry all bytes and record the events, without answering them."""
-        while self._carry(self.client, self.server, self.server_events) | self._carry(
-            self.server, self.client, self.client_events
-        ):
+        while self.carry(to_server=True) | self.carry(to_server=False):
             pass
+
+    def carry(self, *, to_server: bool) -> bool:
+        """Carry what one side has to send now; False if there is nothing."""
+        if to_server:
+            return self._carry(self.client, self.server, self.server_events)
+        return self._carry(self.server, self.client, self.client_events)
 
     def _carry(self, source: Connection, sink: Connection, events: list[Any]) -> bool:
         output = source.bytes_to_send(now=NOW)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -912,12 +914,16 @@ def test_long_error_of_a_detach_end_or_close_is_cut_to_the_peers_frames() -> Non
     pipe = Pipe(client=replace(CLIENT, max_frame_size=512))
     _, end = pipe.sending()
     long = AmqpError("amqp:internal-error", "x" * 1_000)
-    end.detach(long)
-    pipe.server.sessions[0].end(long)
-    pipe.server.close(long, now=NOW)
-    pipe.flow()
-    for kind in (LinkDetached, SessionEnded, ConnectionClosed):
-        error = last(pipe.client_events, kind).error  # type: ignore[attr-defined]  # all three have one
+    ends: dict[type[Any], Callable[[], None]] = {
+        LinkDetached: lambda: end.detach(long),
+        SessionEnded: lambda: end.session.end(long),
+        ConnectionClosed: lambda: pipe.server.close(long, now=NOW),
+    }
+    for kind, work in ends.items():
+        work()
+        pipe.flow()
+        event: Any = last(pipe.client_events, kind)
+        error = event.error
         assert error.condition == "amqp:internal-error"
         assert error.description.startswith("xxx")
 
@@ -1030,6 +1036,34 @@ def test_peer_gets_a_new_window_before_the_old_one_is_used_up() -> None:
     link.send(bytes(50_000), tag=b"t")
     pipe.flow()
     assert len(last(pipe.server_events, DeliveryReceived).delivery.payload) == 50_000
+
+
+def test_window_and_first_id_of_the_begin_hold_until_a_flow() -> None:
+    peer = Peer()
+    peer.send(Begin(None, 2**32 - 1, 2, 100))
+    answers = peer.attached(receives=True), peer.attached(handle=1)
+    for number in range(3):
+        answers[0].send(MESSAGE, tag=bytes([number]), needs_credit=False)
+    assert [type(answer) for answer in peer.answers()] == [Transfer, Transfer]
+    peer.send(Flow(2, 1, 0, 100))
+    assert [type(answer) for answer in peer.answers()] == [Transfer]
+    for expected in (0, 1):
+        peer.transfer(handle=1, number=expected)
+        answers[1].grant(1)
+        assert peer.answers()[-1].next_incoming_id == expected
+
+
+def test_accepted_deliveries_share_a_frame_only_with_their_own_kind() -> None:
+    random = Random(1)
+    peer = Peer()
+    written = [(0, random.random() < 0.5, random.randrange(3)) for _ in range(200)]
+    for channel, role, number in written:
+        peer.server.write_accepted(channel, role, number)
+    read = []
+    for each in peer.answers():
+        last_id = each.first if each.last is None else each.last
+        read += [(0, each.role, number) for number in range(each.first, last_id + 1)]
+    assert read == written
 
 
 def test_outgoing_ids_of_the_peer_are_ignored() -> None:
@@ -1409,6 +1443,7 @@ def test_output_that_waits_for_the_socket_postpones_the_heartbeat() -> None:
     peer.server.pass_time(now=NOW + 5)
     assert peer.server.next_deadline() == NOW + 10
     assert EMPTY_FRAME not in peer.server.bytes_to_send(now=NOW + 6)
+    assert peer.server.next_deadline() == NOW + 11
 
 
 def test_peer_without_timeouts_needs_no_timer() -> None:
