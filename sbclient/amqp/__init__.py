@@ -43,13 +43,12 @@ from sbclient.amqp.connection import Connection, ConnectionClosed, ConnectionOpe
 from sbclient.amqp.delivery import DispositionReceived, DispositionsReceived, IncomingDelivery, OutgoingDelivery
 from sbclient.amqp.encoded import EncodedMessage, encode_message
 from sbclient.amqp.errors import AmqpError, EncodeError, EndpointClosedError, WireError
-from sbclient.amqp.events import Event
 from sbclient.amqp.incoming import DeliveryReceived, IncomingLink, LinkDrained
 from sbclient.amqp.limits import Limits
 from sbclient.amqp.link import AttachRequested, Link, LinkAttached, LinkDetached
 from sbclient.amqp.options import ConnectionOptions
 from sbclient.amqp.outgoing import CreditGranted, OutgoingLink
-from sbclient.amqp.performatives import BATCH_FORMAT, Attach, Coordinator, Open, Source, Target
+from sbclient.amqp.performatives import BATCH_FORMAT, Attach, Coordinator, Source, Target
 from sbclient.amqp.sasl import PlainCredentials
 from sbclient.amqp.sections import Header, Properties, Sections, encode_value_message
 from sbclient.amqp.session import DispositionWalked, EndAnswered, Session, SessionBegun, SessionEnded, WindowOpened
@@ -129,7 +128,6 @@ __all__ = [
     "EncodedMessage",
     "EndAnswered",
     "EndpointClosedError",
-    "Event",
     "Float",
     "Header",
     "IncomingDelivery",
@@ -142,7 +140,6 @@ __all__ = [
     "LinkDrained",
     "Long",
     "Modified",
-    "Open",
     "OutgoingDelivery",
     "OutgoingLink",
     "PlainCredentials",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 from sbclient import clock
 from sbclient.arguments.checked import checked
@@ -14,37 +14,8 @@ from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOp
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import OwnedTasks
 
-
-class LockHolder(Protocol):
-    """The part of a receiver that the renewer uses."""
-
-    @property
-    def entity_path(self) -> str:
-        """The path of the entity, for errors."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the receiver is closed, so that its locks need no renewal."""
-
-    @property
-    def renewals(self) -> dict[int, Callable[[], object]]:
-        """Functions that stop renewals, by the `id` of the message or session: called when it is settled or closed."""
-
-    async def renew_message_lock(self, message: ServiceBusReceivedMessage) -> datetime:
-        """Renew the lock of a message; return its new end."""
-
-
-class LockedSession(Protocol):
-    """The part of a session that the renewer uses."""
-
-    auto_renew_error: Exception | None
-
-    @property
-    def locked_until_utc(self) -> datetime | None:
-        """The end of the lock."""
-
-    async def renew_lock(self) -> datetime:
-        """Renew the lock; return its new end."""
+if TYPE_CHECKING:
+    from sbclient.client.receiver import ServiceBusReceiver, ServiceBusSession
 
 
 def _check_holder(name: str, value: Any) -> Any:
@@ -53,8 +24,8 @@ def _check_holder(name: str, value: Any) -> Any:
     return value
 
 
-Holder: TypeAlias = Annotated[LockHolder, Kind("a ServiceBusReceiver", _check_holder)]
-Renewable: TypeAlias = ServiceBusReceivedMessage | LockedSession
+Holder: TypeAlias = Annotated["ServiceBusReceiver", Kind("a ServiceBusReceiver", _check_holder)]
+Renewable: TypeAlias = "ServiceBusReceivedMessage | ServiceBusSession"
 OnFailure: TypeAlias = Callable[[Any, Exception | None], Awaitable[None]]
 
 
@@ -135,7 +106,7 @@ class AutoLockRenewer:
         task.add_done_callback(forget)
 
     async def _renew(
-        self, receiver: LockHolder, renewable: Renewable, max_s: float, on_failure: OnFailure | None
+        self, receiver: ServiceBusReceiver, renewable: Renewable, max_s: float, on_failure: OnFailure | None
     ) -> None:
         end_at = clock.monotonic() + max_s
         error: Exception | None = None
@@ -174,7 +145,7 @@ class AutoLockRenewer:
         return max(left_s, 0.1)
 
     @staticmethod
-    def _is_done(receiver: LockHolder, renewable: Renewable) -> bool:
+    def _is_done(receiver: ServiceBusReceiver, renewable: Renewable) -> bool:
         if receiver.is_closed:
             return True
         return isinstance(renewable, ServiceBusReceivedMessage) and renewable.is_settled
