@@ -362,14 +362,8 @@ class Doctor:
                     findings.append(Finding(SECONDARY, text, "redirect_impossible", advice, error))
             if isinstance(there, QueueProperties | TopicProperties) and there.status not in (None, "Active"):
                 text = f"{path!r} of the secondary has the status {there.status}"
-                findings.append(
-                    Finding(
-                        SECONDARY,
-                        text,
-                        "redirect_impossible",
-                        f"`sbclient admin update queue {path}` in the secondary with --set status=Active",
-                    )
-                )
+                activate = f"`sbclient admin update queue {path}` in the secondary with --set status=Active"
+                findings.append(Finding(SECONDARY, text, "redirect_impossible", activate))
             if here is not None and there is not None and _kind(here) != _kind(there):
                 text = f"{path!r} is a {_kind(here)} in the primary and a {_kind(there)} in the secondary"
                 findings.append(Finding(SECONDARY, text, "redirect_impossible", advice))

@@ -7,9 +7,10 @@ words of its own for the same trouble.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sbclient import clock
@@ -309,18 +310,7 @@ async def check_primary(pair: Pair, side: Side, path: str | None) -> list[Findin
 
 async def check_queues(pair: Pair, side: Side, queues: Sequence[str]) -> list[Finding]:
     """Probe every backlog queue and return what is wrong, what concerns all of them first."""
-    slots = asyncio.Semaphore(CONCURRENT_CHECKS)
-
-    async def probe(queue: str) -> ServiceBusError | None:
-        async with slots:
-            try:
-                await probe_queue(pair, queue)
-            except ServiceBusError as error:
-                return error
-            return None
-
-    answers = dict(zip(queues, await asyncio.gather(*map(probe, queues)), strict=True))
-    errors = {queue: error for queue, error in answers.items() if error is not None}
+    errors = await _errors_of(partial(probe_queue, pair), queues)
     for queue, error in errors.items():
         if is_refused(error):
             return [unreachable(side, error, f"Listen on {queue!r}")]
@@ -407,19 +397,17 @@ async def reject_without_sessions(pair: Pair, views: Sequence[BacklogQueueView])
 
     Without Manage on the primary it is not known which do.
     """
-    slots = asyncio.Semaphore(CONCURRENT_CHECKS)
 
     async def check(path: str) -> None:
-        async with slots:
-            with suppress(ServiceBusError, TimeoutError):
-                async with clock.timeout(CHECK_S):
-                    queue = await pair.state.primary.administration.get(EntityAddress(EntityKind.QUEUE, (path,)))
-                if isinstance(queue, QueueProperties) and queue.requires_session:
-                    for view in views:
-                        view.reject_without_session(path, SyphonReason.REFUSED)
+        with suppress(TimeoutError):
+            async with clock.timeout(CHECK_S):
+                queue = await pair.state.primary.administration.get(EntityAddress(EntityKind.QUEUE, (path,)))
+            if isinstance(queue, QueueProperties) and queue.requires_session:
+                for view in views:
+                    view.reject_without_session(path, SyphonReason.REFUSED)
 
     paths = [path for path, part in together(views).by_destination.items() if part.without_session]
-    await asyncio.gather(*(check(path) for path in paths[:PROBED] if path != UNKNOWN_DESTINATION))
+    await _errors_of(check, [path for path in paths[:PROBED] if path != UNKNOWN_DESTINATION])
 
 
 def refusing_destination(path: str, answer: str, part: DestinationView | None = None) -> Finding:
@@ -453,16 +441,23 @@ def rejected_messages(parts: Mapping[str, DestinationView]) -> list[Finding]:
 
 async def destination_answers(pair: Pair, paths: Sequence[str]) -> dict[str, str]:
     """Open a link to each destination in the primary; return `ACCEPTS` or the error, by path."""
-    slots = asyncio.Semaphore(CONCURRENT_CHECKS)
+    errors = await _errors_of(partial(probe_primary, pair), [path for path in paths if path != UNKNOWN_DESTINATION])
+    answers = {path: f"{type(error).__name__}: {error.message}" for path, error in errors.items()}
+    answers[UNKNOWN_DESTINATION] = "the destinations can be read only with a lock on the session"
+    return {path: answers.get(path, ACCEPTS) for path in paths}
 
-    async def probe(path: str) -> str:
-        if path == UNKNOWN_DESTINATION:
-            return "the destinations can be read only with a lock on the session"
+
+async def _errors_of(check: Callable[[str], Awaitable[object]], names: Sequence[str]) -> dict[str, ServiceBusError]:
+    """Await a check of each name, several at a time, and return the errors by name."""
+    slots = asyncio.Semaphore(CONCURRENT_CHECKS)
+    errors: dict[str, ServiceBusError] = {}
+
+    async def ask(name: str) -> None:
         async with slots:
             try:
-                await probe_primary(pair, path)
+                await check(name)
             except ServiceBusError as error:
-                return f"{type(error).__name__}: {error.message}"
-        return ACCEPTS
+                errors[name] = error
 
-    return dict(zip(paths, await asyncio.gather(*map(probe, paths)), strict=True))
+    await asyncio.gather(*map(ask, names))
+    return {name: errors[name] for name in names if name in errors}
