@@ -122,6 +122,12 @@ def test_typed_value_is_decoded_with_its_type(value: Any) -> None:
     assert skip_value(encoded, 0) == len(encoded)
 
 
+@given(st.integers(-(2**101), 2**101), st.integers(-40, 40))
+def test_a_decimal_keeps_its_value_whatever_its_exponent(coefficient: int, exponent: int) -> None:
+    number = Decimal(f"{coefficient}E{exponent}")
+    assert decode_value(encode_value(number)) == number
+
+
 @given(protocol_values)
 def test_plain_value_equals_the_typed_one(value: Any) -> None:
     assert decode_value(encode_value(value)) == value

@@ -1,5 +1,7 @@
 import re
 import time
+from collections.abc import Iterator
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -81,9 +83,18 @@ def naive(pattern: str, text: str) -> bool:
     return bool(text) and pattern[0] in ("_", text[0]) and naive(pattern[1:], text[1:])
 
 
-@given(st.text("ab%_", max_size=7), st.text("ab_%", max_size=9))
-def test_a_pattern_matches_what_the_definition_says(pattern: str, text: str) -> None:
-    assert matcher(pattern)(text, Steps()) is naive(pattern, text)
+@pytest.mark.parametrize(("characters", "length"), [("a%_", 6), ("ab%_", 4)])
+def test_a_pattern_matches_what_the_definition_says(characters: str, length: int) -> None:
+    texts = [*words("ab", 4), "aaaaaa", "ababab"]
+    for pattern in words(characters, length):
+        match = matcher(pattern)
+        assert [match(text, Steps()) for text in texts] == [naive(pattern, text) for text in texts], pattern
+
+
+def words(characters: str, length: int) -> Iterator[str]:
+    """All texts of at most so many of the characters."""
+    for size in range(length + 1):
+        yield from map("".join, product(characters, repeat=size))
 
 
 @given(st.text("a%_!.[\\", max_size=8), st.text("a%_!.[\\", max_size=8))

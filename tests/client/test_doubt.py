@@ -17,6 +17,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
+from sbclient.client.core import each_part
 from sbclient.errors import (
     InvalidOperationError,
     ServiceBusConnectionError,
@@ -227,3 +228,26 @@ async def operate_under(script: Kinds, what: str) -> None:
 
         # After a partial success the error is in doubt, too.
         await check(pair, OTHERS[what], script, work, happened, {*DOUBTFUL, *([FINE] if len(names) > 1 else [])})
+
+
+OUTCOMES: Final[dict[str, Callable[[], BaseException | None]]] = {
+    "done": lambda: None,
+    "refused": lambda: InvalidOperationError("x"),
+    "in doubt": lambda: ServiceBusConnectionError("x", is_in_doubt=True),
+    "failed": lambda: OSError("x"),
+}
+
+
+async def test_an_operation_in_parts_is_in_doubt_unless_all_parts_are_refused() -> None:
+    for outcomes in product(OUTCOMES, repeat=3):
+        errors = iter([OUTCOMES[outcome]() for outcome in outcomes])
+
+        async def work(part: list[int]) -> None:
+            if (error := next(errors)) is not None:  # noqa: B023
+                raise error
+
+        (error,) = await asyncio.gather(each_part(work, [[1], [2], [3]]), return_exceptions=True)
+        first = next((outcome for outcome in outcomes if outcome != "done"), None)
+        assert type(error) is type(OUTCOMES[first]() if first else None), outcomes
+        if isinstance(error, ServiceBusError):
+            assert error.is_in_doubt is (set(outcomes) != {"refused"}), outcomes

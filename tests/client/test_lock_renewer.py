@@ -111,6 +111,34 @@ async def test_a_failed_renewal_calls_the_callback(pair: MemoryPair, client: Ser
     assert message.auto_renew_error is error
 
 
+@pytest.mark.parametrize("by", ["the callback", "another task"])
+@pytest.mark.parametrize("how", ["settle", "close"])
+async def test_nothing_interrupts_the_callback(pair: MemoryPair, client: ServiceBusClient, how: str, by: str) -> None:
+    steps: list[str] = []
+    await send(client)
+    async with AutoLockRenewer() as renewer, client.get_queue_receiver(QUEUE) as receiver:
+        (message,) = await receiver.receive_messages()
+
+        async def end() -> None:
+            await (receiver.complete_message(message) if how == "settle" else receiver.close())
+
+        async def failed(*_: object) -> None:
+            steps.append("begun")
+            pair.primary.heal()
+            await (end() if by == "the callback" else clock.sleep(10.0))
+            await clock.sleep(1.0)
+            steps.append("ended")
+
+        renewer.register(receiver, message, on_lock_renew_failure=failed)
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        while not steps:
+            await clock.sleep(1.0)
+        if by == "another task":
+            await end()
+        await clock.sleep(60.0)
+    assert steps == ["begun", "ended"]
+
+
 async def test_a_message_settled_while_its_renewal_fails_is_not_reported(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:

@@ -29,7 +29,14 @@ from sbclient.amqp.types import (
 from sbclient.entities import UNLIMITED
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import read_timestamp
-from sbclient.formats.message_json import property_json, property_of, read_duration, value_json, value_of_json
+from sbclient.formats.message_json import (
+    message_of,
+    property_json,
+    property_of,
+    read_duration,
+    value_json,
+    value_of_json,
+)
 
 PROPERTIES = st.one_of(
     st.text(),
@@ -77,6 +84,13 @@ def test_a_property_is_the_same_again_with_the_same_type(value: Any) -> None:
 @pytest.mark.parametrize("body", [{"uuid": "x"}, {"encoded": "AA=="}, {"a": {"long": "1"}}, {"base64": ""}])
 def test_a_map_that_looks_like_a_value_with_a_type_stays_a_map(body: Any) -> None:
     assert encode_value(value_of_json(json.loads(json.dumps(value_json(body))))) == encode_value(body)
+
+
+@pytest.mark.parametrize("body", ["", " text\r\n", None, True, False, 0, 1.5, [], [None], {}, {"é": None}])
+def test_a_body_is_a_text_or_the_json_of_any_other_value(body: Any) -> None:
+    sent = bytes(message_of({"body": body})).decode()
+    assert sent == body if isinstance(body, str) else json.loads(sent) == body
+    assert bytes(message_of({})) == b""
 
 
 @given(value=BODIES)

@@ -89,14 +89,20 @@ async def test_a_busy_queue_keeps_its_link(caplog: pytest.LogCaptureFixture) -> 
     assert (secondary.closed, answers, caplog.records) == (1, [], [])
 
 
-async def test_a_failed_link_closes_with_its_last_transfer_however_that_ends() -> None:
+@pytest.mark.parametrize("left_behind", [0, 1, 2])
+async def test_a_failed_link_closes_with_its_last_transfer_however_that_ends(left_behind: int) -> None:
     for ends in product(["accepted", "lost", "refused", "cancelled"], repeat=3):
-        await end_transfers(ends)
+        await end_transfers(ends, left_behind)
 
 
-async def end_transfers(ends: tuple[str, ...]) -> None:
+async def end_transfers(ends: tuple[str, ...], left_behind: int) -> None:
+    """End transfers of a link, after so many others whose event loop ended before they did."""
     secondary = Links()
     links = BacklogLinks(secondary, lambda queue, error: None)
+    for _ in range(left_behind):
+        links.send("backlog", NOTHING, timeout_s=1.0)
+    links.leave_loop()
+    secondary.answers.clear()
     for _ in ends:
         links.send("backlog", NOTHING, timeout_s=1.0)
     for end, answer in zip(ends, list(secondary.answers), strict=True):

@@ -21,8 +21,9 @@ def test_each_message_is_a_datagram_with_the_words_of_the_protocol(listener: Lis
     ]
 
 
-def test_an_abstract_address_is_understood() -> None:
-    name = f"sbclient-test-{os.getpid()}"
+@pytest.mark.parametrize("end", ["", "@", "@instance@2"])
+def test_an_abstract_address_is_understood(end: str) -> None:
+    name = f"sbclient-test-{os.getpid()}{end}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(f"\0{name}")
         ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).notify("READY=1", "running")

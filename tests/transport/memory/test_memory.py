@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from sbclient import clock
 from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.broker.profile import PREM_2017, PREM_2021
-from sbclient.delivery import ServiceBusReceiveMode
+from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode, SessionChoice
 from sbclient.entities import (
     EntityAddress,
     EntityKind,
@@ -52,6 +53,20 @@ async def send(transport: MemoryTransport, *names: str, path: str = "q", **attri
 
 async def receive(link: ReceiverLink, count: int = 10, wait_s: float = 0.0) -> list[ServiceBusReceivedMessage]:
     return await link.receive(max_message_count=count, max_wait_time_s=wait_s)
+
+
+@pytest.mark.parametrize("session", ["a", NEXT_AVAILABLE_SESSION])
+async def test_a_session_that_comes_to_a_closed_receiver_is_free_at_once(
+    transport: MemoryTransport, session: SessionChoice
+) -> None:
+    await send(transport, "1", path="s", session_id="a")
+    transport.host.inject(Fault(FaultKind.SLOW, latency_s=5.0, count=1))
+    late = transport.open_receiver("s", session=session)
+    opening = asyncio.create_task(late.open(timeout_s=T))
+    await clock.sleep(1.0)
+    await late.close()
+    await asyncio.gather(opening, return_exceptions=True)
+    await transport.open_receiver("s", session="a").open(timeout_s=T)
 
 
 def test_a_namespace_is_found_by_its_name_in_any_case() -> None:
