@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from typing import Any
+
 import pytest
 
 from sbclient import clock
-from sbclient.amqp import PlainCredentials
+from sbclient.amqp import PlainCredentials, servicebus
+from sbclient.emulator.amqp.management import ManagementNode
 from sbclient.emulator.sas import AuthorizationMode
 from sbclient.entities import AccessRights
 from tests.emulator.amqp.client import Client, connected
-from tests.rights import matrix, oracle
+from tests.rights import matrix, messaging, oracle
 from tests.rights.credentials import EVERY_RIGHT, FLAWLESS, RIGHTS, scopes_of
 from tests.rights.matrix import Cell
 from tests.rights.messaging import MANAGEMENT, OK, OPERATIONS, AmqpOperation
@@ -85,3 +90,10 @@ async def test_sasl_plain_with_an_unknown_key_fails(name: str, key: str) -> None
 
 def test_matrix_has_enough_cells() -> None:
     assert len(matrix.distinct(OPERATIONS)) >= 1_400
+
+
+def test_matrix_has_every_operation_of_the_management_node() -> None:
+    nobody: Any = None
+    every = {name.removeprefix(servicebus.PREFIX) for name in ManagementNode(nobody, QUEUE)._operations}
+    left_out = every - set(re.findall(r'"([a-z-]+)"', inspect.getsource(messaging)))
+    assert not left_out, "add them to tests/rights/messaging.py"
