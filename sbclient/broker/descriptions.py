@@ -185,6 +185,16 @@ def check_values(description: Description) -> None:
             check(f"{name} of {description.name}", value)
 
 
+def with_defaults(description: D) -> D:
+    """Fill in the defaults of settings that do not depend on the namespace."""
+    return replace(description, **_defaults_for(description))
+
+
+def _defaults_for(description: Description) -> dict[str, Any]:
+    """Return the defaults of the settings that a description lacks."""
+    return {name: default for name, (default, _) in _FIELDS.items() if getattr(description, name, ...) is None}
+
+
 def completed(description: D, profile: Profile) -> D:
     """Fill in the defaults of a description, and check it.
 
@@ -194,12 +204,8 @@ def completed(description: D, profile: Profile) -> D:
     check_values(description)
     if profile.sku is MessagingSku.BASIC:
         description = _fit_for_basic(description)
-    stated: dict[str, Any] = {"availability_status": EntityAvailabilityStatus.AVAILABLE}
-    for name, (default, _) in _FIELDS.items():
-        if hasattr(description, name):
-            value = getattr(description, name)
-            stated[name] = default if value is None else value
-    stated["status"] = EntityStatus(stated["status"])  # may be given as text
+    stated = {"availability_status": EntityAvailabilityStatus.AVAILABLE, **_defaults_for(description)}
+    stated["status"] = EntityStatus(description.status or stated["status"])  # may be given as text
     if not isinstance(description, TopicProperties) and description.forward_to:
         if description.requires_session:
             raise SettingError("Bad Request.", f"{description.name} requires sessions, which are not forwarded")

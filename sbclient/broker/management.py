@@ -15,7 +15,15 @@ from dataclasses import replace
 from datetime import timedelta
 from random import Random
 
-from sbclient.broker.descriptions import changed, check_api_version, check_values, completed, policy_of, with_rule_times
+from sbclient.broker.descriptions import (
+    changed,
+    check_api_version,
+    check_values,
+    completed,
+    policy_of,
+    with_defaults,
+    with_rule_times,
+)
 from sbclient.broker.directory import Entity, path_of
 from sbclient.broker.entity import OnQueueReady, Queue
 from sbclient.broker.entry import utc_datetime
@@ -156,11 +164,12 @@ class Management:
     def put_back(self, topic: str | None, description: Description, now: float) -> Entity:
         """Create an entity of an earlier process, without rules and messages. Its idle time starts now.
 
-        Call `direct_all` after the last one.
+        A setting that the earlier process did not know has its default. Call `direct_all` after the last one.
 
         Args:
             topic: the path of a subscription's topic.
         """
+        description = with_defaults(description)
         if isinstance(description, SubscriptionProperties):
             assert topic is not None  # stored with each subscription
             above = self._directory.at(EntityAddress(EntityKind.TOPIC, (topic,)))

@@ -12,6 +12,7 @@ from sbclient.broker.faults import FaultKind, Operation
 from sbclient.broker.profile import BASIC_2021, PREM_2017, PREM_2021, PROFILES, STD_2021, Profile, profile_of
 from sbclient.entities import (
     NEVER,
+    SETTINGS,
     AccessRights,
     AuthorizationRule,
     EntityAddress,
@@ -412,6 +413,16 @@ def test_description_is_returned_complete(broker: Driver) -> None:
     assert broker.topic("p", enable_partitioning=True).support_ordering is False
     subscription = broker.subscription()
     assert subscription.dead_lettering_on_filter_evaluation_exceptions is True
+
+
+@pytest.mark.parametrize("name", [name for name, each in SETTINGS.items() if each.default is not None])
+def test_an_entity_of_a_release_without_a_setting_has_its_default(broker: Driver, name: str) -> None:
+    earlier = Driver()
+    for description in (earlier.queue(), earlier.topic(), earlier.subscription()):
+        topic = "t" if isinstance(description, SubscriptionProperties) else None
+        unknown: dict[str, Any] = {name: None} if name in description else {}
+        put_back = broker.management.put_back(topic, replace(description, **unknown), 0.0)
+        assert put_back.description == description
 
 
 @pytest.mark.deviation("broker.lock-minimum")
