@@ -16,9 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from socket import SHUT_RDWR
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sbclient import clock
 from sbclient.errors import (
@@ -36,9 +36,6 @@ from sbclient.tasks import Move, OwnedTasks
 from sbclient.telemetry import metrics
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.sdk.errors import Place, translated
-
-if TYPE_CHECKING:
-    pass
 
 log = get_logger(__name__)
 
@@ -284,3 +281,28 @@ class SdkLink(Generic[S]):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
+
+
+async def call_any(
+    choose: Callable[[], AbstractContextManager[SdkLink[S]]],
+    work: Callable[[S], Awaitable[R]],
+    *,
+    doing: str,
+    subject: str,
+    timeout_s: float,
+) -> R:
+    """Run `work` with an object; if that one is discarded while the call waits, with another one.
+
+    Args:
+        choose: returns an object that is not discarded.
+        work, doing, subject, timeout_s: as for `SdkLink`.
+
+    Raises:
+        OperationTimeoutError: the timeout expired; the text says whether anything was sent.
+        ServiceBusError: the error that the service returned.
+    """
+    deadline = clock.monotonic() + timeout_s
+    while (left_s := deadline - clock.monotonic()) > 0:
+        with suppress(LinkDiscardedError), choose() as link:
+            return await link.call(work, doing=doing, timeout_s=left_s)
+    raise OperationTimeoutError(f"{doing} {subject}: the timeout expired before anything was sent", is_in_doubt=False)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -34,7 +35,7 @@ from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import Move
 from sbclient.telemetry.log import get_logger
 from sbclient.transport.base import ReceiverLink, TransactionLink, link_closed, not_locked, without_session
-from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
+from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink, call_any
 from sbclient.transport.sdk.message import SdkReceivedMessage, received
 
 if TYPE_CHECKING:
@@ -337,18 +338,11 @@ class SdkReceiver(ReceiverLink):
 
     async def _call(self, work: Callable[[Any], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
         """Run `work` with the SDK's receiver."""
-        deadline = clock.monotonic() + timeout_s
-        while True:
-            left_s = deadline - clock.monotonic()
-            if left_s <= 0:
-                raise OperationTimeoutError(f"{doing} {self._path!r}: the timeout expired before anything was sent")
-            link = self._usable_link()
-            try:
-                answer = await link.call(work, doing=doing, timeout_s=left_s)
-            except LinkDiscardedError:
-                continue
-            self._heard_at = clock.monotonic()
-            return answer
+        answer = await call_any(
+            lambda: nullcontext(self._usable_link()), work, doing=doing, subject=repr(self._path), timeout_s=timeout_s
+        )
+        self._heard_at = clock.monotonic()
+        return answer
 
     async def close(self) -> None:
         """Abandon the messages that no call returned, and close the link.

@@ -22,7 +22,6 @@ from sbclient.entities import EntityAddress, RuleProperties
 from sbclient.errors import (
     InvalidOperationError,
     MessageSizeExceededError,
-    OperationTimeoutError,
     ServiceBusError,
     keep_doubt,
 )
@@ -30,7 +29,7 @@ from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.rules.entity_path import canonical
 from sbclient.tasks import Move
 from sbclient.transport.base import Check, SenderLink, TransactionLink, link_closed
-from sbclient.transport.sdk.link import LinkDiscardedError, SdkLink
+from sbclient.transport.sdk.link import SdkLink, call_any
 from sbclient.transport.sdk.message import to_sdk
 
 if TYPE_CHECKING:
@@ -240,19 +239,8 @@ class SdkSender(SenderLink):
     # -- which SDK sender ----------------------------------------------------------------------------------------
 
     async def _call(self, key: str | None, work: Callable[[Any], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
-        """Run `work` with the SDK sender of a key; if that one is discarded while the call waits, with another one."""
-        deadline = clock.monotonic() + timeout_s
-        while True:
-            left_s = deadline - clock.monotonic()
-            if left_s <= 0:
-                raise OperationTimeoutError(
-                    f"{doing} {self.path!r}: the timeout expired before anything was sent", is_in_doubt=False
-                )
-            try:
-                with self._lane(key) as link:
-                    return await link.call(work, doing=doing, timeout_s=left_s)
-            except LinkDiscardedError:
-                continue
+        """Run `work` with the SDK sender of a key."""
+        return await call_any(lambda: self._lane(key), work, doing=doing, subject=repr(self.path), timeout_s=timeout_s)
 
     @contextmanager
     def _lane(self, key: str | None) -> Iterator[SdkLink[Any]]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -11,7 +11,14 @@ from azure.servicebus import exceptions as sdk_errors
 from sbclient import clock
 from sbclient.errors import InvalidOperationError, OperationTimeoutError, ServiceBusConnectionError
 from sbclient.tasks import OwnedTasks
-from sbclient.transport.sdk.link import CANCEL_TIMEOUT_S, CLOSE_S, TIMEOUT_GRACE_S, LinkDiscardedError, SdkLink
+from sbclient.transport.sdk.link import (
+    CANCEL_TIMEOUT_S,
+    CLOSE_S,
+    TIMEOUT_GRACE_S,
+    LinkDiscardedError,
+    SdkLink,
+    call_any,
+)
 from tests.transport.sdk.sdk_double import SdkDouble
 
 
@@ -56,6 +63,34 @@ async def test_calls_run_one_at_a_time_in_order(link: SdkLink[SdkDouble], sdk: S
     answers = await asyncio.gather(*(call(link, number) for number in range(5)))
     assert answers == [0, 10, 20, 30, 40]
     assert (sdk.log, sdk.faults) == ([0, 1, 2, 3, 4], [])
+
+
+async def test_a_call_of_any_link_takes_the_next_one_when_one_is_discarded_while_it_waits(
+    link: SdkLink[SdkDouble], tasks: OwnedTasks
+) -> None:
+    link.discard()
+    links = [link, SdkLink(SdkDouble(), "'orders'", tasks)]
+
+    def choose() -> nullcontext[SdkLink[SdkDouble]]:
+        return nullcontext(links.pop(0))
+
+    async def answer(sdk: SdkDouble) -> str:
+        return "done"
+
+    assert await call_any(choose, answer, doing="ask", subject="'orders'", timeout_s=5.0) == "done"
+    assert not links
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0])
+async def test_a_call_of_any_link_without_time_is_not_in_doubt(timeout_s: float) -> None:
+    def choose() -> nullcontext[SdkLink[SdkDouble]]:
+        raise AssertionError("no link is needed")
+
+    with pytest.raises(
+        OperationTimeoutError, match="ask 'orders': the timeout expired before anything was sent"
+    ) as caught:
+        await call_any(choose, hang, doing="ask", subject="'orders'", timeout_s=timeout_s)
+    assert not caught.value.is_in_doubt
 
 
 async def test_a_call_that_waits_too_long_sends_nothing(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:
