@@ -71,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "quick: added to tests outside the slow folders, but slow and real_time ones")
     config.addinivalue_line("markers", "slow: not quick, because it starts processes or does much work")
     config.addinivalue_line("markers", "deviation(*ids): shows these differences of sbclient/cli/deviations.json")
+    config.addinivalue_line("markers", "promise(*names): shows these promises of docs/security.md")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -97,15 +98,15 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Name the known differences from Service Bus that a failed test shows."""
+    """Name the known differences from Service Bus, and the promises, that a failed test shows."""
     if call.when != "call" or call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
         return
-    for marker in item.iter_markers("deviation"):
-        for name in marker.args:
-            call.excinfo.value.add_note(
-                f"this test shows the deviation {name!r}: if the behaviour is meant to change, change "
-                "sbclient/cli/deviations.json too"
-            )
+    for kind, page in (("deviation", "sbclient/cli/deviations.json"), ("promise", "docs/security.md")):
+        for marker in item.iter_markers(kind):
+            for name in marker.args:
+                call.excinfo.value.add_note(
+                    f"this test shows the {kind} {name!r}: if the behaviour is meant to change, change {page} too"
+                )
 
 
 @cache

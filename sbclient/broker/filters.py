@@ -56,19 +56,24 @@ class Filter:
         self.key: Equality | bool = equality or test is not False
 
     def matches(
-        self, message: EncodedMessage | ServiceBusMessage, system: SystemProperties, random: Random | None = None
+        self,
+        message: EncodedMessage | ServiceBusMessage,
+        system: SystemProperties,
+        random: Random | None = None,
+        steps: Steps | None = None,
     ) -> bool:
         """Whether the message is selected.
 
         Args:
             random: the source of `newid()`; without it that function is an error.
+            steps: counts the work; None = the evaluation may take as much as any.
 
         Raises:
             FilterError: the filter cannot be evaluated for this message.
         """
         if isinstance(self._test, bool):
             return self._test
-        return self._test(Scope(message.application_properties, message, system, random, Steps())) is True
+        return self._test(Scope(message.application_properties, message, system, random, steps or Steps())) is True
 
 
 def compile_filter(rule_filter: RuleFilter) -> Filter:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from random import Random
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -131,6 +132,7 @@ class BrokerHost:
             front_end_count=front_end_count,
         )
         self._waiting = WaitQueues(profile.max_concurrent_receives)
+        self._selecting = asyncio.Lock()  # only the emulator has selectors, in one event loop
         self._timers: dict[Entity | None, _Timer] = {}
         self.update_listeners: dict[Callable[[str], None], None] = {}
         self.on_received: Callable[[list[ServiceBusReceivedMessage]], None] | None = None
@@ -287,9 +289,11 @@ class BrokerHost:
 
         awaited = None if lock is None else lock.session_id
         division = self._division(path, front_end) if lock is None else lock.fragment_index
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         if selector is not None:
-            division = id(selector)
-        return await self._wait_for(Operation.RECEIVE, path, awaited, division, take, max_wait_time_s, front_end) or []
+            division, turn = id(selector), self.selector_turn
+        found = await self._wait_for(Operation.RECEIVE, path, awaited, division, take, max_wait_time_s, front_end, turn)
+        return found or []
 
     async def accept_session(
         self,
@@ -325,6 +329,13 @@ class BrokerHost:
             )
         return lock
 
+    @asynccontextmanager
+    async def selector_turn(self) -> AsyncIterator[None]:
+        """Wait for a step of the event loop in which no other call evaluates a selector."""
+        async with self._selecting:
+            await clock.sleep(0)
+            yield
+
     def wake(self, path: str) -> None:
         """Let all that wait for messages of a path try again, because the `check` of one would raise now."""
         self._waiting.wake_all_of(canonical(path))
@@ -342,10 +353,14 @@ class BrokerHost:
         work: Callable[[Call], T],
         wait_s: float,
         front_end: int,
+        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> T | None:
         """Call `work` until it returns something other than None or empty, for at most `wait_s` seconds.
 
         The first call is skipped while others wait for the same, because they come first.
+
+        Args:
+            turn: entered for each call.
         """
         await clock.step()
         key = canonical(path)
@@ -357,8 +372,9 @@ class BrokerHost:
                 if waiter is None and left_s > 0 and self._waiting.has_division(key, awaited, division):
                     retry_after_s = math.inf
                 else:
-                    call = Call(operation, clock.true_now(), front_end=front_end, waited_s=waited_s)
-                    found, retry_after_s = _try(call, work)
+                    async with turn():
+                        call = Call(operation, clock.true_now(), front_end=front_end, waited_s=waited_s)
+                        found, retry_after_s = _try(call, work)
                     if found and call.answer_after_s:
                         await clock.sleep(max(0.0, min(left_s, call.answer_after_s)))
                         return found if call.answer_after_s <= left_s else None

@@ -91,10 +91,10 @@ class Steps:
     characters that are searched.
     """
 
-    __slots__ = ("_left",)
+    __slots__ = ("spent",)
 
     def __init__(self) -> None:
-        self._left = MAX_STEPS
+        self.spent = 0
 
     def spend(self, count: int) -> None:
         """Take steps.
@@ -102,8 +102,8 @@ class Steps:
         Raises:
             FilterError: there are not so many left.
         """
-        self._left -= count
-        if self._left < 0:
+        self.spent += count
+        if self.spent > MAX_STEPS:
             raise FilterError(f"the rule takes more than {MAX_STEPS} steps for this message: simplify the rule")
 
 

@@ -17,19 +17,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from sbclient.amqp import EncodedMessage, IncomingLink, OutgoingLink, Source, Target, WireError
 from sbclient.amqp.errors import INVALID_FIELD, NOT_FOUND
+from sbclient.amqp.sections import APPLICATION_PROPERTIES
 from sbclient.amqp.types import Described
 from sbclient.broker.directory import path_of
 from sbclient.broker.entity import PeekCursor
-from sbclient.broker.entry import Entry, Selector
+from sbclient.broker.entry import WORK_AT_ONCE, Entry, Selector
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.filters import FilterError, compile_filter
 from sbclient.broker.rule import system_properties_of
+from sbclient.broker.sql.values import Steps
 from sbclient.delivery import SenderLimits, ServiceBusReceiveMode
 from sbclient.emulator.amqp.delivery import encode_entry
 from sbclient.emulator.amqp.peer import OPERATION_TIMEOUT_S, LinkHandler, Peer
@@ -284,7 +287,10 @@ class BrowserLink(LinkHandler):
     async def _show(self, *, drain: bool) -> None:
         peer, link = self._peer, self._link
         try:
-            while not link.is_over and link.credit > 0 and self._show_some():
+            while not link.is_over and link.credit > 0:
+                async with nullcontext() if self._selector is None else peer.host.selector_turn():
+                    if not self._show_some():
+                        break
                 await peer.drained()
                 await peer.delivery_slot()
         except ServiceBusError as error:
@@ -304,14 +310,21 @@ class BrowserLink(LinkHandler):
                 call, self._path, self._cursor, max_message_count=count, from_number=self._next
             ),
         ).result()
+        left = WORK_AT_ONCE
         for entry in entries:
+            if left <= 0:
+                break
             self._next = entry.number + 1
-            if entry.state is ServiceBusMessageState.ACTIVE and (
-                self._selector is None or self._selector.matches(entry)
-            ):
-                self._count += 1
-                payload = encode_entry(entry, is_peeked=True).payload
-                self._link.send(payload, tag=self._count.to_bytes(4, "big"), settled=True, needs_credit=False)
+            if entry.state is not ServiceBusMessageState.ACTIVE:
+                continue
+            if self._selector is not None:
+                is_match, steps = self._selector.matches(entry)
+                left -= steps
+                if not is_match:
+                    continue
+            self._count += 1
+            payload = encode_entry(entry, is_peeked=True).payload
+            self._link.send(payload, tag=self._count.to_bytes(4, "big"), settled=True, needs_credit=False)
         return bool(entries)
 
 
@@ -320,6 +333,12 @@ def _delete(peer: Peer, address: EntityAddress) -> None:
     if peer.host.namespace.directory.get(path_of(address)) is not None:
         peer.at_once(Operation.MANAGE, lambda call: management.delete(call, address))
 
+
+_STEPS_OF_A_MESSAGE: Final = 30
+_CHARACTERS_IN_A_STEP: Final = 2
+_BYTES_IN_A_STEP: Final = 3
+"""To evaluate a selector takes time for the message, for the characters of the selector and for the bytes of the
+properties, which are decoded, in steps as `Steps` counts them. Measured; they depend on the types of the values."""
 
 _HEADERS: Final = MappingProxyType(
     {
@@ -357,11 +376,14 @@ def compile_selector(selector: str) -> Selector:
         InvalidOperationError: the selector is not valid.
     """
     compiled = compile_filter(SqlRuleFilter(expression_of(selector)))
+    least = _STEPS_OF_A_MESSAGE + len(selector) // _CHARACTERS_IN_A_STEP
 
-    def matches(entry: Entry) -> bool:
+    def matches(entry: Entry) -> tuple[bool, int]:
+        content, steps = entry.content, Steps()
         try:
-            return compiled.matches(entry.content, system_properties_of(entry))
+            is_match = compiled.matches(content, system_properties_of(entry), steps=steps)
         except FilterError:
-            return False
+            is_match = False
+        return is_match, least + len(content.raw_value(APPLICATION_PROPERTIES)) // _BYTES_IN_A_STEP + steps.spent
 
     return Selector(matches)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -23,8 +25,9 @@ from sbclient.amqp import (
     TransactionalState,
 )
 from sbclient.amqp.types import Described
-from sbclient.broker.entry import LOOKED_AT_ONCE
+from sbclient.broker.entry import WORK_AT_ONCE, Entry, Selector
 from sbclient.broker.profile import PREM_2021
+from sbclient.emulator.amqp import jms
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.management.api import ManagementApi
 from sbclient.entities import EntityKind
@@ -110,7 +113,7 @@ async def test_a_receiver_with_a_selector_gets_what_it_matches(context: Namespac
 @pytest.mark.parametrize("drain", [False, True])
 async def test_a_message_behind_many_others_is_selected(context: NamespaceContext, drain: bool) -> None:
     async with connected(context, "q") as client:
-        last = 2 * LOOKED_AT_ONCE + 1
+        last = 2 * WORK_AT_ONCE // jms._STEPS_OF_A_MESSAGE + 1
         await numbered(client, "q", *range(last + 1))
         link = await received_from(client, address="q", **selecting(f"n = {last}"))
         link.grant(2, drain=drain)
@@ -141,8 +144,11 @@ async def test_a_selector_that_is_not_valid_is_refused(context: NamespaceContext
         assert await client.refusal(link) == "amqp:invalid-field"
 
 
+@pytest.mark.promise("emulator.selectors")
 @pytest.mark.deviation("broker.jms")
-async def test_a_selector_that_takes_much_work_is_refused_at_once(context: NamespaceContext) -> None:
+async def test_a_selector_that_takes_much_work_is_refused_at_once(
+    context: NamespaceContext, record_property: Callable[[str, object], None]
+) -> None:
     hostile = (
         *("NOT " * 250 + "n = 1", "n = 1" + " OR n = 1" * 5_000, "'" * 60_001, "n LIKE '" + "%a" * 3_000 + "'"),
         *("n = " + "9" * 60_000, "JMS" * 20_000, "n = 1e999999", "n IN (" + "1," * 20_000),
@@ -154,6 +160,47 @@ async def test_a_selector_that_takes_much_work_is_refused_at_once(context: Names
             client.flush()
             assert await client.refusal(link) == "amqp:invalid-field", text[:20]
         assert time.process_time() - began_at < 1.0
+    record_property("attacks", len(hostile))
+    record_property("bytes", max(map(len, hostile)))
+
+
+@pytest.mark.promise("emulator.selectors")
+@pytest.mark.parametrize("mode", ["move", "copy"])
+async def test_one_receiver_evaluates_its_selector_in_a_step(
+    context: NamespaceContext, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, work = 0, dict[int, int]()
+    compiled = jms.compile_selector
+
+    def compile_selector(text: str) -> Selector:
+        matches = compiled(text).matches
+
+        def counted(entry: Entry) -> tuple[bool, int]:
+            work[step] = work.get(step, 0) + 1
+            return matches(entry)[0], WORK_AT_ONCE // 4
+
+        return Selector(counted)
+
+    async def count() -> None:
+        nonlocal step
+        for _ in range(1_000):
+            step += 1
+            await clock.sleep(0)
+
+    monkeypatch.setattr(jms, "compile_selector", compile_selector)
+    async with connected(context, "q") as client:
+        await numbered(client, "q", *range(21))
+        counting = asyncio.ensure_future(count())
+        links = [
+            await received_from(client, f"{number}", address="q", distribution_mode=mode, **selecting("n = 20"))
+            for number in range(5)
+        ]
+        for link in links:
+            link.grant(100)
+        client.flush()
+        await counting
+    assert sum(work.values()) >= 5 * 20
+    assert max(work.values()) == 4
 
 
 async def test_a_browser_takes_nothing(context: NamespaceContext) -> None:
