@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +14,7 @@ from sbclient.cli.deviations import AREAS, deviations, page
 from sbclient.version import VERSION
 from tests.commands import call
 from tests.conftest import pytest_runtest_makereport
+from tests.marked import arguments_of_markers
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -61,25 +60,8 @@ def test_the_emulator_lists_deviations() -> None:
     assert all(f"{each.id}\n" in words for each in deviations())
 
 
-def marked_ids() -> Iterator[str]:
-    """The arguments of the markers `deviation` of tests and of rows of their tables, read from the source."""
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        text = path.read_text(encoding="utf-8")
-        if "mark.deviation(" not in text:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            markers: list[ast.expr] = []
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                markers = node.decorator_list if node.name.lower().startswith("test") else []
-            elif isinstance(node, ast.keyword) and node.arg == "marks":
-                markers = [node.value]
-            for marker in markers:
-                if isinstance(marker, ast.Call) and ast.unparse(marker.func) == "pytest.mark.deviation":
-                    yield from map(ast.literal_eval, marker.args)
-
-
 def test_each_deviation_is_shown_by_a_test_and_each_marker_names_one() -> None:
-    shown, listed = set(marked_ids()), {each.id for each in deviations()}
+    shown, listed = {each for _, each in arguments_of_markers("deviation")}, {each.id for each in deviations()}
     assert shown - listed == set(), "markers that name no deviation"
     assert listed - shown == set(), "deviations that no test has as its marker"
 

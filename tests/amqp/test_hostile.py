@@ -34,6 +34,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.promise("client.malformed-amqp", "emulator.bytes")
 def test_hostile_connections_are_closed() -> None:
     counts: Counter[type] = Counter()
     conditions: Counter[str] = Counter()

@@ -112,6 +112,7 @@ def test_every_pattern_matches_quickly(pattern: str) -> None:
     assert time.process_time() - before < 1.0  # a pattern that is tried over and over takes years
 
 
+@pytest.mark.promise("emulator.rules")
 @pytest.mark.parametrize("pattern", ["%" + "a_" * 400 + "b%", "%" + "a" * 4_000 + "_b%"])
 def test_wildcards_with_too_many_steps_are_an_error(pattern: str) -> None:
     with pytest.raises(FilterError, match="100000 steps"):
@@ -123,6 +124,7 @@ def test_long_literals_are_found_in_a_long_text() -> None:
     assert not matcher("%" + "a" * 4_000 + "b%")("a" * 262_144, Steps())
 
 
+@pytest.mark.promise("emulator.rules")
 def test_pattern_longer_than_4096_characters_is_rejected() -> None:
     matcher("a" * 4_096)
     with pytest.raises(ValueError, match="4096"):

@@ -54,6 +54,7 @@ def test_receive_completes_printed_messages() -> None:
     assert bodies("peek", "--queue", "q") == []
 
 
+@pytest.mark.promise("commands.bodies")
 def test_format_lines_prints_bodies_including_binary_ones() -> None:
     make("q", ServiceBusMessage("text"), ServiceBusMessage(b"\xff"))
     assert call("receive", "--queue", "q", "--wait", "0.1", "--format", "lines").stdout_bytes == b"text\n\xff\n"

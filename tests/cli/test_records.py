@@ -126,6 +126,7 @@ def test_long_line_is_read_in_pieces_as_a_short_one(length: int, monkeypatch: py
         assert list(limited_lines(text_of(BytesIO(data), "utf-8"))) == lines
 
 
+@pytest.mark.promise("commands.input")
 @pytest.mark.parametrize("character", ["a", "\xfc", "\U0001f600", "\udc80"])
 def test_line_has_a_limit_of_bytes(character: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_PIECE_LENGTH", 2)

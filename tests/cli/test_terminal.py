@@ -192,6 +192,7 @@ def test_interrupted_receive_prints_the_command_for_the_rest(emulator: Emulator)
     assert counts(emulator, "orders") == 0
 
 
+@pytest.mark.promise("commands.bodies")
 @pytest.mark.parametrize("command", ["receive --format lines", "backlog --sample 0"])
 def test_text_of_messages_cannot_control_the_terminal(emulator: Emulator, command: str) -> None:
     evil = "\x1b]0;title\x07\x1b[2J\u202e\x9b"

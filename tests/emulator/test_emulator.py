@@ -143,6 +143,7 @@ class TestOnePort:
             await writer.wait_closed()
         return heard[:8]
 
+    @pytest.mark.promise("emulator.bytes")
     @pytest.mark.parametrize(
         "data",
         [

@@ -107,6 +107,7 @@ def test_makes_the_certificate_it_names_and_a_signal_ends_it(start: Start, tmp_p
     assert certificate.read_text().startswith("-----BEGIN CERTIFICATE-----")
 
 
+@pytest.mark.promise("emulator.public-key")
 def test_key_that_was_given_is_not_printed(start: Start) -> None:
     process = start("--namespace", "contoso:0", "--http-port", "0", "--json", SBCLIENT_EMULATOR_KEY="my-own-secret")
     said = printed(process)
@@ -142,6 +143,7 @@ OWN_KEY: Any = {
 }
 
 
+@pytest.mark.promise("emulator.public-key")
 def test_root_key_of_the_configuration_replaces_the_public_one(start: Start, tmp_path: Path) -> None:
     config = tmp_path / "Config.json"
     config.write_text(json.dumps(OWN_KEY))
@@ -165,11 +167,13 @@ def status_with(port: int, key: str) -> int:
             return error.code
 
 
+@pytest.mark.promise("emulator.other-machines")
 @pytest.mark.deviation("emulator.root-key")
 def test_public_key_is_rejected_on_an_address_that_other_machines_can_reach() -> None:
     assert "--allow-public-key" in refused("--host", "0.0.0.0", "--namespace", "contoso:0")
 
 
+@pytest.mark.promise("emulator.other-machines")
 def test_other_address_than_loopback_is_reported(start: Start) -> None:
     everywhere = ("--host", "0.0.0.0", "--namespace", "contoso:0", "--http-port", "0")
     process = start(*everywhere, "--json", "--allow-public-key")
@@ -312,6 +316,7 @@ LISTENING: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.promise("client.emulator-certificate")
 def test_printed_connection_strings_are_trusted_at_once(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +356,7 @@ async def test_error_about_an_unknown_certificate_names_the_variable(tmp_path: P
                     await client.administration.get_queue("orders")
 
 
+@pytest.mark.promise("client.emulator-certificate")
 def test_only_loopback_addresses_are_this_machine() -> None:
     hosts = ("localhost", "LOCALHOST", "127.0.0.1", "127.255.0.9", "::1")
     others = ("0.0.0.0", "::", "10.0.0.1", "127.0.0.1.example.com", "localhost.example.com", "contoso.example", "")

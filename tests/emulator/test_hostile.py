@@ -207,6 +207,7 @@ async def _ends(connection: socket.socket, within_s: float = HANG_S) -> bool:
     return True
 
 
+@pytest.mark.promise("emulator.token-timeout")
 async def test_silent_clients_time_out(certificates: Path) -> None:
     async with served(certificates, SHORT) as emulator, good_client(emulator):
         said = [each for each in HALF_OPEN for _ in range(20)]
@@ -233,15 +234,18 @@ async def test_slow_requests_time_out(certificates: Path) -> None:
         assert all(ended)
 
 
-def _endless(head: bytes, more: bytes) -> Callable[[socket.socket], None]:
-    """Sends for ever, until the emulator hangs up or takes no more."""
+def _endless(head: bytes, more: bytes) -> Callable[[socket.socket], int]:
+    """Sends for ever, until the emulator hangs up or takes no more; returns the number of bytes."""
 
-    def send(connection: socket.socket) -> None:
+    def send(connection: socket.socket) -> int:
+        sent = 0
         connection.settimeout(2.0)
         with suppress(OSError):
             connection.sendall(head)
             for _ in range(1_000):  # 64 MB
                 connection.sendall(more)
+                sent += len(more)
+        return sent
 
     return send
 
@@ -278,7 +282,11 @@ ENDLESS: Final = {
 }
 
 
-async def test_endless_requests_use_little_memory(certificates: Path) -> None:
+@pytest.mark.promise("emulator.no-token")
+async def test_endless_requests_use_little_memory(
+    certificates: Path, record_property: Callable[[str, object], None]
+) -> None:
+    sent: list[int] = []
     async with served(certificates, SHORT) as emulator, good_client(emulator) as good:
         for name, parts in ENDLESS.items():
             before = resident_bytes()
@@ -286,10 +294,13 @@ async def test_endless_requests_use_little_memory(certificates: Path) -> None:
                 send = _endless(*parts)
                 sending = [asyncio.ensure_future(asyncio.to_thread(send, connection)) for connection in opened]
                 await good.more(10)
-                await asyncio.gather(*sending)
+                sent += await asyncio.gather(*sending)
                 assert resident_bytes() - before < 48 * MIB, name
+    record_property("attacks", len(sent))
+    record_property("bytes", sum(sent))
 
 
+@pytest.mark.promise("emulator.bytes")
 async def test_garbage_over_every_protocol_does_not_affect_other_clients(
     certificates: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Final
 
 from tests.hostile.attacks import ATTACKS, Attack
+from tests.hostile.limits import MAX_P99_S, memory_limit_mib
 from tests.hostile.target import Bystander, percentile, serving
 
 QUIET_S: Final = 1.0
 LOOK_AGAIN_S: Final = 0.2
-MAX_P99_S: Final = 0.08
-MAX_RATIO: Final = 20
-MAX_BASE_MIB: Final = 50
+ATTEMPTS: Final = 3
+"""How often an attack is measured that exceeds a limit, because other programs may have delayed the other client."""
 
 
 def measure(name: str, attack: Attack, checkout: Path | None) -> bool:
     """Run one attack, print its row, and return whether the other client and the memory kept their limits."""
-    with serving(checkout, descriptors=attack.descriptors) as server:
+    with serving(checkout, *attack.options, descriptors=attack.descriptors) as server:
         bystander = Bystander(server.port)
         time.sleep(QUIET_S)
         alone = bystander.latencies()
@@ -39,12 +39,13 @@ def measure(name: str, attack: Attack, checkout: Path | None) -> bool:
         bystander.close()
     version = "after" if checkout is None else "before"
     quiet, p99, worst = percentile(alone, 0.99), percentile(taken, 0.99), percentile(taken, 1.0)
+    is_kept = p99 <= MAX_P99_S and peak <= memory_limit_mib(attack.sent_mib)
     print(
         f"{name:24} {version:6} {spent:6.2f} s of {lasted:5.1f} {peak:7.1f} {left:7.1f} MiB  {len(taken):5} "
-        f"{quiet * 1e3:6.1f} {p99 * 1e3:8.1f} {worst * 1e3:8.1f} ms  {note}",
+        f"{quiet * 1e3:6.1f} {p99 * 1e3:8.1f} {worst * 1e3:8.1f} ms  {'kept' if is_kept else 'NOT KEPT'}, {note}",
         flush=True,
     )
-    return p99 <= MAX_P99_S and peak <= MAX_RATIO * attack.sent_mib + MAX_BASE_MIB
+    return is_kept
 
 
 def main() -> int:
@@ -58,9 +59,9 @@ def main() -> int:
     )
     are_served = True
     for name in options.attacks or ATTACKS:
-        for checkout in [*([options.before] if options.before else []), None]:
-            is_served = measure(name, ATTACKS[name], checkout)
-            are_served = are_served and (is_served or checkout is not None)
+        if options.before:
+            measure(name, ATTACKS[name], options.before)
+        are_served = any(measure(name, ATTACKS[name], None) for _ in range(ATTEMPTS)) and are_served
     return 0 if are_served else 1
 
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from sbclient.amqp import Properties
+from sbclient.amqp import IncomingLink, Properties, Source
 from sbclient.amqp.frames import AMQP_HEADER, encode_frame
 from sbclient.amqp.performatives import Begin, Flow
+from sbclient.amqp.transfers import write_transfers
+from sbclient.amqp.types import Described, Symbol
+from sbclient.message import ServiceBusMessage
 from sbclient.rules.shared_access_signature import sign
+from tests.benchmarks.engine_client import EngineClient
 from tests.hostile.keys import KEYS, MODULUS
-from tests.hostile.raw_client import RawClient, attach_frame, connected, encoded_map
-from tests.hostile.target import QUEUE, Server
-from tests.payloads import encode_sections
+from tests.hostile.raw_client import RawClient, attach_frame, connected, encoded_map, link_frame, opening_frames
+from tests.hostile.target import QUEUE, SELECTED, Server
+from tests.payloads import encode_sections, payload_of
 
 KIB: Final = 1024
 NULL: Final = b"\x40"
@@ -31,13 +37,15 @@ class Attack(NamedTuple):
         run: does it, and returns a note for the report.
         settles_s: how long the server may work after the last byte.
         descriptors: the most that the server may have; None = no limit.
-        sent_mib: the most that it sends: the server may need 20 times as much memory, and 50 MiB more.
+        sent_mib: the most that it sends, for the limit of the memory.
+        options: further ones of `sbclient emulator`.
     """
 
     run: Callable[[Server], str]
     settles_s: float = 1.0
     descriptors: int | None = None
     sent_mib: float = 64.0
+    options: tuple[str, ...] = ()
 
 
 def flood_map_of_attach(kind: str) -> Callable[[Server], str]:
@@ -186,6 +194,53 @@ def purge_numbers(numbers: Iterable[int]) -> Callable[[Server], str]:
     return run
 
 
+def put_tokens(count: int) -> Callable[[Server], str]:
+    """Connections that put a token whose rule does not exist, again and again, and never a valid one."""
+
+    def run(server: Server) -> str:
+        audience = f"sb://localhost:{server.port}/{QUEUE}"
+        properties = {"operation": "put-token", "type": "servicebus.windows.net:sastoken", "name": audience}
+        request = encode_sections(
+            properties=Properties(message_id="m", reply_to="client"),
+            application_properties=properties,
+            value=sign(audience, "Removed", "SAS_KEY_VALUE", time.time() + 60),
+        )
+        opening = opening_frames() + link_frame(0, "$cbs") + link_frame(1, "$cbs", is_receiver=True)
+        transfers = (
+            b"".join(write_transfers(0, 0, each, b"t", 0, request, settled=True, state=None, max_frame_size=4_096))
+            for each in range(10_000)
+        )
+        return flood(opening, b"".join(transfers), count)(server)
+
+    return run
+
+
+def select_much(server: Server) -> str:
+    """Receivers, with a valid token, whose selectors match none of 5,000 messages."""
+    return asyncio.run(_select_much(server))
+
+
+async def _select_much(server: Server) -> str:
+    text = " OR ".join(f"a{number} LIKE '%b%c%'" for number in range(40))
+    selector = Described(Symbol("apache.org:selector-filter:string"), text)
+    message = ServiceBusMessage(b"x", application_properties={f"a{number}": "b" * 20 for number in range(40)})
+    links: deque[IncomingLink] = deque()
+    count, lasts_s = 0, 3.0
+    async with EngineClient(server.port) as client:
+        await client.send(SELECTED, [payload_of(message)] * 5_000)
+        session, ends_at = client.engine.begin(), time.monotonic() + lasts_s
+        while time.monotonic() < ends_at:
+            link = session.attach_receiver(f"link {count}", source=Source(SELECTED, filter={"jms-selector": selector}))
+            await client.attached(link)
+            link.grant(1)
+            links.append(link)
+            if len(links) > 16:
+                links.popleft().detach(closed=True)
+            client.flush()
+            count += 1
+    return f"{count} receivers with selectors over 5,000 messages in {lasts_s:.0f} s"
+
+
 def _asked(server: Server, request: bytes) -> str:
     began_at = time.perf_counter()
     with socket.create_connection(("127.0.0.1", server.port), timeout=120) as client:
@@ -288,5 +343,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "amqp-frames": Attack(flood(AMQP_HEADER, b"\0\0\0\x08\x02\0\0\0", 100)),
     "xml-namespace": Attack(put_entity(_BELOW), sent_mib=1.0),
     "xml-texts": Attack(put_entity(_TEXTS), sent_mib=1.0),
+    "tokens": Attack(put_tokens(100)),
+    "jms-selectors": Attack(select_much, sent_mib=10.0, options=("--profile", "prem-2021")),
     "json-numbers": Attack(purge_numbers([number * MODULUS for number in range(43_000)]), sent_mib=1.0),
 }

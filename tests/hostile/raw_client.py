@@ -29,14 +29,7 @@ class RawClient:
     def __init__(self, port: int, properties: bytes | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=HANG_S)
         self._deliveries = 0
-        opening = Open("attacker", max_frame_size=FRAME_BYTES)
-        self.send(
-            SASL_HEADER,
-            encode_frame(0, SaslInit("ANONYMOUS", b""), 512, 1),
-            AMQP_HEADER,
-            encode_frame(0, opening, FRAME_BYTES) if properties is None else composite_frame(0x10, _OPEN, properties),
-            encode_frame(0, Begin(None, 0, 5_000, 5_000), FRAME_BYTES),
-        )
+        self.send(opening_frames(properties))
 
     def send(self, *frames: bytes) -> None:
         """Write frames; raises OSError once the server has closed the connection."""
@@ -44,11 +37,7 @@ class RawClient:
 
     def attach(self, handle: int, address: str, *, is_receiver: bool = False) -> bytes:
         """The frame that attaches a link."""
-        source = Source(address=address if is_receiver else "client")
-        target = Target(address="client" if is_receiver else address)
-        count = None if is_receiver else 0
-        link = Attach(f"l{handle}", handle, is_receiver, source=source, target=target, initial_delivery_count=count)
-        return encode_frame(0, link, FRAME_BYTES)
+        return link_frame(handle, address, is_receiver=is_receiver)
 
     def transfer(self, handle: int, payload: bytes) -> Iterable[bytes]:
         """The frames of a message."""
@@ -69,6 +58,29 @@ class RawClient:
         with suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
+
+
+def opening_frames(properties: bytes | None = None) -> bytes:
+    """The frames that open a connection without a token, and a session; `properties` as for `RawClient`."""
+    opening = Open("attacker", max_frame_size=FRAME_BYTES)
+    return b"".join(
+        (
+            SASL_HEADER,
+            encode_frame(0, SaslInit("ANONYMOUS", b""), 512, 1),
+            AMQP_HEADER,
+            encode_frame(0, opening, FRAME_BYTES) if properties is None else composite_frame(0x10, _OPEN, properties),
+            encode_frame(0, Begin(None, 0, 5_000, 5_000), FRAME_BYTES),
+        )
+    )
+
+
+def link_frame(handle: int, address: str, *, is_receiver: bool = False) -> bytes:
+    """The frame that attaches a link."""
+    source = Source(address=address if is_receiver else "client")
+    target = Target(address="client" if is_receiver else address)
+    count = None if is_receiver else 0
+    link = Attach(f"l{handle}", handle, is_receiver, source=source, target=target, initial_delivery_count=count)
+    return encode_frame(0, link, FRAME_BYTES)
 
 
 _OPEN: Final = b"\xa1\x01a" + b"\x40" * 8

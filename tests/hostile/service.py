@@ -21,10 +21,9 @@ from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
 from sbclient.certificate import Certificate
+from tests.hostile.limits import memory_limit_mib
 
 MIB: Final = 1024 * 1024
-MAX_RATIO: Final = 20
-MAX_BASE_MIB: Final = 50
 MAX_STILL_S: Final = 1.5
 
 _FEED: Final = b'<feed xmlns="http://www.w3.org/2005/Atom">'
@@ -185,7 +184,7 @@ async def measure(name: str, answer: Answer, certificate: Certificate, checkout:
         out, _ = await process.communicate()
     seen = json.loads(out.splitlines()[-1])
     sent_mib, is_served = sum(service.sent) / MIB, not service.elsewhere
-    is_good = is_served and seen["peak"] <= MAX_RATIO * sent_mib + MAX_BASE_MIB and seen["still_s"] <= MAX_STILL_S
+    is_good = is_served and seen["peak"] <= memory_limit_mib(sent_mib) and seen["still_s"] <= MAX_STILL_S
     print(
         f"{name:16} {'before' if checkout else 'after':6} {sent_mib:8.2f} {seen['peak']:8.1f} MiB "
         f"{seen['still_s']:6.2f} s {len(service.requests)}+{len(service.elsewhere)} requests  {seen['result'][:90]}",

@@ -21,7 +21,11 @@ from tests.payloads import payload_of
 from tests.stage.emulators import emulator_process
 
 QUEUE: Final = "orders"
-_CONFIG: Final = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": [{"Name": QUEUE}]}]}}
+SELECTED: Final = "selected"
+_QUEUES: Final = [{"Name": QUEUE}, {"Name": SELECTED}]
+_RULE: Final = {"Name": "r", "Properties": {"FilterType": "Sql", "SqlFilter": {"SqlExpression": "a = 1"}}}
+_TOPICS: Final = [{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [_RULE]}]}]  # loads the parser
+_CONFIG: Final = {"UserConfig": {"Namespaces": [{"Name": "contoso", "Queues": _QUEUES, "Topics": _TOPICS}]}}
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAUSE_S: Final = 0.005
 
@@ -56,7 +60,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def serving(checkout: Path | None = None, *options: str, descriptors: int | None = None) -> Iterator[Server]:
-    """Run an emulator with one queue on free ports.
+    """Run an emulator with two queues on free ports.
 
     Args:
         checkout: a directory with another version of the package; None = this one.

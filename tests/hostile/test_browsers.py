@@ -60,6 +60,7 @@ async def status(port: int, path: str, headers: dict[str, str]) -> int:
     return int(first.split()[1])
 
 
+@pytest.mark.promise("emulator.web-pages")
 @pytest.mark.parametrize("path", PATHS)
 async def test_other_web_pages_are_rejected(emulator: Emulator, path: str) -> None:
     assert emulator.http_port is not None
@@ -68,6 +69,7 @@ async def test_other_web_pages_are_rejected(emulator: Emulator, path: str) -> No
         assert 403 not in [await status(port, path, headers) for headers in ACCEPTED]
 
 
+@pytest.mark.promise("emulator.http")
 async def test_body_of_two_lengths_is_rejected(emulator: Emulator) -> None:
     headers = {"Content-Length": "5", "Transfer-Encoding": "chunked"}
 

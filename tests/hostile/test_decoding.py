@@ -18,6 +18,7 @@ from tests.hostile.raw_client import encoded_map
 NULL = b"\x40"
 
 
+@pytest.mark.promise("client.decoder")
 @pytest.mark.parametrize("name", INPUTS)
 def test_memory_is_linear_in_the_bytes(name: str) -> None:
     raw = INPUTS[name](2**14)
@@ -26,6 +27,7 @@ def test_memory_is_linear_in_the_bytes(name: str) -> None:
     assert memory_bytes(raw, typed=True) <= MAX_BYTES_PER_BYTE * len(raw)
 
 
+@pytest.mark.promise("client.map-keys")
 @pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
 def test_protocol_maps_reject_keys_with_chosen_hashes(keys: Callable[[int], Iterator[bytes]]) -> None:
     raw = encoded_map((key, NULL) for key in keys(2))
@@ -36,6 +38,7 @@ def test_protocol_maps_reject_keys_with_chosen_hashes(keys: Callable[[int], Iter
     assert caught.value.error.condition == DECODE_ERROR
 
 
+@pytest.mark.promise("client.map-keys")
 @pytest.mark.parametrize("kind", ["uuids", "decimals"])
 def test_body_maps_reject_many_keys_of_one_hash(kind: str) -> None:
     assert len(decode_value(encoded_map((key, NULL) for key in KEYS[kind](9)), typed=True)) == 9
@@ -43,6 +46,7 @@ def test_body_maps_reject_many_keys_of_one_hash(kind: str) -> None:
         decode_value(encoded_map((key, NULL) for key in KEYS[kind](10)), typed=True)
 
 
+@pytest.mark.promise("client.map-keys")
 def test_body_maps_accept_1024_numbers_as_keys() -> None:
     assert MAX_OTHER_KEYS == 1_024
     assert decode_value(encode_value({n: n for n in range(1_024)}), typed=True) == {n: n for n in range(1_024)}
@@ -57,6 +61,7 @@ def test_body_maps_accept_any_number_of_strings_as_keys() -> None:
     assert decode_value(encode_value(names)) == names
 
 
+@pytest.mark.promise("client.map-keys")
 def test_protocol_maps_accept_integers_of_one_byte_and_binary_as_keys() -> None:
     assert decode_value(encoded_map([(b"\x53\x07", NULL), (b"\xa0\x01t", NULL), (b"\xa3\x01s", NULL)])) == {
         7: None,

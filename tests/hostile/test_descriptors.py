@@ -26,6 +26,7 @@ def is_answered(connection: socket.socket, request: bytes) -> bool:
         return False
 
 
+@pytest.mark.promise("emulator.descriptors")
 def test_full_emulator_serves_its_connections_and_recovers() -> None:
     with serving(descriptors=60) as server:
         address = ("127.0.0.1", server.http_port)

@@ -17,6 +17,7 @@ from tests.hostile.files import ENDLESS, run
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has other permissions")
 
 
+@pytest.mark.promise("commands.failed-file")
 @pytest.mark.parametrize("is_there", [False, True])
 def test_file_of_failed_messages_is_readable_by_its_owner_only(tmp_path: Path, is_there: bool) -> None:
     path = tmp_path / "failed.jsonl"
@@ -53,6 +54,7 @@ def test_file_of_failed_messages_may_be_removed_while_it_is_open(tmp_path: Path)
     assert not failed.path.exists()
 
 
+@pytest.mark.promise("commands.failed-file")
 def test_file_of_failed_messages_follows_no_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "failed.jsonl"
     target.touch()
@@ -62,6 +64,7 @@ def test_file_of_failed_messages_follows_no_link(tmp_path: Path) -> None:
         FailedFile(link)
 
 
+@pytest.mark.promise("commands.settings-files")
 def test_file_with_a_connection_string_has_at_most_64_kib(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b" " * 65_537)
 
@@ -71,11 +74,13 @@ def test_file_with_a_connection_string_has_at_most_64_kib(tmp_path: Path) -> Non
         read_settings_file(tmp_path / "secret")
 
 
+@pytest.mark.promise("commands.settings-files")
 def test_endless_file_is_not_read_to_its_end() -> None:
     with pytest.raises(InvalidOperationError, match="more than 65536 bytes"):
         read_secret("primary_file", "/dev/zero", Path("/"))
 
 
+@pytest.mark.promise("emulator.certificate")
 @pytest.mark.slow
 def test_certificate_that_others_may_change_is_not_used(tmp_path: Path) -> None:
     certificate = Certificate(tmp_path)
@@ -87,6 +92,7 @@ def test_certificate_that_others_may_change_is_not_used(tmp_path: Path) -> None:
         certificate.make()
 
 
+@pytest.mark.promise("emulator.certificate")
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="needs the right to give files away")
 def test_certificate_of_another_user_is_ignored(tmp_path: Path) -> None:
@@ -108,6 +114,7 @@ def test_version_imports_neither_commands_nor_libraries() -> None:
     assert not {"typer", "rich", "h11", "azure.core", "sbclient.client.client"} & set(loaded.split())
 
 
+@pytest.mark.promise("commands.input")
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="there is no /dev/zero")
 @pytest.mark.parametrize("arguments", ENDLESS, ids=" ".join)

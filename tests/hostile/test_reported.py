@@ -42,6 +42,7 @@ ROWS: Final[dict[str, Sequence[bytes]]] = {
 }
 
 
+@pytest.mark.promise("client.limits")
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("is_server", [False, True])
 def test_the_connection_ends_and_keeps_little(name: str, is_server: bool) -> None:

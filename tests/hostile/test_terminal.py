@@ -46,6 +46,7 @@ def is_harmless(text: str, lines: int | None = None) -> bool:
     return not bad and "\nforged" not in text and (lines is None or text.count("\n") == lines)
 
 
+@pytest.mark.promise("commands.output")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_printable_escapes_terminal_sequences(name: str) -> None:
     text = printable(f"before{ATTACKS[name]}after")
@@ -61,6 +62,7 @@ def test_printable_keeps_visible_text(text: str) -> None:
     assert json.loads(printable_json(text)) == text
 
 
+@pytest.mark.promise("commands.output")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_printable_json_has_the_same_value(name: str) -> None:
     line = printable_json({ATTACKS[name]: [ATTACKS[name], "\U000e0041"]})
@@ -76,6 +78,7 @@ def test_log_events_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     assert is_harmless(caplog.records[0].getMessage(), lines=0)
 
 
+@pytest.mark.promise("commands.output")
 @pytest.mark.parametrize("as_json", [False, True])
 def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], as_json: bool) -> None:
     print_error("send", f"the service answered {HOSTILE}", "ServiceBusError", 3, as_json=as_json)
@@ -126,6 +129,7 @@ def hostile_message() -> ServiceBusMessage:
     )
 
 
+@pytest.mark.promise("commands.output")
 def test_messages_are_printed_harmlessly(hostile_queue: str) -> None:
     for arguments in (
         ["peek", "--queue", "q"],
@@ -138,6 +142,7 @@ def test_messages_are_printed_harmlessly(hostile_queue: str) -> None:
         assert is_harmless(result.stderr)
 
 
+@pytest.mark.promise("commands.output")
 def test_descriptions_are_printed_harmlessly(hostile_queue: str) -> None:
     for arguments in (["show", "queue", "q"], ["show", "queue", "q", "--json"], ["list", "queue"]):
         assert is_harmless(call("admin", *arguments).stdout)

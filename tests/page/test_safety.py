@@ -30,6 +30,7 @@ def is_hacked(page: Page) -> bool:
     return bool(page.evaluate("window.hacked !== undefined"))
 
 
+@pytest.mark.promise("emulator.page")
 def test_hostile_messages_stay_text(page: Page, served: Served) -> None:
     served.queue("orders", requires_session=True)
     served.queue("graves")
@@ -61,6 +62,7 @@ def test_hostile_messages_stay_text(page: Page, served: Served) -> None:
     assert not is_hacked(page)
 
 
+@pytest.mark.promise("emulator.page")
 def test_hostile_rules_and_destinations_stay_text(page: Page, served: Served) -> None:
     served.topic("prices", "eu")
     rule = RuleProperties("bad", SqlRuleFilter("a = '" + HOSTILE.replace("'", "''") + "'"))
@@ -76,6 +78,7 @@ def test_hostile_rules_and_destinations_stay_text(page: Page, served: Served) ->
     assert not is_hacked(page)
 
 
+@pytest.mark.promise("emulator.page")
 def test_hostile_log_lines_and_settings_stay_text(page: Page, served: Served) -> None:
     served.queue("orders", user_metadata=HOSTILE)
     context = served.emulator.context()
@@ -91,6 +94,7 @@ def test_hostile_log_lines_and_settings_stay_text(page: Page, served: Served) ->
     assert not is_hacked(page)
 
 
+@pytest.mark.promise("emulator.page")
 def test_hostile_addresses_stay_text(page: Page, served: Served) -> None:
     served.queue("orders")
     for address in (f"#/{quote(HOSTILE)}/{quote(HOSTILE)}/dead", "#/%E0%A4%A/%", f"#/contoso/orders/{quote(HOSTILE)}"):
@@ -108,6 +112,7 @@ def test_bidirectional_control_characters_are_shown(page: Page, served: Served) 
     expect(page.locator("#panel-messages .cell-id")).to_have_text("a⟨202E⟩b␀c")
 
 
+@pytest.mark.promise("emulator.page")
 def test_injected_markup_does_not_run(page: Page, served: Served, watch: Watch) -> None:
     """The browser's own wall behind ours."""
     page.goto(served.url)
@@ -195,6 +200,7 @@ def stranger() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.promise("emulator.web-pages")
 def test_another_page_reads_and_changes_nothing(
     new_page: Callable[..., Page], certificates: Path, stranger: str, watch: Watch
 ) -> None:

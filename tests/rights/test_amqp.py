@@ -54,6 +54,7 @@ def check_nothing_was_read(client: Client, outcome: str) -> None:
     assert outcome == OK or b"secret" not in client.pipe.heard, "a refused operation has shown a message"
 
 
+@pytest.mark.promise("emulator.rights")
 @pytest.mark.deviation("emulator.schedule-right")
 @pytest.mark.parametrize("part", range(CHUNKS))
 @pytest.mark.parametrize("which", matrix.SETS)

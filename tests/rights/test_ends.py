@@ -70,6 +70,7 @@ async def ended(client: Client, link: object, *, within_s: float = 30.0) -> str:
     return detached.error.condition
 
 
+@pytest.mark.promise("emulator.token-end")
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 async def test_operation_after_expiry_is_rejected_without_effect(world: World, operation: AmqpOperation) -> None:
     async with connected(world.context) as client:
@@ -274,6 +275,7 @@ async def test_links_end_one_by_one_with_the_last_token_that_covers_them(world: 
         assert [await ends_at(client, link) for link in links] == pytest.approx([10.0, 20.0, 30.0], abs=LATE_S)
 
 
+@pytest.mark.promise("emulator.token-end")
 async def test_token_with_fewer_rights_ends_the_links_opened_since_the_last_one(world: World) -> None:
     create(world.host, EntityKind.QUEUE, OWN, authorization_rules=[rule_of(OWN, [AccessRights.LISTEN])])
     async with connected(world.context) as client:
@@ -296,6 +298,7 @@ async def test_shorter_token_after_a_longer_one_counts(world: World) -> None:
         assert await ends_at(client, link) == pytest.approx(10.0, abs=LATE_S)
 
 
+@pytest.mark.promise("emulator.token-replay")
 async def test_rule_that_was_removed_and_put_back_signs_again(world: World) -> None:
     rule = rule_of(OWN, [AccessRights.SEND])
     create(world.host, EntityKind.QUEUE, OWN, authorization_rules=[rule])
@@ -313,6 +316,7 @@ async def test_rule_that_was_removed_and_put_back_signs_again(world: World) -> N
         assert statuses == [401, 202, 202]
 
 
+@pytest.mark.promise("emulator.token-replay")
 async def test_rule_put_back_with_fewer_rights_grants_only_those(world: World) -> None:
     create(world.host, EntityKind.QUEUE, OWN, authorization_rules=[rule_of(OWN, EVERY_RIGHT)])
     async with connected(world.context) as client:
@@ -328,6 +332,7 @@ async def test_rule_put_back_with_fewer_rights_grants_only_those(world: World) -
             await receiver(client, OWN)
 
 
+@pytest.mark.promise("emulator.token-replay")
 async def test_each_request_is_judged_by_the_rules_of_its_time(world: World) -> None:
     rule = rule_of(OWN, EVERY_RIGHT)
     create(world.host, EntityKind.QUEUE, OWN, authorization_rules=[rule])

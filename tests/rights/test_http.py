@@ -44,6 +44,7 @@ async def seen(cell: Cell[HttpOperation], world: World) -> int:
     return await cell.operation.status(world, cell.flaw.write(cell.scope, clock.now()))
 
 
+@pytest.mark.promise("emulator.rights")
 @pytest.mark.parametrize("part", range(CHUNKS))
 @pytest.mark.parametrize("which", matrix.SETS)
 async def test_operation_is_allowed_exactly_when_documented(which: str, part: int) -> None:

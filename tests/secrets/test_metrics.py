@@ -39,6 +39,7 @@ def _measured() -> Iterator[None]:
     prometheus.stop()
 
 
+@pytest.mark.promise("client.secrets")
 @pytest.mark.usefixtures("_measured")
 async def test_metrics_and_spans_leak_no_canary(capture: OutputCapture, span_exporter: InMemorySpanExporter) -> None:
     pair = memory_pair(seed=1)

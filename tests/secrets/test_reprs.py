@@ -154,6 +154,7 @@ def suspicious() -> list[type]:
     return [kind for kind in classes() if suspicious_fields(kind) and name_of(kind) not in IS_CONTENT]
 
 
+@pytest.mark.promise("client.secrets")
 def test_generated_reprs_show_only_harmless_fields(suspicious: list[type]) -> None:
     assert len(suspicious) > 40
     leaks = {}

@@ -62,6 +62,7 @@ def look(capture: OutputCapture, *roots: Any) -> None:
         capture.add(where, text)
 
 
+@pytest.mark.promise("client.secrets")
 async def test_message_operations_leak_nothing(capture: OutputCapture) -> None:
     debug(asyncio.get_running_loop())
     pair = pair_with()
@@ -202,6 +203,7 @@ async def errors_met(
     return met
 
 
+@pytest.mark.promise("client.secrets")
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("is_paired", [False, True], ids=["alone", "paired"])
 async def test_errors_of_the_namespace_leak_nothing(

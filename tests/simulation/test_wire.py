@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import pytest
 
 from tests.simulation.cuts import cuts, run_cut
@@ -13,6 +16,9 @@ from tests.simulation.tally import Tally
 
 SEEDS = 25
 """In every run of the tests; `.ci/proofs wire` runs more."""
+
+CUT_STRIDE = int(os.environ.get("CUT_STRIDE", "79"))
+"""The bytes from one cut to the next; `.ci/proofs wire` takes 1."""
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +52,13 @@ def test_transactions_over_several_entities_are_carried_out_whole_or_not_at_all(
     assert sum(moves.counts[Outcome.OK] for moves in runs) >= 70
 
 
-def test_a_cut_after_any_byte_loses_nothing() -> None:
-    for side, after in cuts(stride=79):
+@pytest.mark.promise("client.cut")
+def test_a_cut_after_any_byte_loses_nothing(record_property: Callable[[str, object], None]) -> None:
+    all_cuts = list(cuts(stride=CUT_STRIDE))
+    for side, after in all_cuts:
         run_cut(side, after)
+    record_property("attacks", len(all_cuts))
+    record_property("bytes", max(after for _, after in all_cuts))
 
 
 @pytest.mark.parametrize(

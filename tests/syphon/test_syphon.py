@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -177,6 +178,7 @@ async def test_a_schedule_that_passed_in_the_backlog_is_due_at_once(pair: Memory
 # -- messages that can never be forwarded -----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("client.unexpected-messages", "client.destinations")
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
@@ -205,6 +207,7 @@ async def test_forged_and_malformed_messages_are_dead_lettered_with_a_stable_rea
     ]
 
 
+@pytest.mark.promise("client.unexpected-messages")
 async def test_time_to_live_in_both_forms_or_of_another_type_is_dead_lettered_and_kept(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
@@ -1014,13 +1017,21 @@ async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost
         assert texts(await taken(pair, f"missing{number}")) == [str(number)] * 2
 
 
+@pytest.mark.promise("client.many-destinations")
 @pytest.mark.parametrize("until_empty", [False, True])
 async def test_refusing_destinations_do_not_keep_places_from_healthy_ones(
-    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, until_empty: bool
+    pair: MemoryPair,
+    monkeypatch: pytest.MonkeyPatch,
+    until_empty: bool,
+    record_property: Callable[[str, object], None],
 ) -> None:
     """Two cycles: half of the destinations is missing, then all exist."""
-    monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
-    names = [f"queue{number}" for number in range(40)]
+    count = int(os.environ.get("SYPHON_DESTINATIONS", "40"))
+    if count == 40:
+        monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
+    record_property("attacks", count // 2)
+    record_property("bytes", 2 * count * 200)  # a delivery with its annotations
+    names = [f"queue{number}" for number in range(count)]
     async with pair.client(options(backlog_queue_count=2)) as client:
         for name in names:
             for queue in BACKLOG[:2]:
@@ -1033,15 +1044,15 @@ async def test_refusing_destinations_do_not_keep_places_from_healthy_ones(
         for name in names[1::2]:
             assert texts(await taken(pair, name)) == [name] * 2
         report = run.report()
-        assert (report.drained, report.parked, task.done()) == (40, 40, until_empty)
+        assert (report.drained, report.parked, task.done()) == (count, count, until_empty)
         assert until_empty or set(run.status().refusing) == set(names[::2])
         for name in names[::2]:
             await make_queue(pair, name)
         if until_empty:
-            assert await client.run_syphon(until="empty") == SyphonReport(40, {}, 0)
+            assert await client.run_syphon(until="empty") == SyphonReport(count, {}, 0)
         else:
             await clock.sleep(3600.0)
-            assert run.report() == SyphonReport(80, {}, 0)
+            assert run.report() == SyphonReport(2 * count, {}, 0)
             assert run.status().refusing == {}
             await cancel(task)
         for name in names[::2]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -132,6 +133,7 @@ async def test_while_it_stops_it_neither_pauses_nor_resumes(pair: MemoryPair) ->
         assert content(asked(run, "/readyz"))["reasons"] == ["the worker is stopping"]
 
 
+@pytest.mark.promise("worker.changes")
 @pytest.mark.parametrize(
     ("client", "headers", "status"),
     [
@@ -225,6 +227,7 @@ async def test_requests_are_answered_over_http(port: int) -> None:
     ) == {"state": "paused"}
 
 
+@pytest.mark.promise("worker.changes")
 @pytest.mark.real_time
 async def test_a_request_of_a_web_page_does_not_pause(port: int) -> None:
     request = b"POST /pause HTTP/1.1\r\nHost: localhost\r\nOrigin: https://example.com\r\nConnection: close\r\n\r\n"
@@ -237,6 +240,7 @@ async def test_other_protocols_are_rejected(port: int, caplog: pytest.LogCapture
     assert caplog.messages == []
 
 
+@pytest.mark.promise("worker.requests")
 @pytest.mark.real_time
 async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
     size = http_api.LIMITS.max_body_bytes + 1
@@ -244,6 +248,7 @@ async def test_a_body_that_is_too_large_is_rejected(port: int) -> None:
     assert (await answered(port, request)).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.promise("worker.requests")
 @pytest.mark.real_time
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 async def test_a_compressed_body_is_not_unpacked(port: int, encoding: str) -> None:
@@ -262,6 +267,7 @@ async def test_a_compressed_body_is_not_unpacked(port: int, encoding: str) -> No
     assert peak < 4 * 2**20
 
 
+@pytest.mark.promise("worker.requests")
 @pytest.mark.real_time
 async def test_pipelined_requests_are_read_no_faster_than_they_are_answered(port: int) -> None:
     """As reported of aiohttp: each waiting request needs memory."""
@@ -303,23 +309,34 @@ async def test_a_slow_client_is_disconnected(
         assert bool(received) == bool(answer)
 
 
+@pytest.mark.promise("worker.connections")
 @pytest.mark.real_time
 @pytest.mark.parametrize(
     "sent", [b"", b"GET /he", GET.replace(b"Connection: close\r\n", b""), GET.replace(b"GET", b"POST")[:-2] + b"X: "]
 )
-async def test_idle_connections_keep_no_probe_from_being_answered(port: int, sent: bytes) -> None:
+async def test_idle_connections_keep_no_probe_from_being_answered(
+    port: int, sent: bytes, record_property: Callable[[str, object], None]
+) -> None:
     idle = []
     for _ in range(2 * http_api.MAX_CONNECTIONS):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         idle.append((reader, writer))
-    assert (await answered(port, GET)).startswith(b"HTTP/1.1 200")
+    waits = []
+    for _ in range(20):
+        began_at = time.perf_counter()
+        assert (await answered(port, GET)).startswith(b"HTTP/1.1 200")
+        waits.append(time.perf_counter() - began_at)
+    record_property("attacks", len(idle))
+    record_property("bytes", len(idle) * len(sent))
+    record_property("wait_s", max(waits))
     for reader, writer in idle:
         writer.transport.abort()
         with suppress(ConnectionResetError):
             await reader.read()
 
 
+@pytest.mark.promise("worker.host")
 @pytest.mark.parametrize(
     ("host", "is_exposed", "readable", "changeable"),
     [

@@ -85,6 +85,7 @@ async def test_a_silent_client_is_dropped(context: NamespaceContext, queue: str)
         assert 239 <= clock.monotonic() <= 250
 
 
+@pytest.mark.promise("emulator.token-timeout")
 @pytest.mark.deviation("emulator.connections")
 async def test_a_client_without_a_token_is_dropped_after_twenty_seconds(context: NamespaceContext, queue: str) -> None:
     async with connected(context) as client:
@@ -181,6 +182,7 @@ async def test_a_thousand_links_are_served_and_forgotten(context: NamespaceConte
         assert await client.send(await client.sender(queue), ServiceBusMessage("x")) == ACCEPTED
 
 
+@pytest.mark.promise("emulator.with-token")
 async def test_links_are_bounded_over_all_sessions(
     context: NamespaceContext, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

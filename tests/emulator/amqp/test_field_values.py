@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -138,21 +139,23 @@ async def replay(profile: Any, frames: list[bytes]) -> None:
     await serving
 
 
+@pytest.mark.promise("emulator.fields")
 @pytest.mark.parametrize("profile", [STD_2021, PREM_2021], ids=lambda profile: profile.name)
 async def test_no_value_in_a_field_reaches_the_event_loop_or_the_log(
-    profile: Any, caplog: pytest.LogCaptureFixture
+    profile: Any, caplog: pytest.LogCaptureFixture, record_property: Callable[[str, object], None]
 ) -> None:
     unexpected: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unexpected.append(context))
     frames = await recorded(profile)
     await replay(profile, frames)
-    places = set()
+    places, count = set(), 0
     for number, (at, place, changed) in enumerate(
         (at, place, changed) for at, frame in enumerate(frames) for place, changed in variants(frame)
     ):
         places.add((at, place))
         if number % STRIDE:
             continue
+        count += 1
         where = f"value {number} at {place} of frame {at}: {changed.hex()} instead of {frames[at].hex()}"
         try:
             await replay(profile, [*frames[:at], changed, *frames[at + 1 :]])
@@ -163,3 +166,5 @@ async def test_no_value_in_a_field_reaches_the_event_loop_or_the_log(
         assert not [each for each in caplog.records if each.levelno >= logging.ERROR], (where, caplog.text)
         caplog.clear()
     assert len(places) > 700
+    record_property("attacks", count)
+    record_property("bytes", sum(map(len, frames)))

@@ -192,6 +192,7 @@ async def test_a_drain_without_credit_stops_a_waiting_receiver(context: Namespac
         await nothing(client, link)
 
 
+@pytest.mark.promise("emulator.with-token")
 async def test_a_client_that_does_not_read_is_not_sent_everything(context: NamespaceContext, queue: str) -> None:
     body = b"x" * 200_000
     await put(context, queue, *(ServiceBusMessage(body) for _ in range(100)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -97,15 +97,24 @@ def context_with_queue(context: NamespaceContext, host: BrokerHost) -> Namespace
     return context
 
 
+@pytest.mark.promise("emulator.json")
 @pytest.mark.parametrize("target", BODIES)
-async def test_every_value_in_a_body_is_answered(target: str, context_with_queue: NamespaceContext) -> None:
+async def test_every_value_in_a_body_is_answered(
+    target: str, context_with_queue: NamespaceContext, record_property: Callable[[str, object], None]
+) -> None:
+    sizes = []
     method, path = target.split()
     for value in VALUES:
         for template in BODIES[target]:
             for body in with_value(copy.deepcopy(template), value):
-                await answered(context_with_queue, method, path, json.dumps(body).encode())
+                data = json.dumps(body).encode()
+                sizes.append(len(data))
+                await answered(context_with_queue, method, path, data)
+    record_property("attacks", len(sizes))
+    record_property("bytes", max(sizes))
 
 
+@pytest.mark.promise("emulator.json")
 @pytest.mark.parametrize("path", QUERIES)
 async def test_every_value_in_a_query_is_answered(path: str, context_with_queue: NamespaceContext) -> None:
     for name in QUERIES[path]:

@@ -240,9 +240,12 @@ DAMAGES: Final[dict[str, Callable[[bytes, int], bytes]]] = {
 }
 
 
+@pytest.mark.promise("emulator.data-log")
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("is_reused", [False, True])
-async def test_damaged_log_is_refused_and_stays(folder: Path, damage: str, is_reused: bool) -> None:
+async def test_damaged_log_is_refused_and_stays(
+    folder: Path, damage: str, is_reused: bool, record_property: Callable[[str, object], None]
+) -> None:
     killed = await filled(folder, "one")
     if is_reused:  # by an earlier build: frames of earlier logs follow
         for _ in range(3):
@@ -256,10 +259,12 @@ async def test_damaged_log_is_refused_and_stays(folder: Path, damage: str, is_re
     assert killed.survivor().state == before
     end = state_of_log(whole).whole_bytes
     assert (end < len(whole)) == is_reused
+    count = 0
     for at in sorted({*range(0, end, 1_021), *range(32), *range(32, 56), *range(end - 4_120, end - 4_096), end - 1}):
         damaged = DAMAGES[damage](whole, at)
         if damaged[:end] == whole[:end]:
             continue
+        count += 1
         put(folder / "emulator.db-wal", damaged)
         copy, database = folder.with_name("data-copy"), files(folder)["emulator.db"]
         with pytest.raises(InvalidOperationError, match=r"db-wal is damaged: \d+ of \d+ bytes are whole"):
@@ -268,8 +273,11 @@ async def test_damaged_log_is_refused_and_stays(folder: Path, damage: str, is_re
         assert files(copy)["emulator.db-wal"] == damaged
         assert files(copy)["emulator.db"] == database
         assert "emulator.db-shm" not in files(copy)
+    record_property("attacks", count)
+    record_property("bytes", len(whole))
 
 
+@pytest.mark.promise("emulator.data-log")
 async def test_what_precedes_the_damage_of_a_log_can_be_used(folder: Path) -> None:
     killed = await filled(folder, "one")
     before, size = killed.state, len(files(folder)["emulator.db-wal"])
@@ -299,6 +307,7 @@ async def test_long_log_is_moved_to_the_database(folder: Path) -> None:
     assert process.survivor().state == process.state
 
 
+@pytest.mark.promise("emulator.data-log")
 async def test_removed_log_is_noticed(folder: Path) -> None:
     killed = await filled(folder, "one")
     (folder / "emulator.db-wal").unlink()
@@ -307,6 +316,7 @@ async def test_removed_log_is_noticed(folder: Path) -> None:
         killed.survivor()
 
 
+@pytest.mark.promise("emulator.data-files")
 async def test_other_users_cannot_change_the_files(folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (await filled(folder, "one")).data.close()
     target = folder.with_name("target")
@@ -336,6 +346,7 @@ async def test_other_users_cannot_change_the_files(folder: Path, file: Path, mon
     assert modes(folder) == {0o700, 0o600}
 
 
+@pytest.mark.promise("emulator.data-versions")
 @pytest.mark.parametrize(
     ("position", "byte", "reason"),
     [
@@ -357,6 +368,7 @@ async def test_unreadable_file_is_refused_and_stays(
     assert files(folder) == {file.name: content}
 
 
+@pytest.mark.promise("emulator.data-versions")
 async def test_database_of_another_program_is_refused(folder: Path, file: Path) -> None:
     put(file, b"")
     execute(file, "CREATE TABLE song (title TEXT)")
@@ -364,6 +376,7 @@ async def test_database_of_another_program_is_refused(folder: Path, file: Path) 
         Process(folder)
 
 
+@pytest.mark.promise("emulator.data-versions")
 async def test_files_of_an_earlier_release_are_refused_and_stay(folder: Path) -> None:
     put(folder / "contoso.sbdata", b"sbclient emulator data, version 1\n")
     with pytest.raises(InvalidOperationError, match=r"contoso\.sbdata has version 1 .* use another directory"):
@@ -377,12 +390,14 @@ async def test_folder_that_cannot_be_used_is_reported(folder: Path, file: Path) 
         Process(folder)
 
 
+@pytest.mark.promise("emulator.data-versions")
 async def test_other_profile_is_refused(folder: Path) -> None:
     (await filled(folder)).data.close()
     with pytest.raises(InvalidOperationError, match="use --profile std-2021, or another directory"):
         Process(folder, PREM_2021)
 
 
+@pytest.mark.promise("emulator.data-versions")
 @pytest.mark.parametrize(
     "change",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import tracemalloc
+from collections.abc import Callable
 from contextlib import suppress
 from xml.dom.minidom import parseString
 
@@ -57,6 +58,7 @@ def test_document_type_is_rejected_before_it_is_read(document: bytes) -> None:
         read_document(document)
 
 
+@pytest.mark.promise("emulator.xml")
 @pytest.mark.parametrize(
     "document",
     [
@@ -86,6 +88,7 @@ def test_unreasonable_document_is_rejected(document: bytes) -> None:
         read_document(document)
 
 
+@pytest.mark.promise("emulator.xml")
 @pytest.mark.parametrize(
     "document",
     [
@@ -97,7 +100,8 @@ def test_unreasonable_document_is_rejected(document: bytes) -> None:
     ],
     ids=lambda document: f"{document[:24]!r}",
 )
-def test_memory_and_time_follow_the_bytes(document: bytes) -> None:
+def test_memory_and_time_follow_the_bytes(document: bytes, record_property: Callable[[str, object], None]) -> None:
+    record_property("bytes", len(document))
     began_at = time.process_time()
     tracemalloc.start()
     read_document(document)
@@ -108,6 +112,7 @@ def test_memory_and_time_follow_the_bytes(document: bytes) -> None:
     assert time.process_time() - began_at < 1.0  # some hundredths, tenths while the memory is traced
 
 
+@pytest.mark.promise("emulator.xml")
 async def test_other_tasks_run_while_a_large_document_is_read() -> None:
     text = "α&lt;" * PART_BYTES  # parts end within a character and within a reference
     reading = asyncio.ensure_future(read_xml(f"<a>{text}</a>".encode()))

@@ -34,6 +34,7 @@ def test_addresses_and_names_without_a_dot_are_accepted_only_if_other_machines_c
     assert reason_to_refuse(asked(host=authority), is_exposed=True) is None
 
 
+@pytest.mark.promise("emulator.web-pages")
 @pytest.mark.parametrize(
     "authority",
     ["evil.example:5672", "localhost.evil.example", "127.0.0.1.evil.example", "1.2.3", "a.local", "x:evil.example"],
@@ -62,6 +63,7 @@ def test_the_own_page_may_ask(origin: str) -> None:
     assert reason_to_refuse(asked(origin=origin, sec_fetch_site="same-origin")) is None
 
 
+@pytest.mark.promise("emulator.web-pages")
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "http://localhost:8080", "http://localhost", "localhost:5672", ""]
 )
@@ -69,6 +71,7 @@ def test_other_pages_may_not(origin: str) -> None:
     assert reason_to_refuse(asked(origin=origin)) is not None
 
 
+@pytest.mark.promise("emulator.web-pages")
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_other_pages_may_not_load_it_into_themselves(site: str) -> None:
     assert reason_to_refuse(asked("GET", sec_fetch_site=site, sec_fetch_mode="no-cors")) is not None

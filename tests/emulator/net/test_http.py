@@ -177,10 +177,12 @@ async def test_head_has_no_body(talk: Talk) -> None:
 
 
 class TestLimits:
+    @pytest.mark.promise("emulator.http")
     async def test_head_is_bounded(self, talk: Talk) -> None:
         talk.say(b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 70_000)
         assert status(await talk.ended()) == 431
 
+    @pytest.mark.promise("emulator.http")
     @pytest.mark.parametrize("count", [MAX_HEADER_LINES, MAX_HEADER_LINES + 1])
     async def test_headers_are_few(self, talk: Talk, count: int) -> None:
         talk.say(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + b"a:\r\n" * (count - 2) + b"\r\n")

@@ -181,6 +181,7 @@ async def test_write_waits_for_a_slow_reader(served: Served) -> None:
     await draining
 
 
+@pytest.mark.promise("emulator.no-token")
 @pytest.mark.parametrize(("has_token", "limit"), [(False, 0), (True, MAX_RECEIVED_BYTES)])
 async def test_the_receive_buffer_is_bounded(served: Served, has_token: bool, limit: int) -> None:
     stream, _, writer = await served.connect()

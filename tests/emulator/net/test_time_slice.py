@@ -74,6 +74,7 @@ class TestTurn:
         await turn.start_next()
         assert not turn.is_over
 
+    @pytest.mark.promise("emulator.slices")
     async def test_is_over_after_its_time(self) -> None:
         turn = TimeSlice()
         await asyncio.sleep(MAX_DURATION_S * 0.9)
@@ -158,6 +159,7 @@ class TestAmqp:
                     await client.event(DeliveryReceived, replies)
             assert turns[0] >= 200
 
+    @pytest.mark.promise("emulator.slices")
     @pytest.mark.parametrize("frame", [EMPTY_FRAME, encode_frame(0, Flow(0, 5000, 0, 5000, echo=True), 512)])
     async def test_between_frames_without_content(self, ticking: NamespaceContext, frame: bytes) -> None:
         async with connected(ticking, "q") as client:
@@ -277,6 +279,7 @@ async def most_in_a_step(count: Callable[[], int]) -> int:
 
 
 class TestWithoutToken:
+    @pytest.mark.promise("emulator.turns")
     async def test_few_websockets_are_served_in_a_step(self) -> None:
         turns, taken = asyncio.Semaphore(8), [0]
 
@@ -295,6 +298,7 @@ class TestWithoutToken:
             reading.cancel()
         await asyncio.gather(*readings, return_exceptions=True)
 
+    @pytest.mark.promise("emulator.turns")
     async def test_few_pipelined_requests_are_served_in_a_step(self, context: NamespaceContext) -> None:
         asked = [0]
 

@@ -142,17 +142,21 @@ async def good_frames() -> list[bytes]:
     return service.sent
 
 
-async def test_no_value_in_a_field_reaches_the_event_loop_or_the_caller() -> None:
+@pytest.mark.promise("client.fields")
+async def test_no_value_in_a_field_reaches_the_event_loop_or_the_caller(
+    record_property: Callable[[str, object], None],
+) -> None:
     unexpected: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unexpected.append(context))
     frames = await good_frames()
-    places = set()
+    places, count = set(), 0
     for number, (at, place, changed) in enumerate(
         (at, place, changed) for at, frame in enumerate(frames) for place, changed in variants(frame)
     ):
         places.add((at, place))
         if number % STRIDE and place != "0x12/1/13/1":  # the end of a session lock
             continue
+        count += 1
         where = f"value {number} at {place} of frame {at}, instead of {frames[at].hex()}"
         try:
             await run(ChangingService(at, changed))
@@ -162,8 +166,11 @@ async def test_no_value_in_a_field_reaches_the_event_loop_or_the_caller() -> Non
         await clock.sleep(0)
         assert not unexpected, (where, changed.hex(), unexpected)
     assert len(places) > 300
+    record_property("attacks", count)
+    record_property("bytes", sum(map(len, frames)))
 
 
+@pytest.mark.promise("client.fields")
 @pytest.mark.parametrize("kind", [0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x18, 0x40, 0x44])
 async def test_every_performative_is_among_the_frames(kind: int) -> None:
     frames = await good_frames()

@@ -169,6 +169,7 @@ class Caller:
         await transaction.commit(timeout_s=TIMEOUT_S / 2)
 
 
+@pytest.mark.promise("client.malformed-amqp")
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
 async def test_calls_end_in_time_for_any_responses(first: int) -> None:
     for seed in range(first, first + 20):
@@ -236,6 +237,7 @@ async def test_link_that_loses_its_right_leaves_transfers_in_doubt() -> None:
     await transport.close()
 
 
+@pytest.mark.promise("client.limits")
 @pytest.mark.parametrize("opening", [b"", SASL_HEADER, AMQP_HEADER])
 async def test_huge_frame_before_the_open_ends_the_connection_at_once(opening: bytes) -> None:
     """Only the eight bytes of its header are read."""

@@ -115,15 +115,17 @@ async def test_tls_trusts_the_given_authority(emulator: Emulator) -> None:
     await round_trip(without_emulator_flag(emulator), connection_verify=False)
 
 
+@pytest.mark.promise("client.tls")
 async def test_tls_refuses_an_unknown_authority(emulator: Emulator) -> None:
     error = await failure(without_emulator_flag(emulator), ssl_context=ssl.create_default_context())
     assert "certificate verify failed" in str(error)
 
 
+@pytest.mark.promise("client.tls-cut")
 @pytest.mark.parametrize("kind", [TransportType.Amqp, TransportType.AmqpOverWebsocket])
 @pytest.mark.parametrize("is_upstream", [True, False])
 async def test_tls_connection_that_is_cut_within_a_record(
-    emulator: Emulator, kind: TransportType, is_upstream: bool
+    emulator: Emulator, kind: TransportType, is_upstream: bool, record_property: Callable[[str, object], None]
 ) -> None:
     """The send ends with an error that says whether the message is stored, and the next connection works."""
     unexpected: list[dict[str, Any]] = []
@@ -172,6 +174,8 @@ async def test_tls_connection_that_is_cut_within_a_record(
     await transport.close()
     assert not stored & refused
     assert name in stored
+    record_property("attacks", after // 449)
+    record_property("bytes", after)
     assert all(isinstance(each["exception"], asyncio.CancelledError) for each in unexpected)  # of the relay
 
 

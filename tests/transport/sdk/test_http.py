@@ -38,6 +38,7 @@ def client_of(port: int, certificate: Certificate, **options: Any) -> ServiceBus
     )
 
 
+@pytest.mark.promise("client.http")
 @pytest.mark.parametrize(("name", "answer"), [pytest.param(*each, id=each[0]) for each in answers()])
 async def test_hostile_answer_is_an_error_with_its_cause(name: str, answer: Answer, certificate: Certificate) -> None:
     async with serving(answer, certificate) as service, client_of(service.port, certificate) as client:
@@ -53,6 +54,7 @@ async def test_hostile_answer_is_an_error_with_its_cause(name: str, answer: Answ
     assert sum(service.sent) < 20 * http.MAX_ANSWER_BYTES  # of 1,500 MiB; the system holds some
 
 
+@pytest.mark.promise("client.netrc")
 async def test_netrc_does_not_replace_the_token(
     certificate: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +89,7 @@ def test_account_of_a_proxy_does_not_change_its_address() -> None:
     assert proxies["https"] == "http://a%3Ab:x%40y%2F@proxy:1"
 
 
+@pytest.mark.promise("client.secrets")
 async def test_token_is_not_logged(certificate: Certificate, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with (
