@@ -132,6 +132,9 @@ class _Connection:
                 await self._refuse(403, reason)
                 return False
             upgrade = self._upgrade if _wants_websocket(request) else None
+            if upgrade is not None and _has_body(request):
+                await self._refuse(400, "a request for a WebSocket has a body: send none")
+                return False
             max_body_bytes = self._site.max_body_bytes(request)
             body = await self._body(max_body_bytes) if upgrade is None else b""
         if upgrade is not None:
@@ -270,6 +273,11 @@ def _wants_websocket(request: Request) -> bool:
 def _has_two_lengths(head: h11.Request) -> bool:
     """Whether a proxy in between may have seen another end of the body. Source: RFC 9112, section 6.3."""
     return {b"content-length", b"transfer-encoding"} <= {name for name, _ in head.headers}
+
+
+def _has_body(request: Request) -> bool:
+    """Whether a body follows the head, which a proxy in between would not take for WebSocket frames."""
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0").strip() != "0"
 
 
 def _request_of(head: h11.Request, client: str, connection: Connection) -> Request | None:

@@ -237,6 +237,10 @@ class TestHostileBytes:
             b"GET / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
             b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header: x\r\n\r\n",
             b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2;\nxx\r\nab\r\n0\r\n\r\n",
+            b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabxx0\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length : 0\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\nA: b\rc\r\n\r\n",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             b"G\xc3\xa9T / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         ],
@@ -364,6 +368,20 @@ class TestUpgrade:
         talk.say(self.ASKED + b"\x82\x00after")
         assert await talk.ended() == b""
         assert talk.upgraded == [b"\x82\x00after"]
+
+    @pytest.mark.promise("emulator.http")
+    @pytest.mark.parametrize(
+        "body", [b"Content-Length: 2\r\n\r\n\x82\x00", b"Transfer-Encoding: chunked\r\n\r\n2\r\n\x82\x00\r\n0\r\n\r\n"]
+    )
+    async def test_request_with_a_body_is_not_upgraded(self, talk: Talk, body: bytes) -> None:
+        talk.say(self.ASKED[:-2] + body)
+        assert status(await talk.ended()) == 400
+        assert talk.upgraded == []
+
+    async def test_request_with_an_empty_body_is_upgraded(self, talk: Talk) -> None:
+        talk.say(self.ASKED[:-2] + b"Content-Length: 0\r\n\r\n")
+        await talk.ended()
+        assert talk.upgraded == [b""]
 
     async def test_only_at_its_path(self, talk: Talk) -> None:
         talk.say(self.ASKED.replace(b"/$servicebus/websocket", b"/other"))
