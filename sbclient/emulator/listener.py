@@ -198,7 +198,7 @@ class Listener:
                 await start_unauthenticated(self._context.unauthenticated)
                 if self._tls is None or first[0] != HANDSHAKE_RECORD:
                     return stream, first
-                secure = TlsStream(stream, await self._tls(), first)
+                secure = TlsStream(stream, await self._tls(), first, self._context.unauthenticated)
                 if not await secure.handshake():
                     return None
                 first = await secure.read()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from random import Random
+from typing import TypeAlias
 
 import pytest
 from wsproto.events import Event
@@ -37,6 +38,7 @@ from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
 from tests.emulator.amqp.client import SETTLED, Client, connected, create, wire
 from tests.emulator.net.test_websocket_stream import HELLO, PING, open_engine
+from tests.hostile.key_updates import request_new_keys
 from tests.payloads import encode_sections, payload_of
 
 
@@ -333,8 +335,12 @@ class TestWithoutToken:
         assert await stream.read() == b"hello"
 
 
-@pytest.mark.real_time
-async def test_between_the_records_of_tls(certificates: Path) -> None:
+Send: TypeAlias = Callable[[Callable[[ssl.SSLObject], object]], None]
+
+
+@asynccontextmanager
+async def agreed_tls(certificates: Path) -> AsyncIterator[tuple[TlsStream, Send]]:
+    """A stream after its handshake, and a function that writes all that its client sends in a call."""
     certificate = Certificate(certificates)
     certificate.make()
     client, server = wire()
@@ -343,14 +349,37 @@ async def test_between_the_records_of_tls(certificates: Path) -> None:
     engine = trusting.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with suppress(ssl.SSLWantReadError):
         engine.do_handshake()
-    stream = TlsStream(server, await certificate.server_context(), outgoing.read())
+    stream = TlsStream(server, await certificate.server_context(), outgoing.read(), asyncio.Semaphore())
     agreed = asyncio.ensure_future(stream.handshake())
     incoming.write(await client.read())
     engine.do_handshake()
-    for _ in range(200):
-        engine.write(b"x")
-    client.write(outgoing.read())
+
+    def send(write: Callable[[ssl.SSLObject], object]) -> None:
+        write(engine)
+        client.write(outgoing.read())
+
+    send(lambda _: None)
     assert await agreed
-    async with bystander() as turns:
+    yield stream, send
+
+
+@pytest.mark.real_time
+@pytest.mark.promise("emulator.turns")
+async def test_between_the_records_of_tls(certificates: Path) -> None:
+    async with agreed_tls(certificates) as (stream, send), bystander() as turns:
+        send(lambda engine: [engine.write(b"x") for _ in range(200)])
         assert b"".join([await stream.read() for _ in range(200)]) == b"x" * 200
     assert turns[0] >= 200
+
+
+@pytest.mark.real_time
+@pytest.mark.promise("emulator.turns")
+@pytest.mark.parametrize("has_token", [False, True])
+async def test_between_requests_for_new_keys(certificates: Path, has_token: bool) -> None:
+    async with agreed_tls(certificates) as (stream, send), bystander() as turns:
+        if has_token:
+            stream.trust()
+        send(lambda engine: [request_new_keys(engine) for _ in range(600)])
+        send(lambda engine: engine.write(b"x"))
+        assert await stream.read() == b"x"
+    assert turns[0] >= 600 // 32
