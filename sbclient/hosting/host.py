@@ -333,7 +333,7 @@ class BrokerHost:
     async def selector_turn(self) -> AsyncIterator[None]:
         """Wait for a step of the event loop in which no other call evaluates a selector."""
         async with self._selecting:
-            await clock.sleep(0)
+            await clock.step()
             yield
 
     def wake(self, path: str) -> None:
