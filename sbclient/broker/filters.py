@@ -112,18 +112,21 @@ class Action:
     def __init__(self, changes: tuple[Change, ...]) -> None:
         self._changes = changes
 
-    def apply(self, message: EncodedMessage, system: SystemProperties, random: Random) -> EncodedMessage:
+    def apply(
+        self, message: EncodedMessage, system: SystemProperties, random: Random, steps: Steps | None = None
+    ) -> EncodedMessage:
         """Return a changed copy of a message.
 
         Args:
             random: the source of `newid()`.
+            steps: as for `Filter.matches`.
 
         Raises:
             FilterError: a statement cannot be executed for this message.
         """
         copy = message.decoded()
         properties = dict(message.application_properties)
-        scope = Scope(properties, copy, system, random, Steps())
+        scope = Scope(properties, copy, system, random, steps or Steps())
         for change in self._changes:
             change(scope)
         return message.rewritten(

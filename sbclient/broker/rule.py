@@ -8,6 +8,7 @@ from sbclient.amqp import EncodedMessage
 from sbclient.broker.entry import Entry, utc_datetime
 from sbclient.broker.filters import SystemProperties, compile_action, compile_filter
 from sbclient.broker.rule_index import Equality
+from sbclient.broker.sql.values import Steps
 from sbclient.entities import CorrelationRuleFilter, RuleProperties
 
 RULE_NAME_PROPERTY = "RuleName"
@@ -43,14 +44,14 @@ class Rule:
     def has_action(self) -> bool:
         return self._action is not None
 
-    def matches(self, entry: Entry, system: SystemProperties, random: Random) -> bool:
+    def matches(self, entry: Entry, system: SystemProperties, random: Random, steps: Steps) -> bool:
         """
         Raises:
             FilterError: the filter cannot be evaluated.
         """
-        return self._filter.matches(entry.content, system, random)
+        return self._filter.matches(entry.content, system, random, steps)
 
-    def changed(self, entry: Entry, system: SystemProperties, random: Random) -> EncodedMessage:
+    def changed(self, entry: Entry, system: SystemProperties, random: Random, steps: Steps) -> EncodedMessage:
         """Apply the action to a copy; without an action return the content itself.
 
         Raises:
@@ -58,7 +59,8 @@ class Rule:
         """
         if self._action is None:
             return entry.content
-        return self._action.apply(entry.content, system, random).with_added({RULE_NAME_PROPERTY: self.properties.name})
+        changed = self._action.apply(entry.content, system, random, steps)
+        return changed.with_added({RULE_NAME_PROPERTY: self.properties.name})
 
 
 def system_properties_of(entry: Entry) -> SystemProperties:

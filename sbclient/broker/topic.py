@@ -32,7 +32,7 @@ from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.rule import Rule, system_properties_of
 from sbclient.broker.rule_index import RuleIndex
 from sbclient.broker.sql.properties import Scope, SystemProperties
-from sbclient.broker.sql.values import Steps
+from sbclient.broker.sql.values import Steps, StepsOfTopic
 from sbclient.broker.storage import Copies
 
 Publish: TypeAlias = Callable[[Entry, float], Copies]
@@ -93,7 +93,14 @@ class Subscription:
         self.on_rules_changed()
 
     def publish(
-        self, rules: Iterable[Rule], entry: Entry, system: SystemProperties, index: int, at: float, random: Random
+        self,
+        rules: Iterable[Rule],
+        entry: Entry,
+        system: SystemProperties,
+        index: int,
+        at: float,
+        random: Random,
+        steps: StepsOfTopic,
     ) -> Iterator[tuple[Fragment, Entry]]:
         """Yield the copies of a message, as its rules make them, for the fragments that store them."""
         contents: list[EncodedMessage] = []
@@ -102,8 +109,8 @@ class Subscription:
         for rule in rules:
             if is_plain_due or rule.has_action:
                 try:
-                    if rule.matches(entry, system, random):
-                        contents.append(rule.changed(entry, system, random))
+                    if rule.matches(entry, system, random, steps.of_next_rule()):
+                        contents.append(rule.changed(entry, system, random, steps.of_next_rule()))
                         is_plain_due = is_plain_due and rule.has_action
                 except FilterError as reason:
                     error = error or reason
@@ -195,10 +202,11 @@ class Topic:
                 )
             system = system_properties_of(entry)
             scope = Scope(entry.content.application_properties, entry.content, system, self._random, Steps())
+            steps = StepsOfTopic()
             copies: list[tuple[Fragment, Entry]] = []
             for subscription, found in groupby(self._index.candidates(scope), itemgetter(0)):
                 rules = [rule for _, rule in found]
-                copies += subscription.publish(rules, entry, system, index, at, self._random)
+                copies += subscription.publish(rules, entry, system, index, at, self._random, steps)
             return copies
 
         return publish

@@ -9,6 +9,7 @@ import pytest
 
 from sbclient.broker.faults import Operation
 from sbclient.broker.profile import STD_2021
+from sbclient.broker.sql.values import LEAST_STEPS, MAX_STEPS, Steps
 from sbclient.entities import (
     CorrelationRuleFilter,
     EntityKind,
@@ -325,3 +326,30 @@ def test_a_subscription_of_jms_is_made_once(topic: Driver) -> None:
     topic.down("t")
     with pytest.raises(ServiceBusInternalError):
         manage.subscribe(call, "t", "lasting", is_durable=True)
+
+
+@pytest.mark.promise("emulator.rules")
+def test_rules_of_a_topic_share_the_work_for_a_message(topic: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = 0
+    spend = Steps.spend
+
+    def counted(steps: Steps, count: int) -> None:
+        nonlocal spent
+        spent += count
+        spend(steps, count)
+
+    monkeypatch.setattr(Steps, "spend", counted)
+    heavy, light = SqlRuleFilter("a LIKE '%" + "a_" * 200 + "b%'"), SqlRuleFilter("a LIKE '%a_a%'")
+    topic.delete(DEFAULT)
+    for number in range(20):
+        path = f"t/Subscriptions/{number}"
+        topic.subscription("t", f"{number}", dead_lettering_on_filter_evaluation_exceptions=False)
+        topic.delete(address(f"{path}/$Rules/$Default"))
+        topic.rule(path, "r", filter=heavy)
+    topic.rule(SUB, "r", filter=light)  # is evaluated first
+    topic.subscription("t", "last")
+    topic.delete(address("t/Subscriptions/last/$Rules/$Default"))
+    topic.rule("t/Subscriptions/last", "r", filter=light)
+    topic.send("t", message("x", application_properties={"a": "a" * 30_000}))
+    assert received(topic) == received(topic, "t/Subscriptions/last") == ["x"]
+    assert MAX_STEPS < spent <= MAX_STEPS + 22 * (LEAST_STEPS + 100)

@@ -35,6 +35,7 @@ INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1
 
 MAX_STEPS: Final = 100_000
+LEAST_STEPS: Final = 2_000
 MAX_TEXT_LENGTH: Final = 65_536
 """Characters of a text that an action calculates. Source: the limit of the properties of a message."""
 
@@ -91,9 +92,10 @@ class Steps:
     characters that are searched.
     """
 
-    __slots__ = ("spent",)
+    __slots__ = ("_limit", "spent")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_STEPS) -> None:
+        self._limit = limit
         self.spent = 0
 
     def spend(self, count: int) -> None:
@@ -103,8 +105,28 @@ class Steps:
             FilterError: there are not so many left.
         """
         self.spent += count
-        if self.spent > MAX_STEPS:
-            raise FilterError(f"the rule takes more than {MAX_STEPS} steps for this message: simplify the rule")
+        if self.spent > self._limit:
+            raise FilterError(f"the rule takes more than {self._limit} steps for this message: simplify the rule")
+
+
+class StepsOfTopic:
+    """The work that all rules of a topic may take for one message, because they run in one step of the event loop.
+
+    Each rule may take `LEAST_STEPS`, whatever the others take, and all of them together `MAX_STEPS` more.
+    """
+
+    __slots__ = ("_left", "_steps")
+
+    def __init__(self) -> None:
+        self._left = MAX_STEPS
+        self._steps: Steps | None = None
+
+    def of_next_rule(self) -> Steps:
+        """Return the steps of the next rule, after the evaluation of the last one."""
+        if self._steps is not None:
+            self._left -= min(self._left, max(0, self._steps.spent - LEAST_STEPS))
+        self._steps = Steps(min(MAX_STEPS, LEAST_STEPS + self._left))
+        return self._steps
 
 
 def kind_of(value: object) -> type:
