@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import ssl
 import struct
 import time
 from collections import deque
@@ -21,6 +22,8 @@ from sbclient.amqp.types import Described, Symbol
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.shared_access_signature import sign
 from tests.benchmarks.engine_client import EngineClient
+from tests.hostile.key_updates import BYTES as KEY_UPDATE_BYTES
+from tests.hostile.key_updates import request_new_keys
 from tests.hostile.keys import KEYS, MODULUS
 from tests.hostile.raw_client import RawClient, attach_frame, connected, encoded_map, link_frame, opening_frames
 from tests.hostile.target import QUEUE, SELECTED, Server
@@ -215,6 +218,31 @@ def put_tokens(count: int) -> Callable[[Server], str]:
     return run
 
 
+def ask_for_keys(count: int) -> Callable[[Server], str]:
+    """TLS connections that ask for new keys, as fast as the server reads, and read no answer."""
+
+    def run(server: Server) -> str:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        sockets = []
+        for _ in range(count):
+            sockets.append(context.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=20)))
+            sockets[-1].setblocking(False)
+        ends_at, asked = time.monotonic() + 3.0, 0
+        while time.monotonic() < ends_at:
+            _, writable, _ = select.select([], sockets, [], 0.1)
+            for each in writable:
+                for _ in range(600):
+                    if not request_new_keys(each):
+                        break
+                    asked += 1
+        for each in sockets:
+            each.close()
+        return f"{count} connections, {asked} requests for new keys, {asked * KEY_UPDATE_BYTES / KIB:.0f} KiB"
+
+    return run
+
+
 def select_much(server: Server) -> str:
     """Receivers, with a valid token, whose selectors match none of 5,000 messages."""
     return asyncio.run(_select_much(server))
@@ -343,6 +371,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "amqp-frames": Attack(flood(AMQP_HEADER, b"\0\0\0\x08\x02\0\0\0", 100)),
     "xml-namespace": Attack(put_entity(_BELOW), sent_mib=1.0),
     "xml-texts": Attack(put_entity(_TEXTS), sent_mib=1.0),
+    "tls-keys": Attack(ask_for_keys(100), sent_mib=1.0),
     "tokens": Attack(put_tokens(100)),
     "jms-selectors": Attack(select_much, sent_mib=10.0, options=("--profile", "prem-2021")),
     "json-numbers": Attack(purge_numbers([number * MODULUS for number in range(43_000)]), sent_mib=1.0),

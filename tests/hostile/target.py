@@ -37,11 +37,19 @@ class Server(NamedTuple):
         port: of the namespace.
         http_port: the additional port for HTTP.
         process_id: for `cpu_s` and `memory`.
+        steps: the file that `steps/sitecustomize.py` writes; None = there is none.
     """
 
     port: int
     http_port: int
     process_id: int
+    steps: Path | None = None
+
+    def longest_step_s(self, since: float) -> float:
+        """The most processor time that a step of the event loop has taken since a time of the monotonic clock."""
+        lines = self.steps.read_text().splitlines() if self.steps is not None else []
+        steps = [tuple(map(float, line.split())) for line in lines]
+        return max((spent for ended_at, spent in steps if ended_at >= since), default=0.0)
 
     def cpu_s(self) -> float:
         """The processor time so far."""
@@ -77,9 +85,11 @@ def serving(checkout: Path | None = None, *options: str, descriptors: int | None
         config = Path(directory) / "Config.json"
         config.write_text(json.dumps(_CONFIG))
         options = ("--config", str(config), "--first-port", "0", "--http-port", "0", *options)
-        variables = {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": directory}
+        steps = Path(directory) / "steps"
+        path = os.pathsep.join((str(Path(__file__).parent / "steps"), str(folder)))
+        variables = {"PYTHONPATH": path, "HOSTILE_STEPS": str(steps), "XDG_CACHE_HOME": directory}
         with emulator_process(*options, cwd=directory, env=variables, preexec_fn=limit) as (process, facts):
-            yield Server(facts["ports"]["contoso"], facts["http_port"], process.pid)
+            yield Server(facts["ports"]["contoso"], facts["http_port"], process.pid, steps)
 
 
 class Bystander:
