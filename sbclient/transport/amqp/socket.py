@@ -42,6 +42,9 @@ AMQP_PORT: Final = 5672
 HTTPS_PORT: Final = 443
 HTTP_PORT: Final = 80
 
+MAX_EMPTY_FRAMES: Final = 1_000
+"""WebSocket frames without content in one piece of what is received: each takes some ten microseconds."""
+
 _EMULATOR_ADVICE: Final = "; if it is an emulator, add UseDevelopmentEmulator=true to the connection string"
 
 
@@ -369,7 +372,11 @@ class _WebSocket:
         """Frames, or parts of them, have come."""
         try:
             self._engine.receive_data(data)
+            empty_count = 0
             for event in self._engine.events():
+                empty_count += not (isinstance(event, BytesMessage) and event.data)
+                if empty_count > MAX_EMPTY_FRAMES:
+                    raise RemoteProtocolError(f"more than {MAX_EMPTY_FRAMES} WebSocket frames came without content")
                 self._take(event)
         except RemoteProtocolError as error:
             self.on_lost(error)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import ssl
-from base64 import b64decode
+import time
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -298,6 +300,36 @@ async def test_server_that_speaks_something_else(kind: TransportType, answer: by
 
     async with server(serve) as port:
         await failure(local(port), transport_type=kind)
+
+
+@pytest.mark.promise("client.limits")
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x02\x00" + b"\x00\x00" * 100_000,  # fragments without content
+        b"\x89\x00" * 100_000,  # pings
+        b"\xc2\x05hello",  # compressed, which was not agreed on
+        b"\x82\x85\0\0\0\0hello",  # masked, as only clients do
+        b"\x82\x7f" + (2**62).to_bytes(8) + bytes(100_000),
+    ],
+)
+async def test_hostile_websocket_frames_end_the_connection(sent: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        key = next(line.split()[1] for line in head.splitlines() if line.lower().startswith(b"sec-websocket-key:"))
+        accepted = b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+        writer.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Protocol: AMQPWSB10\r\nSec-WebSocket-Accept: " + accepted + b"\r\n\r\n" + sent
+        )
+        with suppress(ConnectionError):
+            await reader.read()
+            await reader.read()
+
+    async with server(serve) as port:
+        began_at = time.process_time()
+        await failure(local(port), transport_type=TransportType.AmqpOverWebsocket)
+    assert time.process_time() - began_at < 1.0
 
 
 async def test_connection_is_refused() -> None:
