@@ -56,6 +56,10 @@ class Server(NamedTuple):
         fields = Path(f"/proc/{self.process_id}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
+    def waited_s(self) -> float:
+        """How long the process could run and other programs had all processors."""
+        return int(Path(f"/proc/{self.process_id}/schedstat").read_text().split()[1]) / 1e9
+
     def memory_mib(self, name: str = "VmRSS") -> float:
         """The resident memory; `VmHWM` = the highest since `forget_peak`."""
         lines = Path(f"/proc/{self.process_id}/status").read_text().splitlines()
