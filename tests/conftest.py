@@ -12,6 +12,7 @@ import gc
 import os
 import signal
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -22,8 +23,12 @@ import pytest_asyncio
 from hypothesis import settings
 
 from sbclient.client.client import ServiceBusClient
+from sbclient.client.receiver import ServiceBusReceiver
+from sbclient.client.sender import ServiceBusSender
 from sbclient.telemetry import metrics, tracing
 from sbclient.testing import MemoryPair, VirtualLoop, memory_pair
+from sbclient.transport.memory.receiver import MemoryReceiver
+from sbclient.transport.memory.sender import MemorySender
 from tests.client.scene import QUEUE, make_queue
 
 if TYPE_CHECKING:
@@ -173,15 +178,48 @@ def span_exporter() -> Iterator[InMemorySpanExporter]:
     tracing.detach()
 
 
+class _Made:
+    """The senders and receivers that a test makes, and the links below them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._used: list[weakref.ref[ServiceBusSender | ServiceBusReceiver]] = []
+        self._links: list[MemorySender | MemoryReceiver] = []
+        for kind in (ServiceBusSender, ServiceBusReceiver):
+            self._note(patch, kind, lambda used: self._used.append(weakref.ref(used)))
+        for link in (MemorySender, MemoryReceiver):
+            self._note(patch, link, self._links.append)
+
+    @staticmethod
+    def _note(patch: pytest.MonkeyPatch, kind: type, note: Callable[[Any], None]) -> None:
+        init: Callable[..., None] = kind.__init__  # type: ignore[misc]  # of this very class
+
+        def noted(made: Any, *args: Any, **kwargs: Any) -> None:
+            init(made, *args, **kwargs)
+            note(made)
+
+        patch.setattr(kind, "__init__", noted)
+
+    def left_open(self) -> list[str]:
+        """Return the open links of closed clients, if the test has closed every sender and receiver that it made."""
+        used = [each() for each in self._used]
+        if any(each is None or not each._is_closed for each in used):
+            return []
+        left = [link for link in self._links if link._connection._is_closed and not link._is_closed]
+        return [f"{type(link).__name__} of {link._path}" for link in left]
+
+
 @pytest_asyncio.fixture
 async def pair() -> AsyncIterator[MemoryPair]:
-    """Two namespaces, `contoso` with the queue `orders`, and `contoso-backup`; no task may outlive the test."""
-    pair = memory_pair(seed=1)
-    await make_queue(pair)
-    before = asyncio.all_tasks()
-    yield pair
+    """Two namespaces, `contoso` with the queue `orders`, and `contoso-backup`; no task and no link may be left."""
+    with pytest.MonkeyPatch.context() as patch:
+        made = _Made(patch)
+        pair = memory_pair(seed=1)
+        await make_queue(pair)
+        before = asyncio.all_tasks()
+        yield pair
     left = [task.get_name() for task in asyncio.all_tasks() - before if task is not asyncio.current_task()]
     assert not left, f"tasks were left behind: {left}"
+    assert not made.left_open(), f"links were left open: {made.left_open()}"
 
 
 @pytest_asyncio.fixture

@@ -202,9 +202,9 @@ class PairedRoute(DirectRoute):
     def __init__(self, core: ClientCore, pair: PairState, path: str) -> None:
         self._growth_bytes = len(path) + ALIAS_BYTES
         reserved_bytes = self._growth_bytes if pair.options.reserve_backlog_headroom else 0
-        super().__init__(core, path, pair.common_limits, reserved_bytes)
         self._pair = pair
         self._entity = pair.entity(path)
+        super().__init__(core, path, pair.common_limits, reserved_bytes)
         self._order = SessionOrder(pair, self._entity)
         self._diversion = Diversion(pair, self._entity)
         self._is_ordered = pair.options.ordering == "session"

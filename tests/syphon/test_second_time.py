@@ -91,5 +91,6 @@ async def test_forgotten_destinations_do_not_make_a_syphon_stalled(pair: MemoryP
                 assert known is not None
                 known.accepted_at = accepted_at
                 table._forget(known)
+                await known.close()
             assert table._forgotten_accepted_at == 7.0
             await table.stop()

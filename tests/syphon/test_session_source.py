@@ -25,6 +25,7 @@ from sbclient.pairing import state
 from sbclient.syphon import destination, destination_table, session_source
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.memory.receiver import MemoryReceiver
 from sbclient.transport.memory.transport import MemoryTransport
 from tests.client.scene import (
     QUEUE,
@@ -113,8 +114,7 @@ async def test_foreign_messages_and_pings_are_dealt_with(pair: MemoryPair, monke
         async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(HOME) as sender:
             await sender.send_messages(ServiceBusMessage("lost", session_id="x"))
             await sender.send_messages(ServiceBusMessage("ping", session_id="x"))
-        link = client.pair.state.secondary.open_receiver(HOME)
-        monkeypatch.setattr(type(link), "receive", with_pings(type(link).receive))
+        monkeypatch.setattr(MemoryReceiver, "receive", with_pings(MemoryReceiver.receive))
         report = await client.run_syphon(until="empty")
         monkeypatch.undo()
     assert (report.drained, report.dead_lettered) == (0, {"DestinationMissing": 1})
@@ -266,10 +266,9 @@ async def test_a_rate_is_kept_and_the_lock_of_a_session_outlives_the_wait(pair: 
 async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPair) -> None:
     async with pair.client(ORDERED) as client:
         waiting_at_once: list[int] = []
-        link_type = type(client.pair.state.secondary.open_receiver(HOME))
-        original, waiting = link_type.open, 0
+        original, waiting = MemoryReceiver.open, 0
 
-        async def counted(self: Any, **kwargs: Any) -> None:
+        async def counted(self: MemoryReceiver, **kwargs: Any) -> None:
             nonlocal waiting
             waiting += 1
             waiting_at_once.append(waiting)
@@ -279,7 +278,7 @@ async def test_fewer_receives_wait_at_once_than_there_are_workers(pair: MemoryPa
                 waiting -= 1
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(link_type, "open", counted)
+            patch.setattr(MemoryReceiver, "open", counted)
             run = asyncio.ensure_future(Syphon(client.pair, limits=SyphonLimits(max_queues_polled=2)).run())
             await clock.sleep(100.0)
             await cancel(run)

@@ -377,8 +377,7 @@ async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, 
     async with pair.unpaired_client(secondary=True) as stranger, stranger.get_queue_sender(BACKLOG[0]) as sender:
         disguised = ServiceBusMessage("", application_properties={"x-ms-path": QUEUE})
         await sender.send_messages(disguised)
-    source_link = client.pair.state.secondary.open_receiver(BACKLOG[0])
-    receive = type(source_link).receive
+    receive = MemoryReceiver.receive
 
     async def as_ping(self, **kwargs):  # type: ignore[no-untyped-def]
         messages = await receive(self, **kwargs)
@@ -387,7 +386,7 @@ async def test_pings_in_the_backlog_are_completed_and_skipped(pair: MemoryPair, 
         return messages
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(source_link), "receive", as_ping)
+        patch.setattr(MemoryReceiver, "receive", as_ping)
         assert (await client.run_syphon(until="empty")).drained == 0
     assert await diverted(pair) == []
     assert await dead_letters(pair) == []
@@ -776,8 +775,7 @@ async def test_renewal_after_the_completion_is_harmless(
         await divert(client, 1)
         pair.primary.inject(Fault(FaultKind.BUSY, entity_path=GOOD, operations=[Operation.SEND], count=4))
         pair.primary.inject(Fault(FaultKind.BUSY, entity_path=QUEUE, operations=[Operation.SEND], count=9))
-        receiver = client.pair.state.secondary.open_receiver(BACKLOG[0]).__class__
-        renew_lock = receiver.renew_lock
+        renew_lock = MemoryReceiver.renew_lock
 
         async def renew_late(self, message, **kwargs):  # type: ignore[no-untyped-def]
             if not str(message).startswith(GOOD):
@@ -786,7 +784,7 @@ async def test_renewal_after_the_completion_is_harmless(
             raise error
 
         with caplog.at_level(logging.INFO, "sbclient"), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(receiver, "renew_lock", renew_late)
+            patch.setattr(MemoryReceiver, "renew_lock", renew_late)
             report = await client.run_syphon(until="empty")
     assert report.drained == 2
     assert "syphon.lock_lost" not in [vars(record)["event_name"] for record in caplog.records]
