@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
+from typing import Any, Final
 
 import pytest
 
@@ -12,6 +14,7 @@ from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.transaction import Transaction, TransactionState
+from sbclient.entities import EntityAddress, EntityProperties
 from sbclient.errors import (
     InvalidOperationError,
     MessageAlreadySettled,
@@ -25,6 +28,9 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.transaction_key import MAX_OPERATIONS
 from sbclient.testing import Fault, FaultKind, MemoryPair
+from sbclient.transport.memory.administration import MemoryAdministration
+from sbclient.transport.memory.sender import MemorySender
+from sbclient.transport.memory.transport import MemoryTransport
 from tests.client.scene import AT_ONCE, QUEUE, diverted, make_queue, taken, texts
 
 
@@ -173,6 +179,85 @@ async def test_concurrent_first_sends_look_up_the_entity_once(pair: MemoryPair, 
     assert len(await taken(pair)) == 2
 
 
+LOOK_UPS: Final = [
+    (None, 1),
+    (Fault(FaultKind.ERROR, operations=[Operation.MANAGE], error=ServiceBusAuthorizationError), 1),
+    (Fault(FaultKind.ERROR, operations=[Operation.MANAGE], count=2), 3),
+]
+"""A fault of the look-ups of an entity, and how many a sender makes."""
+
+
+@pytest.mark.parametrize(("fault", "look_ups"), LOOK_UPS, ids=["answered", "no right", "transient"])
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+async def test_a_sender_looks_an_entity_up_until_it_knows_and_then_refuses_before_sending(
+    pair: MemoryPair, client: ServiceBusClient, fault: Fault | None, look_ups: int, kind: str
+) -> None:
+    create, sender_of = (
+        (client.administration.create_queue, client.get_queue_sender)
+        if kind == "queue"
+        else (client.administration.create_topic, client.get_topic_sender)
+    )
+    await create("plain")
+    await create("wide", enable_partitioning=True)
+    await create("unique", enable_partitioning=True, requires_duplicate_detection=True)
+    get, asked = MemoryAdministration.get, list[str]()
+
+    async def noted(administration: MemoryAdministration, address: EntityAddress) -> EntityProperties:
+        asked.append(address.names[0])
+        return await get(administration, address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryAdministration, "get", noted)
+        for name in ("plain", "wide", "unique"):
+            if fault is not None:
+                pair.primary.inject(replace(fault))  # its count begins anew
+            async with sender_of(name) as sender:
+                for _ in range(4):  # concurrent calls ask once, and no later transaction asks again
+                    before, transaction = pair.primary.namespace.operation_count, client.transaction()
+                    messages = [ServiceBusMessage("1", message_id="1"), ServiceBusMessage("2", message_id="1")]
+                    sends = (sender.send_messages(message, transaction=transaction) for message in messages)
+                    outcomes = await asyncio.gather(*sends, return_exceptions=True)
+                    await transaction.rollback()
+            is_refused = name == "wide" or (fault is not None and fault.count is None)
+            assert [isinstance(outcome, InvalidOperationError) for outcome in outcomes] == [is_refused] * 2
+            assert pair.primary.namespace.operation_count - before == (0 if is_refused else 2)
+            assert asked.count(name) == look_ups
+            pair.primary.heal()
+
+
+async def test_a_send_in_a_transaction_ends_by_its_timeout_whenever_it_begins(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_sender(QUEUE, partitioned=False) as sender:
+        for operation in (Operation.SEND, Operation.TRANSACTION):
+            await clock.sleep(1000.0)
+            hanging = pair.primary.inject(Fault(FaultKind.HANG, operations=[operation]))
+            began_at, transaction = clock.monotonic(), client.transaction()
+            with pytest.raises(OperationTimeoutError):
+                await sender.send_messages(ServiceBusMessage("x"), transaction=transaction, timeout=20)
+            assert clock.monotonic() - began_at == pytest.approx(20.0 if operation is Operation.SEND else 60.0, abs=1)
+            pair.primary.heal(hanging)
+    assert await taken(pair) == []
+
+
+async def test_sends_in_transactions_of_the_secondary_share_one_link(pair: MemoryPair) -> None:
+    await make_queue(pair, secondary=True)
+    open_sender, opened = MemoryTransport.open_sender, list[str]()
+
+    def noted(transport: MemoryTransport, path: str, *args: Any) -> MemorySender:
+        opened.append(transport.namespace)
+        return open_sender(transport, path, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
+            patch.setattr(MemoryTransport, "open_sender", noted)
+            for number in range(3):
+                async with client.transaction(namespace="secondary") as transaction:
+                    await sender.send_messages(ServiceBusMessage(str(number)), transaction=transaction)
+    assert opened == ["memory://contoso-backup"]
+    assert texts(await taken(pair, secondary=True)) == ["0", "1", "2"]
+
+
 async def test_without_the_manage_right_an_entity_counts_as_partitioned(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
@@ -311,8 +396,11 @@ async def test_a_transaction_takes_what_the_service_allows_whatever_failed_befor
                     await sender.send_messages(messages, transaction=transaction)
             await sender.send_messages(messages, transaction=transaction)
             sent += len(messages)
-        with pytest.raises(InvalidOperationError, match="1 more exceed the 100"):
-            await sender.send_messages(ServiceBusMessage("x"), transaction=transaction)
+            asked = pair.primary.namespace.operation_count
+            too_many = [ServiceBusMessage("x") for _ in range(MAX_OPERATIONS - sent + 1)]
+            with pytest.raises(InvalidOperationError, match=f"{len(too_many)} more exceed the 100"):
+                await sender.send_messages(too_many, transaction=transaction)
+            assert pair.primary.namespace.operation_count == asked
         await transaction.commit()
     assert len(await taken(pair)) == MAX_OPERATIONS
 
