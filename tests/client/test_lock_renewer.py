@@ -10,7 +10,7 @@ import pytest
 from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.lock_renewer import AutoLockRenewer
-from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, MessageLockLostError
+from sbclient.errors import AutoLockRenewFailed, AutoLockRenewTimeout, InvalidOperationError, MessageLockLostError
 from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import QUEUE, make_queue, taken, texts
@@ -270,3 +270,54 @@ async def test_the_lock_of_a_session_is_renewed_for_a_receiver_that_deletes(
         await clock.sleep(200.0)
         await send(client, queue="sessions", session_id="s")
         assert texts(await receiver.receive_messages(max_wait_time=1)) == ["a"]
+
+
+async def test_no_call_asks_for_locks_that_a_closed_renewer_would_not_renew(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await make_queue(pair, "sessions", requires_session=True)
+    await send(client, "sessions", session_id="s")
+    for _ in range(2):
+        await send(client)
+    renewer = AutoLockRenewer()
+    receiver = client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer)
+    first, second = await receiver.receive_messages(2)
+    await receiver.defer_message(first)
+    sessions = client.get_queue_receiver("sessions", session_id="s", auto_lock_renewer=renewer)
+    await renewer.close()
+    before = pair.primary.namespace.operation_count
+    for refused in (
+        receiver.receive_messages(max_wait_time=1),
+        receiver.receive_deferred_messages(first.sequence_number),
+        sessions.receive_messages(max_wait_time=1),
+        sessions.session.get_state(),
+    ):
+        with pytest.raises(InvalidOperationError, match="renewer is closed"):
+            await refused
+    with pytest.raises(InvalidOperationError, match="renewer is closed"):
+        renewer.register(receiver, second)
+    assert pair.primary.namespace.operation_count == before
+    async with client.get_queue_receiver("sessions", session_id="s") as other:  # nothing holds the session
+        assert texts(await other.receive_messages()) == ["a"]
+
+
+async def test_a_renewal_that_has_ended_leaves_nothing_in_its_receiver(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await send(client)
+    async with AutoLockRenewer() as renewer, client.get_queue_receiver(QUEUE) as receiver:
+        for end in ("settled", "duration", "lost", "settled"):
+            (message,) = await receiver.receive_messages()
+            renewer.register(receiver, message, 10 if end == "duration" else 500)
+            renewer.register(receiver, message, 10 if end == "duration" else 400)
+            assert len(receiver.renewals) == 1
+            if end == "settled":
+                await receiver.abandon_message(message)
+            elif end == "lost":
+                fault = pair.primary.inject(Fault(FaultKind.DOWN))
+                await clock.sleep(200.0)
+                pair.primary.heal(fault)
+            else:
+                await clock.sleep(70.0)
+            await clock.sleep(0.1)
+            assert receiver.renewals == {}

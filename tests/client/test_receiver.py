@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -15,6 +16,7 @@ from sbclient.client.client import ServiceBusClient
 from sbclient.delivery import NEXT_AVAILABLE_SESSION, ServiceBusReceiveMode
 from sbclient.errors import (
     InvalidOperationError,
+    MessageAlreadySettled,
     MessageLockLostError,
     MessageNotFoundError,
     OperationTimeoutError,
@@ -27,7 +29,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.transport.memory.receiver import MemoryReceiver
 from tests.broker.driver import KEYS
-from tests.client.scene import QUEUE, make_queue, taken, texts, with_pings
+from tests.client.scene import QUEUE, cancel, make_queue, taken, texts, with_pings
 
 
 async def send(client: ServiceBusClient, *texts: str, queue: str = QUEUE, **attributes: Any) -> None:
@@ -298,3 +300,54 @@ async def test_session_id_raises_before_the_session_is_accepted(pair: MemoryPair
 async def test_receive_deferred_messages_requires_integers(client: ServiceBusClient, given: Any) -> None:
     with pytest.raises(TypeError, match="must be an int"):
         await client.get_queue_receiver("orders").receive_deferred_messages(given)
+
+
+# -- one message, several calls ----------------------------------------------------------------------------------------
+
+OPERATIONS: Final = (
+    "complete_message",
+    "abandon_message",
+    "defer_message",
+    "dead_letter_message",
+    "renew_message_lock",
+)
+
+
+@pytest.mark.parametrize("later", OPERATIONS)
+@pytest.mark.parametrize("earlier", [*OPERATIONS[:4], "in progress", "cancelled", "copied", "closed"])
+async def test_a_message_is_settled_once_and_what_is_refused_asks_nothing(
+    pair: MemoryPair, client: ServiceBusClient, earlier: str, later: str
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(ServiceBusMessage("a"))
+    receiver = client.get_queue_receiver(QUEUE)
+    (message,) = await receiver.receive_messages()
+    used, first = message, None
+    if earlier in OPERATIONS:
+        await getattr(receiver, earlier)(message)
+    elif earlier == "closed":
+        await receiver.close()
+    elif earlier == "copied":
+        used = copy(message)
+    else:
+        hanging = pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SETTLE]))
+        first = asyncio.ensure_future(receiver.complete_message(message))
+        await clock.sleep(0.1)
+        if earlier == "cancelled":
+            await cancel(first)
+            pair.primary.heal(hanging)
+    before = pair.primary.namespace.operation_count
+    call = getattr(receiver, later)(used)
+    if earlier == "cancelled" or (earlier == "in progress" and later == "renew_message_lock"):
+        await call
+        assert pair.primary.namespace.operation_count == before + 1
+    else:
+        is_settled = earlier in OPERATIONS or earlier == "in progress"
+        text = "is closed: get a new one" if earlier == "closed" else None
+        with pytest.raises(MessageAlreadySettled if is_settled else InvalidOperationError, match=text):
+            await call
+        assert pair.primary.namespace.operation_count == before
+    pair.primary.heal()
+    if first is not None and earlier == "in progress":
+        await cancel(first)
+    await receiver.close()

@@ -638,3 +638,29 @@ async def test_encoded_messages_that_are_too_large_are_rejected(pair: MemoryPair
             await sender.send_encoded(encoded([large]))
         with pytest.raises(MessageSizeExceededError, match="2 messages"):
             await sender.send_encoded(encoded([ServiceBusMessage(b"x" * (LIMIT // 2), message_id="id")] * 2))
+
+
+async def test_each_call_of_a_closed_sender_is_refused_and_asks_nothing(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    sender = client.get_queue_sender(QUEUE)
+    due = datetime.fromtimestamp(clock.now() + 60, UTC)
+    (number,) = await sender.schedule_messages(ServiceBusMessage("a"), due)
+    transaction = client.transaction()
+    await transaction.link()
+    for _ in range(2):
+        await sender.close()
+    before = pair.primary.namespace.operation_count
+    for call in (
+        sender.__aenter__(),
+        sender.send_messages(ServiceBusMessage("a")),
+        sender.send_messages(ServiceBusMessage("a"), transaction=transaction),
+        sender.send_encoded(encoded([ServiceBusMessage("a", message_id="1")])),
+        sender.schedule_messages(ServiceBusMessage("a"), due),
+        sender.cancel_scheduled_messages(number),
+        sender.create_message_batch(),
+    ):
+        with pytest.raises(InvalidOperationError, match="is closed: get a new one"):
+            await call
+    assert pair.primary.namespace.operation_count == before
+    await transaction.rollback()
