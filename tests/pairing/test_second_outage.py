@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from random import Random
 from typing import Any, Final
 
 import pytest
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from sbclient import clock
 from sbclient.client.client import ServiceBusClient
 from sbclient.errors import ServiceBusConnectionError, ServiceBusError, ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusMessage
 from sbclient.pairing.pair import Pair
-from sbclient.rules.failover import PingKeys
+from sbclient.rules.failover import FailoverState, PingKeys
+from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, options
+from tests.measured import values
 
 CHOSEN: Final = options(failover_interval=20, ping_primary_interval=5, pings_to_recover=2, backlog_queue_count=1)
 
@@ -77,7 +81,9 @@ COURSES: Final[list[Callable[[MemoryPair, ServiceBusClient], Awaitable[None]]]] 
 
 @pytest.mark.parametrize("course", COURSES)
 async def test_a_second_outage_is_reported_as_the_first(
-    pair: MemoryPair, course: Callable[[MemoryPair, ServiceBusClient], Awaitable[None]]
+    pair: MemoryPair,
+    metric_reader: InMemoryMetricReader,
+    course: Callable[[MemoryPair, ServiceBusClient], Awaitable[None]],
 ) -> None:
     async with pair.client(CHOSEN, retry_total=0) as client:
         await send_for(client, 2)
@@ -96,11 +102,30 @@ async def test_a_second_outage_is_reported_as_the_first(
             assert (status.entities[QUEUE].state, status.quarantined) == ("healthy", ())
             recovered = [fact["diverted"] for name, _, fact in reported[-1] if name == "failover.recovered"]
             assert recovered in ([], [diverted[-1] - diverted[-2]])
+            check_measured(metric_reader, client)
             for each in reported[-1]:
                 each[2].pop("diverted", None)
         assert reported[0]
         assert reported == [reported[0]] * 3
         assert spans == [pytest.approx(spans[0], abs=4)] * 3
+
+
+def check_measured(reader: InMemoryMetricReader, client: ServiceBusClient) -> None:
+    """Check that metrics, status and events say the same."""
+    events, shown = client.pair.events(), client.pair.status().entities[QUEUE]
+    changes = Counter(event.facts["reason"] for event in events if event.name.startswith("failover."))
+    assert values(reader, metrics.TRANSITIONS, metrics.REASON) == changes
+    assert values(reader, metrics.QUARANTINES).get(None, 0) == len(
+        [event for event in events if event.name == "backlog.quarantined"]
+    )
+    assert values(reader, metrics.DIVERTED, metrics.DESTINATION).get(QUEUE, 0) == shown.diverted
+    assert values(reader, metrics.FAILOVER_STATE, metrics.STATE) == {
+        str(state): float(state is shown.state) for state in FailoverState
+    }
+    changed_at = max(event.at_utc for event in events if event.name.startswith("failover."))
+    age_s = clock.now() - changed_at.timestamp()
+    assert values(reader, metrics.FAILOVER_AGE, metrics.STATE) == {str(shown.state): pytest.approx(age_s, abs=0.1)}
+    assert sum(values(reader, metrics.QUARANTINED, metrics.DESTINATION).values()) == 0
 
 
 async def test_the_state_of_an_entity_is_whole_after_each_event(pair: MemoryPair) -> None:
