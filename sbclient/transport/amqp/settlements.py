@@ -5,6 +5,7 @@ Laws:
    refusal. In a transaction the delivery stays unsettled until the service settles it after the commit; after a
    rollback it can be settled again. A service that settles it at once is tolerated.
 2. When the link is lost, settlements that left are in doubt.
+3. A delivery has one settlement at a time. A second one is refused at once, and the first goes on.
 
 Source: AMQP 1.0 part 2 section 2.7.6; Service Bus protocol guide.
 """
@@ -166,14 +167,20 @@ class Settlements:
         now = clock.monotonic()
         deadline = now + timeout_s
         loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        pending = self._unconfirmed.get(delivery)
+        if pending is not None and not pending.futures[delivery].done():
+            future.set_exception(InvalidOperationError(f"{doing}: another call is settling it: settle it once"))
+            return future
         group = self._by_state.get(id(state))
-        if group is None or abs(deadline - group.deadline) > DEADLINES_APART_S or delivery in group.futures:
+        if group is None or abs(deadline - group.deadline) > DEADLINES_APART_S:
             if not self._waiting:
                 loop.call_soon(self.write)
             group = self._by_state[id(state)] = _Group(self, state, settlement, deadline, now, doing)
             self._waiting.append(group)
             self._deadlines.add(group)
-        future = group.futures[delivery] = loop.create_future()
+        group.futures[delivery] = future
+        self._unconfirmed[delivery] = group
         return future
 
     def write(self) -> None:
@@ -186,23 +193,8 @@ class Settlements:
                 self._deadlines.remove(group)
                 continue
             group.has_left = True
-            self._unconfirmed.update(dict.fromkeys(together, group))
-            try:
-                self._link.settle_many(together, group.state, settled=False)
-            except Exception as error:  # of these alone: nothing of them has left
-                self._refused(group, error)
+            self._link.settle_many(together, group.state, settled=False)
         self._wire.flush()
-
-    def _refused(self, group: _Group, error: Exception) -> None:
-        """Fail the settlements whose state cannot be encoded."""
-        self._deadlines.remove(group)
-        group.has_left = False
-        for delivery, future in group.futures.items():
-            self._unconfirmed.pop(delivery, None)
-            if not future.done():
-                refused = InvalidOperationError(f"{group.doing}: it cannot be encoded: {error}")
-                refused.__cause__ = error
-                future.set_exception(refused)
 
     def confirmed(self, deliveries: Sequence[IncomingDelivery], state: DeliveryState | None, *, settled: bool) -> None:
         """The service has stated what became of settlements."""
@@ -235,7 +227,7 @@ class Settlements:
 
     def lost(self, error: ServiceBusError) -> None:
         """The link is over."""
-        groups = dict.fromkeys([*self._unconfirmed.values(), *self._waiting])
+        groups = dict.fromkeys(self._unconfirmed.values())
         self._unconfirmed.clear()
         self._waiting.clear()
         self._by_state.clear()

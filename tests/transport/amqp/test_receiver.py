@@ -426,25 +426,6 @@ def tag_of(message: ServiceBusReceivedMessage) -> bytes:
     return message.lock_token.bytes_le
 
 
-async def test_settlement_that_cannot_be_encoded_fails_alone(service: Service, transport: AmqpTransport) -> None:
-    store(service, "a", "b", "c")
-    receiver = transport.open_receiver("orders")
-    messages = await receive(receiver)
-    unencodable = Settlement(SettleMode.DEAD_LETTER, "a lone surrogate")
-    object.__setattr__(unencodable, "reason", "\ud800")
-    began_at = clock.monotonic()
-    results = await asyncio.gather(
-        *(
-            receiver.settle(message, settlement, timeout_s=30)
-            for message, settlement in zip(messages, (COMPLETE, unencodable, COMPLETE), strict=True)
-        ),
-        return_exceptions=True,
-    )
-    assert [type(result) for result in results] == [type(None), InvalidOperationError, type(None)]
-    assert clock.monotonic() - began_at < 1
-    await receiver.settle(messages[1], COMPLETE, timeout_s=5)
-
-
 async def test_settlements_of_one_step_leave_as_one_disposition(service: Service, transport: AmqpTransport) -> None:
     store(service, *(str(number) for number in range(100)))
     receiver = transport.open_receiver("orders")
@@ -587,6 +568,51 @@ async def test_cancelled_settlement_leaves_the_link_usable(service: Service, tra
         event.delivery.settle(ACCEPTED)
     service.end.flush()
     await second
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+@pytest.mark.parametrize("mode", [SettleMode.COMPLETE, SettleMode.ABANDON])
+async def test_second_settlement_of_a_message_ends_at_once_and_the_first_goes_on(
+    service: Service, transport: AmqpTransport, mode: SettleMode, has_left: bool
+) -> None:
+    held: list[DispositionReceived] = []
+    service.on_disposition = held.append
+    store(service, "a", "b")
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, 2)
+    first = asyncio.ensure_future(receiver.settle_together(messages, COMPLETE, timeout_s=60))
+    await clock.sleep(1 if has_left else 0)
+    began_at = clock.monotonic()
+    assert await receiver.settle_together(messages, Settlement(mode), timeout_s=60) == []
+    with pytest.raises(InvalidOperationError, match="settle it once"):
+        await receiver.settle(messages[0], Settlement(mode), timeout_s=60)
+    assert clock.monotonic() == began_at
+    await clock.sleep(1)
+    for event in held:
+        event.delivery.settle(event.state)
+    service.end.flush()
+    assert await first == messages
+
+
+async def test_message_can_be_settled_when_the_call_that_settled_it_has_ended(
+    service: Service, transport: AmqpTransport
+) -> None:
+    held: list[DispositionReceived] = []
+    service.on_disposition = held.append
+    store(service, "a")
+    receiver = transport.open_receiver("orders")
+    (message,) = await receive(receiver, 1)
+    for steps in (2, 0):  # after the settlement has left, and before
+        ended = asyncio.ensure_future(receiver.settle(message, Settlement(SettleMode.ABANDON), timeout_s=60))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        ended.cancel()
+    settling = asyncio.ensure_future(receiver.settle(message, COMPLETE, timeout_s=60))
+    await clock.sleep(1)
+    assert held[-1].state == ACCEPTED
+    held[-1].delivery.settle(ACCEPTED)
+    service.end.flush()
+    await settling
 
 
 async def test_settling_together_returns_the_confirmed_messages(service: Service, transport: AmqpTransport) -> None:
