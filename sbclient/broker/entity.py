@@ -328,7 +328,7 @@ class PeekCursor:
         """
         if not reachable:
             return []
-        if from_number >> COUNTER_BITS == 0 and from_number <= 1:
+        if from_number <= 1:
             self._order = random.sample(reachable, len(reachable))
         elif self._last_number >> COUNTER_BITS not in self._order or from_number != self._last_number + 1:
             self._order = [index for index in reachable if index >= from_number >> COUNTER_BITS]

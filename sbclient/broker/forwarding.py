@@ -62,7 +62,10 @@ class Forwarding:
     def direct(self, queue: Queue, destination: str | None) -> None:
         """Set or, with None, remove the destination of a queue."""
         if queue.forward_to is not None:
-            self._feeding[canonical(queue.forward_to)].pop(queue, None)
+            key = canonical(queue.forward_to)
+            self._feeding[key].pop(queue, None)
+            if not self._feeding[key]:
+                del self._feeding[key]
         queue.forward_to = destination
         self.due.pop(queue, None)
         if destination is not None:

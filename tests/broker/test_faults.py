@@ -127,12 +127,23 @@ def test_a_fault_affects_only_its_operations(broker: Driver) -> None:
 
 def test_a_fault_ends_after_its_count(broker: Driver) -> None:
     broker.queue()
-    broker.down("q", count=2)
-    for _ in range(2):
-        with pytest.raises(ServiceBusInternalError):
-            broker.send("q", message())
-    broker.send("q", message())
-    assert broker.namespace.faults.active(broker.now) == []
+    for count in (1, 2):
+        fault = broker.down("q", count=count)
+        for applied in range(count):
+            assert fault.applied == applied
+            with pytest.raises(ServiceBusInternalError):
+                broker.send("q", message())
+        broker.send("q", message())
+        assert fault.applied == count
+        assert broker.namespace.faults.active(broker.now) == []
+
+
+@pytest.mark.parametrize("latencies", [(2.0, 1.0), (1.0, 2.0)])
+def test_of_two_latencies_the_longer_one_counts(broker: Driver, latencies: tuple[float, float]) -> None:
+    broker.queue()
+    for latency_s in latencies:
+        broker.down("q", kind=FaultKind.SLOW, latency_s=latency_s)
+    assert broker.send("q", message()).answer_after_s == 2.0
 
 
 def test_a_fault_occurs_with_its_probability() -> None:
@@ -196,7 +207,9 @@ def test_a_fragment_is_unreachable_if_it_is_down_or_hangs_for_all_operations() -
     faults.inject(Fault(FaultKind.BUSY, "q", fragments=[3]))
     faults.inject(Fault(FaultKind.DOWN, "q", fragments=[4], operations=[Operation.SEND]))
     faults.inject(Fault(FaultKind.DOWN, "other", fragments=[5]))
-    assert faults.unreachable(0.0, "q", 16) == [1, 2]
+    faults.inject(Fault(FaultKind.DOWN, "q", fragments=[6], until_at=5.0))
+    assert faults.unreachable(0.0, "q", 16) == [1, 2, 6]
+    assert faults.unreachable(5.0, "q", 16) == [1, 2]
 
 
 def test_a_fault_of_other_operations_does_not_delay_this_one(broker: Driver) -> None:

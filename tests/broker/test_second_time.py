@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from gc import get_referents
 from random import Random
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final
 
 import pytest
 
 from sbclient.broker.directory import path_of
-from sbclient.broker.faults import Operation
+from sbclient.broker.entry import Entry
+from sbclient.broker.faults import FaultKind, Operation
+from sbclient.broker.namespace import Namespace
 from sbclient.broker.profile import BASIC_2021, PREM_2021, STD_2021, Profile
 from sbclient.broker.transactions import Transaction
 from sbclient.entities import (
@@ -33,7 +40,20 @@ from sbclient.entities import (
     TrueRuleFilter,
 )
 from sbclient.errors import ServiceBusError, ServiceBusQuotaExceededError
-from tests.broker.driver import Driver, address, message, seconds, topic_address
+from sbclient.message import ServiceBusMessageState
+from tests.broker.driver import (
+    ABANDON,
+    COMPLETE,
+    DEAD_LETTER,
+    DEFER,
+    Driver,
+    address,
+    at,
+    message,
+    seconds,
+    topic_address,
+)
+from tests.payloads import encoded
 
 RULES: Final = [AuthorizationRule(key_name=f"r{number}", rights=[AccessRights.SEND]) for number in range(13)]
 REFUSED: Final[dict[str, list[Any]]] = {
@@ -141,6 +161,114 @@ def test_an_update_of_a_rule_is_refused_as_the_creation_is(bad: dict[str, Any]) 
         broker.update(where, RuleProperties("r", **bad))
     assert (type(second.value), str(second.value)) == (type(first.value), str(first.value))
     assert broker.get(where) == good
+
+
+SIZES: Final = [(profile, size) for profile in (STD_2021, PREM_2021) for size in profile.sizes_in_megabytes]
+
+
+@pytest.mark.parametrize(("profile", "size"), SIZES, ids=lambda value: getattr(value, "name", value))
+def test_an_entity_that_is_updated_with_its_own_description_keeps_it(profile: Profile, size: int) -> None:
+    broker = Driver(profile)
+    rule = AuthorizationRule(key_name="r", rights=[AccessRights.SEND])
+    for is_partitioned in (False, True):
+        path = f"q{is_partitioned}"
+        broker.queue(path, max_size_in_megabytes=size, enable_partitioning=is_partitioned, authorization_rules=[rule])
+        created = broker.get(address(path))
+        for _ in range(2):
+            broker.wait(10)
+            broker.update(address(path), broker.get(address(path)))
+            assert broker.get(address(path)) == created
+        (old,) = created.authorization_rules
+        for number in (1, 2):
+            broker.wait(10)
+            more = [replace(old, rights=[AccessRights.LISTEN]), AuthorizationRule(key_name=f"n{number}", rights=[])]
+            first, second = broker.update(address(path), replace(created, authorization_rules=more)).authorization_rules
+            assert first.created_at_utc == old.created_at_utc
+            assert second.created_at_utc == at(broker.now)
+            assert (first.modified_at_utc == at(broker.now)) is (number == 1)
+
+
+def test_a_copy_of_a_message_keeps_all_but_what_belongs_to_its_place() -> None:
+    of_its_place: dict[str, Any] = {"number": 0, "token": 0, "was_scheduled": False}
+    of_its_place |= {"state": ServiceBusMessageState.ACTIVE, "expires_at": math.inf, "locked_until": math.inf}
+    entry = Entry(encoded(message()), 5)
+    given = {name: f"{name} of the first" for name in Entry.__slots__ if name not in ("content", "size_bytes")}
+    for name, value in given.items():
+        setattr(entry, name, value)
+    for copy in (entry.moved(), entry.moved().moved()):
+        assert {name: getattr(copy, name) for name in given} == given | of_its_place
+        assert (copy.content, copy.size_bytes) == (entry.content, 5)
+
+
+def hanging_on(namespace: Namespace) -> Counter[str]:
+    """How many objects of each class, and entries in containers, a namespace refers to."""
+    counts: Counter[str] = Counter()
+    seen: set[int] = set()
+    todo: list[Any] = [namespace]
+    while todo:
+        each = todo.pop()
+        if id(each) in seen or isinstance(each, type | ModuleType | FunctionType | MethodType | Random | Profile):
+            continue
+        seen.add(id(each))
+        if isinstance(each, dict | list | set | deque):
+            counts[type(each).__name__] += 1
+            counts["entries"] += len(each)
+        elif type(each).__module__.startswith("sbclient."):
+            counts[type(each).__name__] += 1
+        todo += get_referents(each)
+    return counts
+
+
+@pytest.mark.parametrize("front_end_count", [1, 2])
+def test_what_is_deleted_leaves_nothing(front_end_count: int) -> None:
+    for seed in range(4):
+        random = Random(seed)
+        broker = Driver(front_end_count=front_end_count, seed=seed)
+        empty = hanging_on(broker.namespace)
+        for cycle in range(3):
+            _use_and_delete(broker, random, f"e{cycle}")
+            assert hanging_on(broker.namespace) == empty
+
+
+def _use_and_delete(broker: Driver, random: Random, name: str) -> None:
+    """Entities with all that a namespace keeps of them, in any state when they are deleted."""
+    topic, queue, end, sub = f"t{name}", f"q{name}", f"z{name}", f"t{name}/Subscriptions/s"
+    is_partitioned = random.random() < 0.5
+    broker.queue(end, requires_duplicate_detection=True)
+    broker.queue(queue, enable_partitioning=is_partitioned, requires_session=True)
+    broker.topic(topic, enable_partitioning=is_partitioned)
+    broker.subscription(topic, requires_session=random.random() < 0.5)
+    broker.subscription(topic, "on", forward_to=end)
+    broker.rule(sub, "r", filter=SqlRuleFilter("x = 1"), action=SqlRuleAction("SET y = 2"))
+    broker.down(random.choice((queue, topic, None)), kind=FaultKind.SLOW, count=3, operations=[Operation.SEND])
+    fault = broker.down(end, operations=[Operation.PEEK])
+    for number in range(random.randrange(12)):
+        for path in (queue, topic):
+            broker.send(path, message("m", session_id=f"s{number % 3}", message_id=f"{number % 5}"))
+        broker.schedule(queue, message("later", session_id="s", scheduled_enqueue_time_utc=at(broker.now + 50)))
+        broker.send(end, message("m", message_id=f"{number % 5}"), front_end=number % 2)
+        broker.wait(random.choice((0.0, 20.0, 40.0)))
+        broker.namespace.advance(broker.now)
+    for path, session in ((queue, True), (sub, random.random() < 0.5)):
+        with suppress(ServiceBusError):  # there may be no session, or none is needed
+            lock = broker.accept(path) if session else None
+            for received in broker.receive(path, 3, lock=lock):
+                if how := random.choice((COMPLETE, ABANDON, DEFER, DEAD_LETTER, None)):
+                    broker.settle(path, received, how=how, lock=lock)
+            if lock is not None:
+                broker.set_state(path, lock, b"state")
+    transaction = broker.begin()
+    broker.send(end, message("in doubt"), transaction=transaction)
+    broker.peek(queue)
+    deleted = [topic_address(topic), address(queue), address(end)]
+    random.shuffle(deleted)
+    for where in deleted:
+        broker.delete(where)
+    broker.rollback(transaction)
+    broker.heal(fault)
+    broker.heal()
+    broker.wait(86_400)
+    broker.namespace.advance(broker.now)
 
 
 def test_rules_and_bytes_are_counted_whatever_was_there_before() -> None:

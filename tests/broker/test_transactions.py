@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
 import pytest
 
 from sbclient.broker.faults import FaultKind, NoAnswer
+from sbclient.broker.session import SessionLock
+from sbclient.broker.transactions import Transaction
 from sbclient.entities import SqlRuleFilter
 from sbclient.errors import (
     InvalidOperationError,
@@ -616,3 +622,60 @@ def test_session_states_of_two_entities_or_fragments_are_not_set_in_one_transact
         broker.set_state("q", two, b"x", transaction=transaction)
     broker.commit(transaction)
     assert (broker.state("q", one), broker.state("q", two)) == (b"x", None)
+
+
+NUMBERS: Final = count()
+WORKS: Final[dict[str, Callable[[Driver, str, SessionLock, Transaction], object]]] = {
+    "send": lambda broker, path, _, each: broker.send(top(path), message("sent", session_id="s"), transaction=each),
+    "schedule": lambda broker, path, _, each: broker.schedule(
+        top(path), message("later", session_id="s", scheduled_enqueue_time_utc=at(START + 50)), transaction=each
+    ),
+    "complete": lambda broker, path, lock, each: broker.settle(
+        path, broker.one(path, lock=lock), lock=lock, transaction=each
+    ),
+    "defer": lambda broker, path, lock, each: broker.settle(
+        path, broker.one(path, lock=lock), how=DEFER, lock=lock, transaction=each
+    ),
+    "state": lambda broker, path, lock, each: broker.set_state(path, lock, b"new", transaction=each),
+    "rule": lambda broker, path, _, each: broker.rule(path, f"r{next(NUMBERS)}", each) if "/" in path else None,
+}
+
+
+def top(path: str) -> str:
+    return path.split("/")[0]
+
+
+@pytest.mark.parametrize("first", WORKS)
+@pytest.mark.parametrize("path", ["q", "t/Subscriptions/s"])
+def test_all_operations_of_an_entity_share_a_transaction_and_those_of_another_do_not(path: str, first: str) -> None:
+    for second in WORKS:
+        broker = Driver()
+        other = path.replace("q", "q2").replace("t/", "t2/")
+        locks = {}
+        for each in (path, other):
+            if "/" in each:
+                broker.topic(top(each))
+                broker.subscription(top(each), requires_session=True)
+            else:
+                broker.queue(each, requires_session=True)
+            broker.send(top(each), *(message("m", session_id="s") for _ in range(2)))
+            locks[each] = broker.held(each, "s")
+        transaction = broker.begin()
+        WORKS[first](broker, path, locks[path], transaction)
+        if "/" in path or "rule" not in (first, second):
+            with pytest.raises(InvalidOperationError):
+                WORKS[second](broker, other, locks[other], transaction)
+        WORKS[second](broker, path, locks[path], transaction)
+        broker.commit(transaction)
+        assert (broker.state(path, locks[path]) == b"new") is ("state" in (first, second))
+        assert (broker.state(other, locks[other]), broker.counts(other).total_message_count) == (None, 2)
+
+
+def test_a_commit_and_a_begin_fail_with_the_namespace(broker: Driver) -> None:
+    empty, fault = broker.begin(), broker.down(None)
+    for work in (broker.begin, lambda: broker.commit(empty)):
+        with pytest.raises(ServiceBusConnectionError):
+            work()
+    broker.heal(fault)
+    with pytest.raises(InvalidOperationError):
+        broker.commit(empty)  # it is over
