@@ -23,7 +23,10 @@ from sbclient.formats.entity_settings import described, settings_text, with_sett
 
 QUEUE = QueueProperties("q", forward_to="next", lock_duration=timedelta(seconds=30), max_delivery_count=3)
 CORRELATION = RuleProperties(
-    "r", CorrelationRuleFilter(correlation_id="id", label="a", properties={"n": 1, "text": "1", "yes": True})
+    "r",
+    CorrelationRuleFilter(
+        correlation_id="id", label="a", properties={"n": 1, "text": "1", "yes": True, "a:": "1", "b:": 1, ":": ""}
+    ),
 )
 
 
@@ -81,6 +84,8 @@ def test_parts_of_a_rule_that_are_not_given_stay() -> None:
     rule = RuleProperties("r", SqlRuleFilter("n = @n", {"@n": 1}), SqlRuleAction("SET m = @m", {"@m": 2}))
     changed = with_settings(rule, [("sql", "n > @n")])
     assert changed == RuleProperties("r", SqlRuleFilter("n > @n", {"@n": 1}), rule.action)
+    labelled = with_settings(rule, [("label", ""), ("correlation_id", "c")])
+    assert labelled == RuleProperties("r", CorrelationRuleFilter(correlation_id="c"), rule.action)
     assert with_settings(rule, [("action", "")]) == RuleProperties("r", rule.filter)
     assert settings_text(RuleProperties("r", TrueRuleFilter())) == {"sql": "1=1", "action": ""}
     with pytest.raises(InvalidOperationError, match="either"):

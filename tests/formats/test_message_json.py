@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -30,13 +30,16 @@ from sbclient.entities import UNLIMITED
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import read_timestamp
 from sbclient.formats.message_json import (
+    content_text,
     message_of,
     property_json,
     property_of,
     read_duration,
+    timestamp_text,
     value_json,
     value_of_json,
 )
+from sbclient.message import ServiceBusMessage
 
 PROPERTIES = st.one_of(
     st.text(),
@@ -98,6 +101,46 @@ def test_a_body_of_any_values_is_encoded_equally_after_its_way_through_json(valu
     raw = encode_value(value)
     again = value_of_json(json.loads(json.dumps(value_json(decode_value(raw, typed=True)))))
     assert encode_value(again) == raw
+
+
+@pytest.mark.parametrize("inner", [1, "a", None, b"x", Long(3), [2], {"b": 2}])
+def test_lists_and_maps_are_arrays_and_objects_at_every_depth(inner: Any) -> None:
+    shown = value_json(inner)
+    assert value_json([{"a": [inner]}, (inner,)]) == [{"a": [shown]}, [shown]]
+
+
+@pytest.mark.parametrize("fraction", ["", ".5", ".000001"])
+@pytest.mark.parametrize("moment", ["2030-01-02T03:04:05", "2030-01-02T03:04:10", "2030-01-02T00:00:00"])
+def test_a_time_is_written_in_utc_with_the_digits_that_it_needs(moment: str, fraction: str) -> None:
+    at = datetime.fromisoformat(f"{moment}{fraction}+00:00")
+    for zone in (UTC, timezone(timedelta(hours=5, minutes=30)), timezone(timedelta(hours=-11))):
+        assert timestamp_text(at.astimezone(zone)) == f"{moment}{fraction}Z"
+
+
+SCHEDULE = datetime(2030, 1, 2, 3, 4, 10, tzinfo=UTC)
+MESSAGES = [
+    ServiceBusMessage(body, **attributes)
+    for body in ("text", " \r\n", "", b"\xff\x00", b"")
+    for attributes in (
+        {},
+        {"message_id": "m ", "session_id": " s", "correlation_id": "c", "subject": "x", "content_type": "t/x"},
+        {"reply_to": "r", "to": "t", "reply_to_session_id": "rs", "time_to_live": timedelta(days=1, microseconds=1000)},
+        {"scheduled_enqueue_time_utc": SCHEDULE, "application_properties": {"a": 1, "b": "1", " c": SCHEDULE}},
+    )
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_is_the_same_again_after_its_way_through_json_twice(message: ServiceBusMessage) -> None:
+    text = content_text(message)
+    again = message_of(json.loads(text))
+    assert content_text(again) == text
+    assert bytes(again) == bytes(message)
+    assert again.application_properties == message.application_properties
+    for name in ("message_id", "session_id", "correlation_id", "subject", "content_type", "reply_to", "to"):
+        assert getattr(again, name) == getattr(message, name)
+    for name in ("reply_to_session_id", "time_to_live", "scheduled_enqueue_time_utc"):
+        assert getattr(again, name) == getattr(message, name)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.amqp import encode_message
+from sbclient.broker.entry import Selector
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.profile import STD_2021
 from sbclient.broker.session import SessionLock
@@ -26,6 +28,7 @@ from sbclient.entities import (
     TrueRuleFilter,
 )
 from sbclient.errors import (
+    MessageLockLostError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ServiceBusConnectionError,
@@ -34,7 +37,7 @@ from sbclient.errors import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
-from sbclient.hosting.host import BrokerHost
+from sbclient.hosting.host import BrokerHost, Performed
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.testing import VirtualLoop, run_virtual
 from tests.broker.driver import (
@@ -325,6 +328,70 @@ async def test_waits_fail_when_the_namespace_goes_down(running: Running) -> None
     assert elapsed() == 2
 
 
+@pytest.mark.parametrize("path", ["q", "s"])
+@pytest.mark.parametrize("waits_s", [0, 2])
+async def test_a_check_ends_a_receive_and_an_accept_before_they_take_anything(
+    running: Running, path: str, waits_s: int
+) -> None:
+    is_closed = waits_s == 0
+
+    def check() -> None:
+        if is_closed:
+            raise ServiceBusConnectionError("closed")
+
+    if path == "q":
+        waiting = asyncio.create_task(running.receive(check=check))
+    else:
+        accepting = running.host.accept_session("s", NEXT_AVAILABLE_SESSION, timeout_s=60, check=check)
+        waiting = asyncio.create_task(accepting)  # type: ignore[arg-type]  # its error alone is looked at
+    await asyncio.sleep(waits_s)
+    is_closed = True
+    running.host.wake(path)
+    with pytest.raises(ServiceBusConnectionError, match="closed"):
+        await waiting
+    assert elapsed() == waits_s
+    await running.send(message("a", session_id="x"), path=path)
+    lock = await accept(running, 0) if path == "s" else None
+    assert await running.receive(0, path=path, lock=lock) == ["a"]
+
+
+async def test_a_receiver_with_a_selector_does_not_hold_up_others(running: Running) -> None:
+    chosen = asyncio.create_task(running.taken(selector=Selector(lambda entry: entry.content.body == b"b")))
+    await asyncio.sleep(1)
+    plain = asyncio.create_task(running.receive())
+    await asyncio.sleep(1)
+    await running.send(message("a"))
+    assert await plain == ["a"]
+    await running.send(message("b"))
+    assert bodies(await chosen) == ["b"]
+    assert elapsed() == 2
+
+
+async def test_listeners_hear_of_each_update_and_the_failure_of_one_undoes_nothing(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    def update(attempts: int) -> Performed[object]:
+        changed = QueueProperties("q", max_delivery_count=attempts)
+        return running.host.perform_now(
+            Operation.MANAGE, None, lambda call: running.namespace.management.update(call, address("q"), changed)
+        )
+
+    def fails(_: str) -> None:
+        raise ZeroDivisionError
+
+    heard: list[str] = []
+    for attempts, listener in ((3, heard.append), (4, fails), (5, heard.append)):
+        running.host.update_listeners[listener] = None
+        assert update(attempts).result() == running.namespace.management.get(
+            Call(Operation.MANAGE, clock.now()), address("q")
+        )
+        running.host.update_listeners.pop(fails, None)
+    assert heard == ["q", "q", "q"]
+    (record,) = caplog.records
+    assert (record.levelname, record.name.split(".")[0]) == ("ERROR", "sbclient")
+    assert "a callback failed, the operation is done" in record.getMessage()
+
+
 async def test_a_fault_of_an_entity_that_does_not_exist_is_logged(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -383,7 +450,7 @@ async def test_a_request_without_an_answer_ends_with_its_timeout(
 ) -> None:
     """One that hangs did nothing; the message of one whose acknowledgement was lost is stored."""
     running.host.inject(fault)
-    with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
+    with pytest.raises(OperationTimeoutError, match=r"within the allotted timeout: [qps] did not answer"):
         await running.send(message("a"), timeout_s=10)
     assert elapsed() == 10
     running.host.heal()
@@ -397,7 +464,7 @@ async def test_a_timeout_must_exceed_15_seconds(running: Running, timeout_s: flo
         await running.send(message("a"), path="p", timeout_s=timeout_s)
         assert elapsed() == 15
     else:
-        with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
+        with pytest.raises(OperationTimeoutError, match=r"within the allotted timeout: [qps] did not answer"):
             await running.send(message("a"), path="p", timeout_s=timeout_s)
         assert elapsed() == timeout_s
     assert await running.receive(0, path="p") == ["a"]
@@ -408,13 +475,13 @@ async def test_an_error_of_a_slow_entity_is_late_too(running: Running) -> None:
     with pytest.raises(ValueError, match="requires sessions"):
         await running.send(message("a"), path="s")
     assert elapsed() == 4
-    with pytest.raises(OperationTimeoutError, match="did not complete within the allotted timeout"):
+    with pytest.raises(OperationTimeoutError, match=r"within the allotted timeout: [qps] did not answer"):
         await running.send(message("a"), path="s", timeout_s=1)
 
 
 async def test_a_request_to_the_namespace_times_out_too(running: Running) -> None:
     running.host.inject(Fault(FaultKind.HANG))
-    with pytest.raises(OperationTimeoutError):
+    with pytest.raises(OperationTimeoutError, match="contoso did not answer to transaction"):
         await running.host.perform(Operation.TRANSACTION, None, running.namespace.begin_transaction, timeout_s=3)
     assert elapsed() == 3
 
@@ -647,6 +714,65 @@ async def test_without_waiting_receivers_there_is_no_timer(running: Running) -> 
     await asyncio.sleep(100)
     assert running.host._timers == {}
     assert await running.receive(0) == ["a"]
+
+
+# ---------------------------------------------------------------------- sequences
+
+
+@pytest.mark.parametrize("front_end_count", [1, 2])
+def test_no_message_waits_while_a_receiver_does_and_nothing_is_left_behind(front_end_count: int) -> None:
+    for seed in range(25):
+        running = Running(front_end_count=front_end_count)
+        run_virtual(_wait_and_cancel(running, Random(seed), is_first=True))
+        run_virtual(_wait_and_cancel(running, Random(seed + 1), is_first=False))  # the loop before is closed
+
+
+async def _wait_and_cancel(running: Running, random: Random, *, is_first: bool) -> None:
+    loop: Any = asyncio.get_running_loop()
+    if is_first:
+        running.create("q", lock_duration=seconds(5))
+        running.create("p", enable_partitioning=True, lock_duration=seconds(5))
+        running.create("s", requires_session=True)
+    waiting: dict[asyncio.Task[Any], str] = {}
+    held: list[tuple[str, ServiceBusReceivedMessage]] = []
+    for _ in range(40):
+        path = random.choice("qp")
+        match random.randrange(9):
+            case 0 | 1:
+                later = at(clock.now() + random.randrange(9)) if random.random() < 0.5 else None
+                await running.send(message("m", scheduled_enqueue_time_utc=later), path=path)
+                if waiting and random.random() < 0.5:  # one that is woken and cancelled at once
+                    random.choice(list(waiting)).cancel()
+            case 2 | 3 | 4:
+                waiting[asyncio.create_task(running.taken(random.randrange(1, 30), path=path))] = path
+            case 5 if waiting:
+                random.choice(list(waiting)).cancel()
+            case 6 if held:
+                where, one = held.pop()
+                with suppress(MessageLockLostError):
+                    running.settle(one, random.choice((COMPLETE, ABANDON)), where)
+            case 7:
+                waiting[asyncio.create_task(accept(running, random.randrange(1, 30)))] = "s"
+                await running.send(message("m", session_id="x"), path="s")
+            case _:
+                await asyncio.sleep(random.choice((0.5, 1.0, 6.0)))
+        for _ in range(8):
+            await asyncio.sleep(0)
+        for task in [task for task in waiting if task.done()]:
+            path = waiting.pop(task)
+            if path != "s" and not task.cancelled():
+                held += [(path, one) for one in task.result()]
+            elif not task.cancelled() and task.exception() is None:
+                running.namespace.release_session(Call(Operation.SESSION, clock.now()), "s", task.result())
+        for path in {*waiting.values()} - {"s"}:
+            if running.host._front_end_count == 1:
+                assert await running.receive(0, path=path) == []
+        alive = [handle for handle in loop._scheduled if not handle.cancelled()]
+        assert len(alive) <= len(waiting) + 3  # one for each entity
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.sleep(100)
+    assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
+    assert (running.host._timers, running.host._waiting._queues, running.host._waiting._counts) == ({}, {}, {})
 
 
 def test_addresses_of_the_driver_are_right() -> None:
