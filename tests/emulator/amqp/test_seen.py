@@ -259,6 +259,22 @@ async def test_idle_links_are_detached_with_their_timer(host: BrokerHost) -> Non
         }
 
 
+async def test_each_use_of_a_link_begins_its_timer_anew(host: BrokerHost) -> None:
+    create(host, EntityKind.QUEUE, "q")
+    settings = ServerSettings(idle_link_timeout_s=120)
+    context = NamespaceContext(host=host, authorizer=Authorizer(), wire_faults=WireFaults(Random(2)), settings=settings)
+    async with raw_client(context) as raw:
+        await raw.open()
+        await raw.attach(sender("s", 0, "q"), receiver("r", 1, "q"), receiver("cbs", 2, "$cbs"))
+        for number in range(6):
+            await clock.sleep(100)
+            raw.write((Transfer(0, number, b"t", 0, True), encode_sections(data=[b"m"])), flow(1, credit=number % 2))
+        assert raw.frames(Detach) == []  # nor of the link to a node, which is no entity
+        used_at = clock.monotonic()
+        assert {(await raw.next(Detach, within_s=1_000)).handle for _ in range(2)} == {0, 1}
+        assert 120 <= clock.monotonic() - used_at <= 240
+
+
 @pytest.mark.deviation("emulator.idle-links")
 async def test_without_the_setting_idle_links_and_connections_without_links_are_kept(
     context: NamespaceContext, host: BrokerHost
