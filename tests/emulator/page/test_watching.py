@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
@@ -454,6 +454,18 @@ class TestPairs:
         assert (await viewer.next())["pairs"] == [pair]
         assert "pairs" not in await viewer.next()
         await viewer.close()
+
+    async def test_what_has_left_the_backlog_stays_known(self, emulated: Emulated) -> None:
+        create(emulated.secondary.host, EntityKind.QUEUE, BACKLOG)
+        for number in (1, 2):
+            diverted = ServiceBusMessage(b"x", application_properties={"x-ms-path": "orders"})
+            diverted.time_to_live = timedelta(seconds=5)
+            emulated.send(BACKLOG, diverted, context=emulated.secondary)
+            for waiting in (1, 0):
+                (pair,) = (await emulated.overview())["pairs"]
+                (seen,) = pair["destinations"]
+                assert (seen["path"], seen["waiting"], seen["arrived"]) == ("orders", waiting, number)
+                await clock.sleep(10)
 
     async def test_the_report_of_a_client_is_added_to_the_observation(self) -> None:
         client = {"primary": "contoso", "secondary": "contoso-backup", "entities": [{"path": "orders"}], "events": []}
