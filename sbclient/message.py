@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, SupportsI
 from uuid import UUID
 
 from sbclient.arguments.kinds import MAX_ID_LENGTH as MAX_ID_LENGTH
-from sbclient.arguments.kinds import encodable, short_id, shown, utc, wrong_type
+from sbclient.arguments.kinds import encodable, plain_timedelta, short_id, shown, utc, wrong_type
 from sbclient.errors import InvalidOperationError, ServiceBusError
 
 PropertyValue: TypeAlias = str | int | float | bool | bytes | datetime | timedelta | UUID | Decimal | None
@@ -93,7 +93,7 @@ def _time_to_live(value: timedelta | float | None) -> timedelta | None:
             ) from None
     if value < timedelta(0):
         raise InvalidOperationError(f"time_to_live {value} is negative: give a positive duration, or None for no limit")
-    return value
+    return plain_timedelta(value)
 
 
 def _body(body: str | bytes | Iterable[bytes] | None, encoding: str) -> bytes | tuple[bytes, ...]:

@@ -26,6 +26,7 @@ from sbclient.message import (
     ServiceBusMessageState,
     ServiceBusReceivedMessage,
 )
+from tests.border.values import NoDate, Span, Stamp
 from tests.rules.strategies import content_of, messages
 
 MOMENT = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -198,6 +199,17 @@ def test_a_schedule_is_kept_in_utc() -> None:
         assert message.scheduled_enqueue_time_utc is None
     with pytest.raises(TypeError):
         saying("scheduled_enqueue_time_utc", "tomorrow")
+
+
+def test_times_are_kept_without_what_a_subclass_adds() -> None:
+    message = ServiceBusMessage(
+        None, scheduled_enqueue_time_utc=Stamp(2026, 1, 1, tzinfo=UTC), time_to_live=Span(seconds=5)
+    )
+    kept: list[Any] = [message.scheduled_enqueue_time_utc, message.time_to_live]
+    assert kept == [datetime(2026, 1, 1, tzinfo=UTC), timedelta(seconds=5)]
+    assert [type(each) for each in kept] == [datetime, timedelta]
+    with pytest.raises(InvalidOperationError, match="must be a datetime"):
+        message.scheduled_enqueue_time_utc = NoDate(1, 1, 1)
 
 
 def test_time_to_live_is_a_duration_that_is_not_negative() -> None:

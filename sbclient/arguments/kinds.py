@@ -136,9 +136,14 @@ def duration(least: timedelta, most: timedelta) -> Kind:
             raise wrong_type(name, value, takes, remedy)
         if not least <= value <= most:
             raise out_of_range(name, value, takes)
-        return value
+        return plain_timedelta(value)
 
     return Kind(takes, check)
+
+
+def plain_timedelta(value: timedelta) -> timedelta:
+    """Return a duration without what a subclass adds, for example pandas.Timedelta."""
+    return value if type(value) is timedelta else timedelta(value.days, value.seconds, value.microseconds)
 
 
 Seconds: TypeAlias = Annotated[float, number("a number of seconds", least="more than 0")]
@@ -267,8 +272,14 @@ def utc(name: str, value: Any) -> datetime:
     """Return a time in UTC; a naive one is UTC."""
     if not isinstance(value, datetime):
         raise wrong_type(name, value, _UTC.takes)
+    moment: datetime = value
+    if type(value) is not datetime:
+        try:
+            moment = datetime.combine(value.date(), value.timetz())
+        except ValueError:  # pandas.NaT
+            raise out_of_range(name, value, _UTC.takes) from None
     try:
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
         raise InvalidOperationError(f"{name} is {value}: UTC has no such time, choose another one") from None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from typing import Any, Final
+from typing import Any, Final, NoReturn, Self
 from uuid import UUID
 
 from sbclient import ServiceBusMessage
@@ -40,6 +40,30 @@ class Level(IntEnum):
 
 class Plain(Enum):
     ONE = 1
+
+
+class Stamp(datetime):
+    """As a pandas.Timestamp."""
+
+
+class Span(timedelta):
+    """As a pandas.Timedelta."""
+
+
+class NoDate(datetime):
+    """As pandas.NaT: a datetime without a date, which is no number and equals nothing."""
+
+    def timetz(self) -> NoReturn:
+        raise ValueError
+
+    def astimezone(self, tz: Any = None) -> Self:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __hash__(self) -> int:
+        return 1
 
 
 class Hostile:
@@ -154,10 +178,13 @@ def hostile_values() -> dict[str, Any]:
         "1970": datetime(1970, 1, 1, tzinfo=UTC),
         "1969": datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
         "naive": datetime(2026, 1, 1),  # noqa: DTZ001
+        "no date": NoDate(1, 1, 1),
+        "Stamp": Stamp(2026, 1, 1, tzinfo=UTC),
         "date": datetime(2026, 1, 1, tzinfo=UTC).date(),
         "no time": timedelta(0),
         "moment": timedelta(microseconds=1),
         "longest": timedelta.max,
+        "Span": Span(seconds=5),
         "negative": timedelta(seconds=-1),
         "shortest": timedelta.min,
         "message": ServiceBusMessage("a message"),
