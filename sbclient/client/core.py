@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from sbclient.errors import InvalidOperationError, PairedClientError, ServiceBusError, keep_doubt
+from sbclient import clock
+from sbclient.errors import (
+    InvalidOperationError,
+    PairedClientError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+    keep_doubt,
+)
 from sbclient.message import NamespaceSide
 from sbclient.options import RetryOptions
 from sbclient.pairing.state import PairState
@@ -19,6 +26,8 @@ from sbclient.transport.base import Transport
 if TYPE_CHECKING:
     from sbclient.client.receiver import ServiceBusReceiver
     from sbclient.client.sender import ServiceBusSender
+
+T = TypeVar("T")
 
 _RANDOM_BITS: Final = ~(0xF << 76 | 0x3 << 62)
 _VERSION_4: Final = 0x4 << 76 | 0x2 << 62
@@ -175,6 +184,59 @@ def _uuid_text(bits: int) -> str:
     # Half of the cost of `str(UUID(...))`, for a value that most messages need.
     digits = f"{bits & _RANDOM_BITS | _VERSION_4:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+class Calls:
+    """The calls of one sender or receiver that are under way: they end when it is closed, whatever they wait for.
+
+    Attributes:
+        are_over: whether `end` was called.
+
+    Args:
+        owner: what is closed, for errors: `the receiver of 'orders'`.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._under_way: set[asyncio.Timeout] = set()
+        self.are_over = False
+
+    async def run(self, call: Awaitable[T], *, changes: bool = False) -> T:
+        """Wait for the answer of a call.
+
+        Args:
+            changes: whether the call changes something, so that it is in doubt after the end.
+
+        Raises:
+            InvalidOperationError: `end` was called.
+            ServiceBusConnectionError: as well, and the call changes something.
+        """
+        try:
+            async with clock.timeout(None) as scope:
+                self._under_way.add(scope)
+                try:
+                    return await call
+                finally:
+                    self._under_way.discard(scope)
+        except (TimeoutError, ServiceBusError) as error:
+            if not self.are_over:
+                raise
+            cause = error if isinstance(error, ServiceBusError) else None
+            if changes:
+                text = f"{self._owner} was closed: whether the call was done is in doubt"
+                raise ServiceBusConnectionError(text) from cause
+            raise InvalidOperationError(f"{self._owner} was closed: get a new one from the client") from cause
+
+    def end(self) -> None:
+        """End the calls; later ones are refused before they get here."""
+        self.are_over = True
+        for scope in self._under_way:
+            scope.reschedule(0)
+        self._under_way.clear()
+
+    def leave_loop(self) -> None:
+        """Forget the calls of an event loop that has ended."""
+        self._under_way.clear()
 
 
 async def each_part(work: Callable[[list[int]], Awaitable[None]], parts: Sequence[list[int]]) -> None:

@@ -12,7 +12,7 @@ from sbclient import clock
 from sbclient.arguments.checked import checked
 from sbclient.arguments.kinds import Count, Reason, Seconds, SequenceNumber, SequenceNumbers, State, whole
 from sbclient.client.both_links import BothLinks, marked
-from sbclient.client.core import ClientCore, each_part
+from sbclient.client.core import Calls, ClientCore, each_part
 from sbclient.client.lock_renewer import AutoLockRenewer
 from sbclient.client.transaction import Transaction
 from sbclient.delivery import ReceiveMode, ServiceBusReceiveMode, SessionChoice, Settlement, SettleMode
@@ -84,7 +84,7 @@ class ServiceBusSession:
             SessionLockLostError: the lock has expired; with `is_in_doubt` an earlier try may have stored the state.
         """
         data = cast("bytes | None", state)
-        await self._receiver._run(partial(self._receiver._link.set_session_state, data), timeout)
+        await self._receiver._run(partial(self._receiver._link.set_session_state, data), timeout, changes=True)
 
 
 def fetch_ahead(receiver: ServiceBusReceiver, count: int, total: int) -> None:
@@ -159,7 +159,7 @@ class ServiceBusReceiver:
         self._opening = asyncio.Lock()
         self.renewals: dict[int, Callable[[], object]] = {}
         self._is_open = False
-        self._is_closed = False
+        self._calls = Calls(f"the receiver of {path!r}")
 
     @property
     def entity_path(self) -> str:
@@ -169,7 +169,7 @@ class ServiceBusReceiver:
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
-        return self._is_closed
+        return self._calls.are_over
 
     @property
     def session(self) -> ServiceBusSession:
@@ -179,6 +179,7 @@ class ServiceBusReceiver:
     def leave_loop(self) -> None:
         """Make anew what belonged to an event loop that has ended; for the client."""
         self._opening = asyncio.Lock()
+        self._calls.leave_loop()
         self.renewals = {}
         self._is_open = False
 
@@ -203,7 +204,7 @@ class ServiceBusReceiver:
     async def close(self) -> None:
         """Release unused messages and the session, and close the link. Safe to call twice."""
         self._core.enter_loop()
-        self._is_closed = True
+        self._calls.end()
         for stop in list(self.renewals.values()):
             stop()
         await self._link.close()
@@ -239,7 +240,7 @@ class ServiceBusReceiver:
         first: Awaitable[list[ServiceBusReceivedMessage]]
         first = self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
         while True:
-            messages = await retry.run(receive, first=first, deadline=end_at + retry.options.timeout)
+            messages = await self._calls.run(retry.run(receive, first=first, deadline=end_at + retry.options.timeout))
             if self._both is None:
                 self._core.primary_answered()
             if any(map(is_ping, messages)):
@@ -418,7 +419,7 @@ class ServiceBusReceiver:
     async def _open(self) -> None:
         if self._core.home.ready is not asyncio._get_running_loop():
             await self._core.open()
-        if self._is_closed:
+        if self._calls.are_over:
             raise InvalidOperationError(f"the receiver of {self._path!r} is closed: get a new one from the client")
         if self._session is None or self._is_open:
             return
@@ -428,9 +429,7 @@ class ServiceBusReceiver:
             self._check_renewer()
             # The transport waits for a session; retries would multiply the wait.
             wait_s = self._max_wait_time if self._max_wait_time is not None and not self._is_named_session else None
-            await self._link.open(timeout_s=wait_s or self._core.retry.options.timeout)
-            if self._is_closed:  # while the session was accepted; `close` has released it
-                raise InvalidOperationError(f"the receiver of {self._path!r} was closed: get a new one from the client")
+            await self._calls.run(self._link.open(timeout_s=wait_s or self._core.retry.options.timeout))
             self._is_open = True
             if self._renewer is not None:
                 self._renewer.register(self, self._session)
@@ -439,7 +438,11 @@ class ServiceBusReceiver:
         self, message: ServiceBusReceivedMessage, settlement: Settlement, transaction: Transaction | None
     ) -> None:
         self._check_settleable(message, settlement.mode)
-        if self._is_closed or self._core.home.ready is not asyncio._get_running_loop() or self._session is not None:
+        if (
+            self._calls.are_over
+            or self._core.home.ready is not asyncio._get_running_loop()
+            or self._session is not None
+        ):
             await self._open()
         if id(message) in self._settling:
             raise MessageAlreadySettled(
@@ -513,12 +516,17 @@ class ServiceBusReceiver:
         )
 
     async def _run(
-        self, operation: Callable[..., Awaitable[T]], timeout: float | None, namespace: NamespaceSide = "primary"
+        self,
+        operation: Callable[..., Awaitable[T]],
+        timeout: float | None,
+        namespace: NamespaceSide = "primary",
+        *,
+        changes: bool = False,
     ) -> T:
         """Call an operation of the link, and retry it until the timeout."""
         await self._open()
         deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
-        answer = await self._core.retry.run(operation, deadline=deadline)
+        answer = await self._calls.run(self._core.retry.run(operation, deadline=deadline), changes=changes)
         if namespace == "primary" and self._both is None:
             self._core.primary_answered()
         return answer

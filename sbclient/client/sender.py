@@ -13,7 +13,7 @@ from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.arguments.checked import checked
 from sbclient.arguments.kinds import Seconds, SequenceNumbers, Size, Utc
 from sbclient.client.batch import ServiceBusMessageBatch
-from sbclient.client.core import ClientCore, each_part
+from sbclient.client.core import Calls, ClientCore, each_part
 from sbclient.client.encoding import Message, check_message_count, encoded_message, encoded_messages, is_message
 from sbclient.client.outbox import Outbox
 from sbclient.client.route import DirectRoute, PairedRoute, not_sent
@@ -57,7 +57,7 @@ class ServiceBusSender:
             route=lambda: BACKLOG if self._route.is_failed_over else PRIMARY,
             trace_room=self._route.trace_room,
         )
-        self._is_closed = False
+        self._calls = Calls(f"the sender of {path!r}")
 
     def _new_outbox(self) -> Outbox:
         reserved_bytes = self._route.reserved_bytes
@@ -66,6 +66,7 @@ class ServiceBusSender:
     def leave_loop(self) -> None:
         """Make anew what belonged to an event loop that has ended; for the client."""
         self._keys.leave_loop()
+        self._calls.leave_loop()
         self._route.leave_loop()
         self._outbox = self._new_outbox()
 
@@ -84,7 +85,7 @@ class ServiceBusSender:
     async def close(self) -> None:
         """Close the sender. Sends in flight end with an error. Safe to call twice."""
         self._core.enter_loop()
-        self._is_closed = True
+        self._calls.end()
         self._outbox.close()
         await self._route.close()
         if self._secondary_link is not None:
@@ -190,7 +191,9 @@ class ServiceBusSender:
         if transaction is not None:
             schedule: Any = partial(self._transact, transaction, encoded, deadline, lambda link: link.schedule)
         else:
-            schedule = lambda: self._route.schedule(EncodedBatch(encoded), deadline)  # noqa: E731
+            schedule = lambda: self._calls.run(  # noqa: E731
+                self._route.schedule(EncodedBatch(encoded), deadline), changes=True
+            )
         numbers: list[int] = await self._telemetry.sending("schedule", encoded, schedule)
         return numbers
 
@@ -213,7 +216,7 @@ class ServiceBusSender:
         if numbers:
             self._route.check_schedulable()
             cancel = partial(self._core.retry.run, self._link.cancel_scheduled, deadline=deadline)
-            await each_part(cancel, by_partition(numbers))
+            await each_part(lambda part: self._calls.run(cancel(part), changes=True), by_partition(numbers))
 
     async def create_message_batch(self, max_size_in_bytes: Size | None = None) -> ServiceBusMessageBatch:
         """Create an empty batch, as large as the entity and, with pairing, the backlog accept.
@@ -228,7 +231,7 @@ class ServiceBusSender:
             ServiceBusError: the primary rejects the sender's link; with pairing, for another reason than an outage.
         """
         deadline = await self._begin()
-        largest = (await self._route.limits(deadline)).max_batch_size_bytes
+        largest = (await self._calls.run(self._route.limits(deadline))).max_batch_size_bytes
         if max_size_in_bytes is not None and max_size_in_bytes > largest:
             raise InvalidOperationError(
                 f"a batch of {max_size_in_bytes} bytes is larger than the {largest} bytes that {self._path!r} accepts"
@@ -246,7 +249,7 @@ class ServiceBusSender:
                     await self._core.open(timeout_s=timeout_s)
             except TimeoutError:
                 raise not_sent(self._path, "the client was not opened in time") from None
-        if self._is_closed:
+        if self._calls.are_over:
             raise InvalidOperationError(f"the sender of {self._path!r} is closed: get a new one from the client")
         return deadline
 
@@ -274,7 +277,7 @@ class ServiceBusSender:
             raise not_sent(self._path, "the timeout passed while the link was opened")
         observed = nullcontext() if is_elsewhere else self._route.observed(batch)
         with transaction.counting(len(messages)), observed:
-            answer = await operation(batch, timeout_s=timeout_s, transaction=link)
+            answer = await self._calls.run(operation(batch, timeout_s=timeout_s, transaction=link), changes=True)
         transaction.pin(self._path, key)
         return answer
 

@@ -51,18 +51,20 @@ async def entered(transport: str) -> AsyncIterator[Scene]:
     await scene.end()
 
 
+async def result_of(call: Callable[[], Any]) -> Any:
+    """Return what a call returns in the end, of a generator the first value."""
+    answer = call()
+    if inspect.isasyncgen(answer):
+        return await anext(answer)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
 async def refused(scene: Scene, call: Callable[[], Any]) -> Exception:
     """Call what must be refused at once; return the error."""
 
-    async def result() -> Any:
-        answer = call()
-        if inspect.isasyncgen(answer):
-            return await anext(answer)
-        return await answer if inspect.isawaitable(answer) else answer
-
     before = scene.state()
     with pytest.raises((ServiceBusError, TypeError, ValueError)) as caught:
-        await asyncio.wait_for(result(), AT_ONCE_S)
+        await asyncio.wait_for(result_of(call), AT_ONCE_S)
     assert scene.state() == before
     return caught.value
 
@@ -85,6 +87,12 @@ OF_CLOSED: Final = [
     *((name, name.partition(".")[0]) for name in ROWS if "." in name and name.partition(".")[0] in CLOSES),
     *((name, "ServiceBusClient") for name in ROWS if name.startswith(("ServiceBusReceiver.", "ServiceBusSender."))),
 ]
+
+
+WITH_TIMEOUT: Final = [
+    name for name, row in ROWS.items() if row.arguments.get("timeout") == 5 and not name.startswith("Transaction.")
+]
+"""The methods that have a timeout of 5 s."""
 
 
 async def valid_arguments(scene: Scene, method: str) -> dict[str, Any]:
@@ -110,6 +118,27 @@ async def test_a_closed_object_refuses_each_call(transport: str, method: str, cl
         assert isinstance(error, InvalidOperationError)
         if closed in NAMES_IN_ERRORS:  # not only the link, of which applications do not know
             assert str(error).startswith(f"the {NAMES_IN_ERRORS[closed]} of ")
+
+
+@pytest.mark.parametrize(
+    ("method", "closed"),
+    [case for case in OF_CLOSED if case[0] in WITH_TIMEOUT and not case[0].startswith("ServiceBusClient.")],
+    ids=lambda name: name.removeprefix("ServiceBus"),
+)
+async def test_a_call_under_way_ends_when_its_object_is_closed(transport: str, method: str, closed: str) -> None:
+    async with entered(transport) as scene:
+        arguments = await valid_arguments(scene, method)
+        with scene.silence():
+            call = asyncio.ensure_future(result_of(partial(ROWS[method].of(scene), **arguments)))
+            await asyncio.sleep(0.1)
+            assert not call.done()
+            closing = asyncio.ensure_future(CLOSES[closed](scene))
+            await asyncio.wait({call}, timeout=AT_ONCE_S)
+            assert call.done()
+            assert not call.cancelled()
+            error = call.exception()
+        assert isinstance(error, InvalidOperationError) or (isinstance(error, ServiceBusError) and error.is_in_doubt)
+        await closing
 
 
 # -- objects that could not be opened, or whose service does not answer
@@ -182,24 +211,14 @@ async def test_what_could_not_be_opened_is_not_open(transport: str, what: str) -
             await use(made)
 
 
-WITH_TIMEOUT: Final = [
-    name for name, row in ROWS.items() if row.arguments.get("timeout") == 5 and not name.startswith("Transaction.")
-]
-
-
 @pytest.mark.parametrize("method", WITH_TIMEOUT)
 async def test_a_call_without_an_answer_ends_at_its_timeout(transport: str, method: str) -> None:
     async with entered(transport) as scene:
         arguments = await valid_arguments(scene, method)
-        call = ROWS[method].of(scene)
-
-        async def result() -> Any:
-            answer = call(**arguments)
-            return await (anext(answer) if inspect.isasyncgen(answer) else answer)
-
+        call = partial(ROWS[method].of(scene), **arguments)
         began_at = asyncio.get_running_loop().time()
         with scene.silence(), pytest.raises(OperationTimeoutError):
-            await asyncio.wait_for(result(), 60)
+            await asyncio.wait_for(result_of(call), 60)
         assert 4.4 < asyncio.get_running_loop().time() - began_at < 5.1  # an attempt may have most of the timeout
 
 
