@@ -60,7 +60,6 @@ class SdkAdministration(Administration):
         self._owner = owner
         self._sdk: Any = None
         self._calls: set[asyncio.Task[Any]] = set()
-        self._is_closed = False
 
     async def create(self, address: EntityAddress, properties: EntityProperties) -> EntityProperties:
         async def make(sdk: Any) -> Any:
@@ -183,7 +182,6 @@ class SdkAdministration(Administration):
 
     async def close(self) -> None:
         """Close the SDK's client, if there is one. Safe to call twice."""
-        self._is_closed = True
         if self._sdk is not None:
             await self._sdk.close()
             self._sdk = None
@@ -196,8 +194,6 @@ class SdkAdministration(Administration):
 
     async def _ask(self, work: Callable[[Any], Awaitable[R]], doing: str) -> R:
         """Run `work` in its own task, which is cancelled with the caller or after 60 s."""
-        if self._is_closed:
-            raise InvalidOperationError(f"{doing}: the client is closed: open a new one")
         self._owner.enter_loop()
         if self._sdk is None:
             self._sdk = self._owner.sdk_administration()

@@ -267,7 +267,6 @@ class SdkReceiver(ReceiverLink):
                 f"settling a message of {self._path!r} cannot be part of a transaction over azure-servicebus, only "
                 "sending can: settle it after the commit, or use transport='amqp'"
             )
-        self._check_open()
         locked = self._locked(message)
 
         async def settle(sdk: Any) -> None:
