@@ -146,6 +146,10 @@ class Inbox:
         self._drain: _Arrival | None = None
         self._release_timer: asyncio.TimerHandle | None = None
 
+    def take_over(self, earlier: Inbox) -> None:
+        """Hold the messages of the inbox of an event loop that has ended, which the service has deleted."""
+        self._queue.extend(earlier._queue)
+
     @property
     def end(self) -> IncomingEnd | None:
         """The attached link, None if there is none."""

@@ -43,6 +43,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.rules.sequence_number import partition_of
+from sbclient.tasks import Move
 from sbclient.transport.amqp.connection import AmqpConnection
 from sbclient.transport.amqp.inbox import Inbox, IncomingEnd
 from sbclient.transport.amqp.received import AmqpReceivedMessage, read_delivery
@@ -113,9 +114,16 @@ class AmqpReceiver(ReceiverLink):
         self._renewals = TokenRequests(self._renew_tokens, f"renew locks of {self.path!r}", tasks=owner.tasks)
         self._settling = TokenRequests(self._settle_tokens, f"settle messages of {self.path!r}", tasks=owner.tasks)
 
-    def leave_loop(self) -> None:
-        """Make anew what belonged to an event loop that has ended. The lock of a session is lost with its link."""
+    def leave_loop(self, move: Move) -> None:
+        """Make anew what belonged to an event loop that has ended. The lock of a session is lost with its link.
+
+        Messages that the service has deleted on receipt are returned by the next calls, in a forked process by those of
+        its parent.
+        """
+        earlier = self._inbox
         self._begin()
+        if not self._is_locking and move is not Move.FORKED:
+            self._inbox.take_over(earlier)
 
     def __repr__(self) -> str:
         return f"AmqpReceiver({self.path!r}, is_open={self._inbox.end is not None})"
@@ -172,19 +180,21 @@ class AmqpReceiver(ReceiverLink):
 
     async def _attached(self) -> IncomingEnd:
         """The link, attached for all callers that wait for it. It is given up when the last of them has gone."""
+        connecting = self._connecting
         self._caller_count += 1
         try:
             end = self._attaching
             if end is None or end.is_released:
                 connection = self._owner.ready_connection(self.path)
-                end = await self._connecting.get() if connection is None else self._attach(connection)
+                end = await connecting.get() if connection is None else self._attach(connection)
             await end.answered()
             return end
         finally:
-            self._caller_count -= 1
-            if not self._caller_count and self._attaching is not None:
-                self._attaching.release()
-                self._attaching = None
+            if connecting is self._connecting:  # else the count is that of a later event loop
+                self._caller_count -= 1
+                if not self._caller_count and self._attaching is not None:
+                    self._attaching.release()
+                    self._attaching = None
 
     async def _connect(self) -> IncomingEnd:
         """Attach when there is a connection."""
@@ -250,14 +260,15 @@ class AmqpReceiver(ReceiverLink):
 
     async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
         deadline = clock.monotonic() + max_wait_time_s
-        if self._receiving.locked():
+        receiving = self._receiving  # of this event loop, also if the call ends when another one has begun
+        if receiving.locked():
             try:
                 async with clock.timeout(max_wait_time_s):
-                    await self._receiving.acquire()
+                    await receiving.acquire()
             except TimeoutError:
                 return []
         else:
-            await self._receiving.acquire()
+            await receiving.acquire()
         inbox = self._inbox
         has_waited = has_reattached = False
         try:
@@ -277,7 +288,7 @@ class AmqpReceiver(ReceiverLink):
                         raise
                     has_waited, has_reattached = False, True
         finally:
-            self._receiving.release()
+            receiving.release()
 
     def fetch_ahead(self, count: int, total: int) -> None:
         self._inbox.fetch_ahead(count, total)

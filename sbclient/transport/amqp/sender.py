@@ -17,6 +17,7 @@ from sbclient.amqp.performatives import SETTLE_UNSETTLED
 from sbclient.amqp.types import longs
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import ServiceBusCommunicationError, ServiceBusError
+from sbclient.tasks import Move
 from sbclient.transport.amqp.requests import items_of
 from sbclient.transport.amqp.transactions import AmqpTransaction, transaction_of
 from sbclient.transport.amqp.transfers import OutgoingEnd, Transfer, Transfers
@@ -49,7 +50,7 @@ class AmqpSender(SenderLink):
         owner = self._owner
         return Transfers(self._attach, repr(self.path), tasks=owner.tasks, deadlines=owner.deadlines, check=self._check)
 
-    def leave_loop(self) -> None:
+    def leave_loop(self, _: Move) -> None:
         """Make anew what belonged to an event loop that has ended; the next transfer attaches a link."""
         self._transfers = self._new_transfers()
 

@@ -225,7 +225,7 @@ class AmqpTransport(Transport):
         self._begin()
         self._connections.is_closed = self.tasks.is_closed = connections.is_closed
         for link in list(self._links):
-            link.leave_loop()
+            link.leave_loop(move)
 
     @property
     def administration(self) -> Administration:

@@ -91,11 +91,16 @@ class SdkReceiver(ReceiverLink):
         self._is_closed = False
 
     def leave_loop(self, move: Move) -> None:
-        """Use a new receiver of the SDK, because the event loop of this one has ended."""
+        """Use a new receiver of the SDK, because the event loop of this one has ended.
+
+        Messages that the service has deleted on receipt are returned by the next calls, in a forked process by those of
+        its parent.
+        """
         if self._link is not None:
             self._link.abandon(move)
         self._link = self._sdk = self._receiving = None
-        self._leftovers.clear()
+        if self._has_locks or move is Move.FORKED:
+            self._leftovers.clear()
 
     @property
     def session_id(self) -> str | None:

@@ -15,6 +15,7 @@ from sbclient.amqp import DispositionReceived, IncomingDelivery
 from sbclient.delivery import ServiceBusReceiveMode, Settlement, SettleMode
 from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
+from sbclient.testing import VirtualLoop
 from sbclient.transport.amqp.connection import Sink
 from sbclient.transport.amqp.receiver import AmqpReceiver
 from sbclient.transport.amqp.sender import AmqpSender
@@ -49,16 +50,18 @@ class History:
         self.receiver: AmqpReceiver = self.transport.open_receiver("orders", receive_mode=mode)
         self.sender: AmqpSender = self.transport.open_sender("copies")
         self.names = count()
+        self.may_cut = True
         self.stored: list[str] = []
         self.returned: list[str] = []
         self.held: list[ServiceBusReceivedMessage] = []
+        self.started: list[asyncio.Future[None]] = []
         self.done: set[Any] = set()
         self.service.on_disposition = self.on_disposition
         self.service.on_transfer = self.on_transfer
         self.service.replies["com.microsoft:update-disposition"] = self.on_update
 
     def cut(self) -> None:
-        if self.service.ends and not self.service.end.is_deaf:
+        if self.may_cut and self.service.ends and not self.service.end.is_deaf:
             self.service.end.cut()
 
     def on_disposition(self, event: DispositionReceived) -> None:
@@ -84,13 +87,7 @@ class History:
     async def step(self) -> None:
         match self.random.randrange(7):
             case 0 | 1:
-                name = str(next(self.names))
-                self.stored.append(name)
-                self.service.stored.append(ServiceBusMessage(name))
-                if self.service.ends and not self.service.end.is_deaf:
-                    if "orders" in self.service.end.links:
-                        self.service.end.serve(self.service.end.link("orders"))
-                    self.service.end.flush()
+                self.store()
             case 2:
                 await self.receive(self.random.randrange(1, 4))
             case 3:
@@ -118,6 +115,15 @@ class History:
             case _:
                 await clock.sleep(0.3)
 
+    def store(self) -> None:
+        name = str(next(self.names))
+        self.stored.append(name)
+        self.service.stored.append(ServiceBusMessage(name))
+        if self.service.ends and not self.service.end.is_deaf:
+            if "orders" in self.service.end.links:
+                self.service.end.serve(self.service.end.link("orders"))
+            self.service.end.flush()
+
     async def receive(self, at_most: int) -> None:
         try:
             messages = await self.receiver.receive(max_message_count=at_most, max_wait_time_s=0.2)
@@ -144,6 +150,7 @@ class History:
             assert result.is_in_doubt or not has_happened(), result
 
     async def end(self) -> None:
+        self.transport.enter_loop()
         for _ in range(100):
             before = len(self.returned)
             await self.receive(10)
@@ -162,3 +169,53 @@ async def test_calls_tell_what_the_service_did_though_links_are_lost(mode: Servi
         assert len(set(history.returned)) == len(history.returned)
         if mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
             assert sorted(history.returned) == sorted(history.stored), seed
+
+
+@pytest.mark.parametrize("mode", ServiceBusReceiveMode)
+def test_calls_tell_what_the_service_did_though_event_loops_end(mode: ServiceBusReceiveMode) -> None:
+    """Each loop stops while calls are under way; the next one waits for nothing of it, and loses nothing."""
+    for seed in range(20):
+        history = History(seed, mode)
+        loops: list[VirtualLoop] = []
+        for _ in range(3):
+            loops.append(VirtualLoop(epoch=1_700_000_000.0))
+            loops[-1].run_until_complete(live_in_one_loop(history))
+            for end in history.service.ends:
+                end.is_deaf = True  # its timers belong to the loop
+            for loop in loops[:-1]:  # the calls of an earlier loop end when a later one has begun
+                loop.run_until_complete(end_tasks())
+        loops.append(VirtualLoop(epoch=1_700_000_000.0))
+        loops[-1].run_until_complete(history.end())
+        for loop in loops:
+            loop.run_until_complete(end_tasks())
+            loop.close()
+        assert len(set(history.returned)) == len(history.returned)
+        if mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:
+            assert sorted(history.returned) == sorted(history.stored), seed
+
+
+async def live_in_one_loop(history: History) -> None:
+    """Some calls that end, and some that are under way when the loop stops."""
+    history.transport.enter_loop()
+    assert (history.receiver.is_open, history.sender.is_open) == (False, False)
+    began_at = clock.monotonic()
+    for _ in range(8):
+        await history.step()
+    assert clock.monotonic() - began_at < 60.0
+    history.may_cut = False  # what the service has not written yet would be lost with the connection
+    history.started = [
+        asyncio.ensure_future(work) for work in (history.receive(3), history.send(str(next(history.names))))
+    ]
+    await clock.sleep(history.random.choice([0, 0.1]))
+    history.store()
+    if history.random.random() < 0.5:
+        history.started[0].cancel()
+    history.may_cut = True
+
+
+async def end_tasks() -> None:
+    """Cancel what is left in the running loop."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
