@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
 
 import pytest
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
+from sbclient.errors import MessageSizeExceededError
 from sbclient.testing import Fault, FaultKind
 from sbclient_spark.options import Destination
 from sbclient_spark.write.encoded_rows import EncodedRows
@@ -14,7 +19,7 @@ from sbclient_spark.write.partition_writer import PartitionWriter
 from sbclient_spark.write.reports import TaskReport
 from sbclient_spark.write.row_errors import BadRecords, WriteFailedError
 from tests.client.scene import make_queue
-from tests.spark.writing import PAIRED, Scene, bodies, by_session, rows
+from tests.spark.writing import PAIRED, Scene, bodies, by_session, rows, written
 
 
 @pytest.fixture
@@ -138,6 +143,16 @@ async def test_the_rate_limit_is_kept(scene: Scene) -> None:
         await writer.finish()
         assert 8.5 < clock.monotonic() - began_at < 10.5
     assert scene.report.paced_ms > 0
+
+
+async def test_queues_that_share_a_lane_take_turns(scene: Scene) -> None:
+    await make_queue(scene.pair, "other")
+    scene.pair.primary.inject(Fault(FaultKind.SLOW, latency_s=1.0, operations=[Operation.SEND]))
+    async with scene.writer(entity=None, maxBatchMessages="10", maxInFlightBatches="1") as writer:
+        await writer.offer(rows(40) + rows(20, destination=Destination("other")))
+        await writer.finish()
+    ends = [(await scene.messages(name))[-1].enqueued_time_utc for name in ("other", "orders")]
+    assert ends[0] < ends[1]
 
 
 # -- what goes wrong for a while ---------------------------------------------------------------------------------
@@ -272,3 +287,50 @@ async def test_abandoning_waits_for_transfers_in_flight_and_sends_no_more(scene:
         await clock.sleep(0.1)
         await writer.abandon()
     assert (scene.report.sent, len(await scene.arrived())) == (10, 10)
+
+
+FAULTS: Final[tuple[dict[str, Any], ...]] = (
+    {"kind": FaultKind.LOSE_ACKNOWLEDGEMENT, "count": 1},
+    {"kind": FaultKind.BUSY, "count": 1},
+    {"kind": FaultKind.HANG, "count": 1},
+    {"kind": FaultKind.SLOW, "count": 2, "latency_s": 3.0},
+    {"kind": FaultKind.ERROR, "count": 1, "error": MessageSizeExceededError},
+)
+
+
+async def test_after_any_failures_each_row_is_counted_once_and_no_row_waits(tmp_path: Path) -> None:
+    for seed in range(8):
+        random, scene = Random(seed), await Scene.made()
+        for name in ("a", "b"):
+            await make_queue(scene.pair, name, requires_session=True)
+        offered = 0
+        changes: dict[str, Any] = {
+            "onRowError": "skip",
+            "maxBatchMessages": "6",
+            "maxInFlightBatches": "2",
+            "sendTimeout": "20",
+        }
+        async with scene.writer(
+            entity=None, mixes_keys=seed % 2 == 0, directory=tmp_path / str(seed), **changes
+        ) as writer:
+            for _ in range(10):
+                name, count = random.choice("ab"), random.randint(1, 20)
+                for fault in random.sample(FAULTS, random.randrange(3)):
+                    scene.pair.primary.inject(Fault(entity_path=name, operations=[Operation.SEND], **fault))
+                there, sessions = Destination(name), random.randint(1, 3)
+                await writer.offer(
+                    rows(count, first=offered, destination=there, session_id=lambda at: f"s{at % sessions}")  # noqa: B023
+                )
+                offered += count
+            await writer.finish()
+        report, state = scene.report, vars(writer)
+        assert report.sent + report.row_errors == offered
+        assert report.in_doubt <= report.row_errors
+        refused = {line["position"] for line in written(scene)} if report.row_errors else set()
+        assert len(refused) == report.row_errors
+        arrived = {name: by_session(await scene.messages(name)) for name in "ab"}
+        firsts = [list(dict.fromkeys(sequence)) for found in arrived.values() for sequence in found.values()]
+        assert sorted({*itertools.chain(*firsts)} | refused) == list(range(offered))
+        assert all(sequence == sorted(sequence) for sequence in firsts)
+        assert (state["_waiting_rows"], state["_waiting_bytes"]) == (0, 0)
+        assert [(lane.rows, lane.groups, lane.is_running) for lane in state["_lanes"]] == [(0, {}, False)] * 2
