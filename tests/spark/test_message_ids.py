@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from random import Random
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -117,21 +118,27 @@ def test_random_ids_differ_each_time() -> None:
     assert len({ids.random_id() for _ in range(100)}) == 100
 
 
-@pytest.mark.parametrize(
-    ("one", "two"),
-    [
-        (1, "1"),
-        (1, True),
-        (1, 1.0),
-        ("", None),
-        ("a", b"a"),
-        (0, False),
-        (date(2024, 1, 1), "2024-01-01"),
-        (Decimal("1"), 1),
-    ],
+SCALARS: Final = (
+    *(None, True, False, 0, 1, -1, 10, 2**63, 0.0, 1.0, 0.1, "", "1", "True", "a", b"", b"1", b"a"),
+    *map(Decimal, ("0", "1", "10", "100", "0.1", "-1")),
+    *(datetime(2024, 1, 1, 0, 0, 0, microsecond, UTC) for microsecond in (0, 1, 10)),
+    *(date(2024, 1, 1), "2024-01-01", time(0), time(0, 0, 1), timedelta(0), timedelta(microseconds=1), timedelta(1)),
+    *(UUID(int=number) for number in (0, 1)),
 )
-def test_values_of_different_types_are_different_keys(one: object, two: object) -> None:
-    assert canonical(one) != canonical(two)
+
+
+def test_different_values_are_different_keys_alone_and_inside_others() -> None:
+    values: list[Any] = [
+        *SCALARS,
+        *([one] for one in SCALARS),
+        *({"k": one} for one in SCALARS),
+        [],
+        {},
+        [[]],
+        [1, 1],
+        {"": ""},
+    ]
+    assert len({canonical(value) for value in values}) == len(values)
 
 
 def test_equal_values_are_one_key() -> None:
