@@ -202,7 +202,7 @@ class _Made:
     def left_open(self) -> list[str]:
         """Return the open links of closed clients, if the test has closed every sender and receiver that it made."""
         used = [each() for each in self._used]
-        if any(each is None or not each._is_closed for each in used):
+        if any(each is None or not each._calls.are_over for each in used):
             return []
         left = [link for link in self._links if link._connection._is_closed and not link._is_closed]
         return [f"{type(link).__name__} of {link._path}" for link in left]
