@@ -91,7 +91,6 @@ class Queue:
         self.key = canonical(path)
         self.policy = policy
         self.dead_letters = dead_letters
-        self.store_queries = 0
         self._faults = faults
         self._random = random
         self._first = 0
@@ -184,7 +183,6 @@ class Queue:
             for fragment in yielding:
                 if len(taken) == max_message_count:
                     break
-                self.store_queries += 1
                 entry = fragment.take(call.now, lock, delete=delete, selector=selector)
                 if entry is not None:
                     taken.append(entry)

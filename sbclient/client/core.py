@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from sbclient import clock
 from sbclient.errors import (
     InvalidOperationError,
     PairedClientError,
@@ -198,11 +197,12 @@ class Calls:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._under_way: set[asyncio.Timeout] = set()
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._ended: set[asyncio.Task[Any]] = set()
         self.are_over = False
 
     async def run(self, call: Awaitable[T], *, changes: bool = False) -> T:
-        """Wait for the answer of a call.
+        """Wait for the answer of a call. A task runs one at a time.
 
         Args:
             changes: whether the call changes something, so that it is in doubt after the end.
@@ -211,32 +211,50 @@ class Calls:
             InvalidOperationError: `end` was called.
             ServiceBusConnectionError: as well, and the call changes something.
         """
+        task = cast("asyncio.Task[T]", asyncio.current_task())
+        cancelled_before = task.cancelling()
+        self._under_way.add(task)
         try:
-            async with clock.timeout(None) as scope:
-                self._under_way.add(scope)
-                try:
-                    return await call
-                finally:
-                    self._under_way.discard(scope)
-        except (TimeoutError, ServiceBusError) as error:
+            return await call
+        except asyncio.CancelledError:
+            if not self._was_ended(task) or task.cancelling() > cancelled_before:
+                raise
+            cause = None
+        except ServiceBusError as error:
             if not self.are_over:
                 raise
-            cause = error if isinstance(error, ServiceBusError) else None
+            cause = error
+        finally:
+            self._under_way.discard(task)
+            self._was_ended(task)
+        try:
             if changes:
                 text = f"{self._owner} was closed: whether the call was done is in doubt"
                 raise ServiceBusConnectionError(text) from cause
             raise InvalidOperationError(f"{self._owner} was closed: get a new one from the client") from cause
+        finally:
+            del cause  # its traceback refers to this frame
+
+    def _was_ended(self, task: asyncio.Task[Any]) -> bool:
+        """Return whether `end` has cancelled the call of a task; take that back, so that the task goes on."""
+        if task not in self._ended:
+            return False
+        self._ended.discard(task)
+        task.uncancel()
+        return True
 
     def end(self) -> None:
         """End the calls; later ones are refused before they get here."""
         self.are_over = True
-        for scope in self._under_way:
-            scope.reschedule(0)
+        for task in self._under_way:
+            if task.cancel():
+                self._ended.add(task)
         self._under_way.clear()
 
     def leave_loop(self) -> None:
         """Forget the calls of an event loop that has ended."""
         self._under_way.clear()
+        self._ended.clear()
 
 
 async def each_part(work: Callable[[list[int]], Awaitable[None]], parts: Sequence[list[int]]) -> None:

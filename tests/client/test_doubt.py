@@ -17,7 +17,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.client.core import each_part
+from sbclient.client.core import Calls, each_part
 from sbclient.errors import (
     InvalidOperationError,
     ServiceBusConnectionError,
@@ -251,3 +251,31 @@ async def test_an_operation_in_parts_is_in_doubt_unless_all_parts_are_refused() 
         assert type(error) is type(OUTCOMES[first]() if first else None), outcomes
         if isinstance(error, ServiceBusError):
             assert error.is_in_doubt is (set(outcomes) != {"refused"}), outcomes
+
+
+@pytest.mark.parametrize("first", ["cancel", "close"])
+async def test_a_call_that_is_cancelled_while_its_owner_is_closed_is_cancelled(first: str) -> None:
+    calls = Calls("the receiver of 'orders'")
+    task = asyncio.create_task(calls.run(clock.sleep(60.0)))
+    await clock.sleep(1.0)
+    for step in (task.cancel, calls.end) if first == "cancel" else (calls.end, task.cancel):
+        step()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_task_goes_on_after_the_end_of_its_call() -> None:
+    calls = Calls("the receiver of 'orders'")
+
+    async def work() -> int:
+        with pytest.raises(InvalidOperationError, match="'orders' was closed"):
+            await calls.run(clock.sleep(60.0))
+        await clock.sleep(1.0)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    task = asyncio.create_task(work())
+    await clock.sleep(1.0)
+    calls.end()
+    assert await task == 0
