@@ -39,7 +39,7 @@ from sbclient.entities import (
     TopicProperties,
     TrueRuleFilter,
 )
-from sbclient.errors import ServiceBusError, ServiceBusQuotaExceededError
+from sbclient.errors import ServiceBusError, ServiceBusInternalError, ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusMessageState
 from tests.broker.driver import (
     ABANDON,
@@ -161,6 +161,34 @@ def test_an_update_of_a_rule_is_refused_as_the_creation_is(bad: dict[str, Any]) 
         broker.update(where, RuleProperties("r", **bad))
     assert (type(second.value), str(second.value)) == (type(first.value), str(first.value))
     assert broker.get(where) == good
+
+
+def test_every_change_of_an_entity_needs_all_its_fragments() -> None:
+    broker = Driver()
+    broker.queue(enable_partitioning=True)
+    broker.topic(enable_partitioning=True)
+    broker.subscription()
+    broker.rule("t/Subscriptions/s", "r", filter=SqlRuleFilter("x = 1"))
+    described = listed(broker)
+    entities: list[tuple[EntityAddress, Any]] = [
+        (address("q"), QueueProperties("q", enable_partitioning=True)),
+        (topic_address("t"), TopicProperties("t", enable_partitioning=True)),
+        (address("t/Subscriptions/s"), SubscriptionProperties("s")),
+        (address("t/Subscriptions/s/$Rules/r"), RuleProperties("r", filter=SqlRuleFilter("x = 2"))),
+    ]
+    broker.down(None, 3)
+    for where, properties in entities:
+        new = EntityAddress(where.kind, (*where.names[:-1], "new"))
+        changes = [
+            partial(broker.management.create, broker.call(Operation.MANAGE), new, replace(properties, name="new")),
+            partial(broker.update, where, properties),
+            partial(broker.delete, where),
+        ]
+        for change in changes:
+            with pytest.raises(ServiceBusInternalError, match="needs all fragments"):
+                change()
+    broker.heal()
+    assert listed(broker) == described
 
 
 SIZES: Final = [(profile, size) for profile in (STD_2021, PREM_2021) for size in profile.sizes_in_megabytes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,19 @@ def test_a_newer_token_replaces_the_older_one() -> None:
     grants.add("a", grant("a", SEND))
     grants.add("A", grant("a", LISTEN))
     assert grants.rights("a", NOW) == LISTEN
+
+
+def test_a_token_that_takes_a_right_on_any_entity_away_allows_less() -> None:
+    paths = ["", "a", "a/b", "c"]
+    each = [grant(path, rights) for path in paths[:3] for rights in (SEND, SEND | LISTEN)]
+    for older, newer, audience in product(each, each, paths[:3]):
+        grants = Grants()
+        grants.add(audience, older)
+        before = [grants.rights(path, NOW) for path in paths]
+        allows_less = grants.add(audience, newer)
+        after = [grants.rights(path, NOW) for path in paths]
+        assert allows_less or all(now >= then for now, then in zip(after, before, strict=True)), (older, newer)
+        assert not (allows_less and older == newer)
 
 
 @pytest.mark.parametrize(

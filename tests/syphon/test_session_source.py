@@ -211,6 +211,22 @@ async def test_a_session_is_not_sent_by_a_second_worker_while_the_first_one_stil
     assert texts(await taken(pair)) == numbered("a", 3)
 
 
+@pytest.mark.parametrize("stopped_at_s", [0.5, 1.5, 2.5, 3.5])
+async def test_a_session_is_not_sent_by_another_syphon_while_a_stopped_one_still_sends(
+    pair: MemoryPair, stopped_at_s: float
+) -> None:
+    async with pair.client(ORDERED) as first, pair.client(ORDERED) as second:
+        await divert(first, *numbered("a", 4))
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=1.0))
+        stopped = asyncio.ensure_future(first.run_syphon())
+        other = asyncio.ensure_future(second.run_syphon(until="empty"))
+        await clock.sleep(stopped_at_s)
+        await cancel(stopped)
+        await other
+        assert (await second.run_syphon(until="empty")).drained >= 0
+    assert texts(await taken(pair)) == numbered("a", 4)
+
+
 async def test_senders_to_destinations_are_bounded(pair: MemoryPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
     async with pair.client(ORDERED) as client:

@@ -247,6 +247,31 @@ async def test_transaction_without_operations_asks_nothing(service: Service, tra
     assert service.ends == []
 
 
+@pytest.mark.parametrize("how", ["commit", "rollback"])
+async def test_what_is_sent_while_its_transaction_ends_is_part_of_it_or_refused(
+    service: Service, transport: AmqpTransport, how: str
+) -> None:
+    sender = transport.open_sender("orders")
+    await sender.open(timeout_s=10)
+    outcomes = set()
+    for steps in range(40):
+        transaction = await transport.begin_transaction(timeout_s=10)
+        service.controls.clear()
+        service.end.transfers.clear()
+        sending = asyncio.ensure_future(sender.send(batch_of(X), timeout_s=10, transaction=transaction))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await (transaction.commit(timeout_s=10) if how == "commit" else transaction.rollback(timeout_s=10))
+        (error,) = await asyncio.gather(sending, return_exceptions=True)
+        outcomes.add(type(error))
+        if error is None:
+            assert [type(control) for control in service.controls] == [Declare, Discharge], steps
+        else:
+            assert isinstance(error, InvalidOperationError)
+            assert not service.end.transfers
+    assert outcomes == {type(None), InvalidOperationError}
+
+
 async def test_refused_commit_is_not_in_doubt(service: Service, transport: AmqpTransport) -> None:
     service.discharge_outcome = Rejected(AmqpError("com.microsoft:message-lock-lost", "the lock has ended"))
     transaction = await transport.begin_transaction(timeout_s=10)
