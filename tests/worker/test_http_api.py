@@ -336,6 +336,17 @@ async def test_idle_connections_keep_no_probe_from_being_answered(
             await reader.read()
 
 
+@pytest.mark.real_time
+async def test_connections_that_have_ended_leave_the_open_ones_their_place(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(http_api.MAX_CONNECTIONS + 5):
+        assert (await answered(port, GET)).startswith(b"HTTP/1.1 200")
+    writer.write(GET)
+    assert (await reader.read()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await writer.wait_closed()
+
+
 @pytest.mark.promise("worker.host")
 @pytest.mark.parametrize(
     ("host", "is_exposed", "readable", "changeable"),
