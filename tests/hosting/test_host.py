@@ -356,7 +356,7 @@ async def test_a_check_ends_a_receive_and_an_accept_before_they_take_anything(
 
 
 async def test_a_receiver_with_a_selector_does_not_hold_up_others(running: Running) -> None:
-    chosen = asyncio.create_task(running.taken(selector=Selector(lambda entry: entry.content.body == b"b")))
+    chosen = asyncio.create_task(running.taken(selector=Selector(lambda entry: (entry.content.body == b"b", 1))))
     await asyncio.sleep(1)
     plain = asyncio.create_task(running.receive())
     await asyncio.sleep(1)
