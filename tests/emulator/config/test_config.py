@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sbclient import clock
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.profile import PREM_2021, STD_2021
 from sbclient.emulator.config.config import read_config
 from sbclient.emulator.config.entities import EntityConfig, NamespaceConfig, make_entities
+from sbclient.emulator.config.exchange import read_exchanged, write_entities
 from sbclient.emulator.config.located_json import ConfigError
 from sbclient.entities import (
     UNLIMITED,
@@ -414,3 +417,41 @@ class TestMistakes:
             make_entities(config, host)
         assert caught.value.message.startswith(f"Config.json, line 1: {QUEUE} cannot be created: ")
         assert "SubCode" not in caught.value.message
+
+
+TEXTS: Final = st.none() | st.sampled_from(["", " ", "a"])
+VALUES: Final = st.sampled_from(["", "a", 0, 5, -(2**63), 1.5, True, False, datetime(2024, 1, 1, tzinfo=UTC)])
+RULES: Final = st.builds(
+    RuleProperties,
+    st.just("r"),
+    st.builds(
+        CorrelationRuleFilter,
+        **dict.fromkeys(
+            [
+                "correlation_id",
+                "message_id",
+                "to",
+                "reply_to",
+                "label",
+                "session_id",
+                "reply_to_session_id",
+                "content_type",
+            ],
+            TEXTS,
+        ),
+        properties=st.dictionaries(st.sampled_from(["x", "y"]), VALUES, min_size=1),
+    )
+    | st.builds(SqlRuleFilter, st.just("x = @p"), parameters=st.fixed_dictionaries({"@p": VALUES})),
+    st.none() | st.builds(SqlRuleAction, st.just("SET x = @q"), parameters=st.fixed_dictionaries({"@q": VALUES})),
+)
+
+
+@given(RULES)
+def test_a_rule_is_the_same_again_after_an_export(rule: RuleProperties) -> None:
+    kinds = EntityKind.TOPIC, EntityKind.SUBSCRIPTION, EntityKind.RULE
+    described = TopicProperties("t"), SubscriptionProperties("s"), rule
+    addresses = [EntityAddress(kind, ("t", "s", "r")[: number + 1]) for number, kind in enumerate(kinds)]
+    text, left_out = write_entities(dict(zip(addresses, described, strict=True)))
+    (read,) = read_exchanged(text, "entities.json")
+    assert left_out == []
+    assert by_names(read)["t", "s", "r"].properties == rule

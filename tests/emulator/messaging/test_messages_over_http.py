@@ -400,6 +400,31 @@ async def test_a_body_that_is_an_amqp_value_is_received_as_text(
 
 
 @pytest.mark.deviation("emulator.http-headers")
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ('"', '"'),
+        ('""', ""),
+        ('"\\"', "\\"),  # no JSON, but in quotes
+        ('"a', '"a'),
+        ('a"', 'a"'),
+        ("", ""),
+        ("null", "null"),
+        ("[1]", "[1]"),
+        ("1e400", "1e400"),
+        ("-9223372036854775808", -(2**63)),
+        ("9223372036854775808", "9223372036854775808"),
+        ("-0.0", 0.0),
+        ("True", "True"),
+    ],
+)
+async def test_text_that_is_no_value_is_a_string(router: Router, host: BrokerHost, header: str, value: Any) -> None:
+    assert (await ask(router, "POST", "/orders/messages", BODY, Given=header)).status == 201
+    (message,) = taken(host)
+    found = message.application_properties["Given"]
+    assert (found, type(found)) == (value, type(value))
+
+
 async def test_properties_of_all_types_are_received(router: Router, host: BrokerHost) -> None:
     at = datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC)
     properties: dict[str, Any] = {
