@@ -219,6 +219,13 @@ def test_time_to_live_beyond_the_header_is_read_from_creation_and_expiry() -> No
     assert EncodedMessage.of(
         encode_sections(header=Header(ttl=5_000), properties=properties)
     ).time_to_live == timedelta(seconds=5)
+    endless = Properties(
+        creation_time=MOMENT, absolute_expiry_time=datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+    )
+    of_net = Header(ttl=(2**63 - 1) // 10_000 % 2**32)  # the lowest bits of the longest timespan, which is longer still
+    assert EncodedMessage.of(encode_sections(header=of_net, properties=endless)).time_to_live == (
+        datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC) - MOMENT
+    )
 
 
 @pytest.mark.parametrize(
