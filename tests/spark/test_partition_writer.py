@@ -298,6 +298,25 @@ FAULTS: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
+@pytest.mark.parametrize("refusals", [1, 2, 3, 4, 20])
+async def test_rows_that_may_be_stored_are_in_doubt_however_small_their_transfers_become(
+    tmp_path: Path, refusals: int
+) -> None:
+    scene = await Scene.made()
+    sends = [Operation.SEND]
+    scene.pair.primary.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, count=1, operations=sends))
+    async with scene.writer(directory=tmp_path, onRowError="skip", sendTimeout="20") as writer:
+        await writer.offer(rows(4))
+        finishing = asyncio.create_task(writer.finish())
+        await clock.sleep(1.0)
+        refusal = Fault(FaultKind.ERROR, error=MessageSizeExceededError, count=refusals, operations=sends)
+        scene.pair.primary.inject(refusal)
+        await finishing
+    assert {str(message) for message in await scene.messages()} == set(bodies(4))
+    assert scene.report.in_doubt == scene.report.row_errors
+    assert scene.report.row_errors or refusals < 3
+
+
 async def test_after_any_failures_each_row_is_counted_once_and_no_row_waits(tmp_path: Path) -> None:
     for seed in range(8):
         random, scene = Random(seed), await Scene.made()
