@@ -65,6 +65,15 @@ def test_json_lines_keep_nested_bodies_and_number_keys(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "key"), [(None, None), ("", None), (" ", " "), ("0", "0"), (0, "0"), (0.0, "0.0"), (False, "False")]
+)
+def test_every_value_but_an_empty_one_is_a_key(tmp_path: Path, value: object, key: str | None) -> None:
+    path = write(tmp_path, "rows.jsonl", json.dumps({"body": "x", "k": value}))
+    (record,) = read_records(path, Columns(body="body", session="k", key="k"))
+    assert (record.session_id, record.partition_key) == (key, key)
+
+
 def test_only_an_empty_cell_sets_no_attribute(tmp_path: Path) -> None:
     cells = {"a": 0, "b": False, "c": 0.0, "d": "", "e": None, "f": "0", "g": []}
     path = write(tmp_path, "orders.jsonl", json.dumps(cells | {"text": "x"}))

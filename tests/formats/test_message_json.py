@@ -183,6 +183,7 @@ def test_value_that_is_no_property_is_rejected(value: Any) -> None:
 )
 def test_durations_are_read_as_people_write_them(text: str, duration: timedelta) -> None:
     assert read_duration(text) == duration
+    assert read_duration(f" {text}\r\n") == duration
 
 
 @pytest.mark.parametrize("text", ["", "soon", "s", "1e9d", "30x", "-5s"])
