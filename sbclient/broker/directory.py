@@ -114,20 +114,23 @@ class Directory:
         self._entities: dict[str, Entity] = {}
         self._found: dict[str, tuple[Entity, Queue | Topic]] = {}
         self._in_order: dict[tuple[EntityKind, Entity | None], list[Entity]] = {}
+        self._counts = {False: 0, True: 0}  # of queues and topics, by whether they are partitioned
 
     def __len__(self) -> int:
         """Queues and topics."""
-        return sum(entity.topic is None for entity in self._entities.values())
+        return sum(self._counts.values())
 
     @property
     def partitioned_count(self) -> int:
         """Partitioned queues and topics."""
-        return sum(entity.topic is None and entity.is_partitioned for entity in self._entities.values())
+        return self._counts[True]
 
     def add(self, entity: Entity) -> None:
         """Add an entity, also to the topic of a subscription."""
         self._entities[canonical(entity.path)] = entity
-        if entity.topic is not None and entity.subscription is not None:
+        if entity.topic is None:
+            self._counts[entity.is_partitioned] += 1
+        elif entity.subscription is not None:
             entity.topic.topic_body.add(canonical(entity.description.name), entity.subscription)
         self._in_order.clear()
 
@@ -136,7 +139,9 @@ class Directory:
         for subscription in self.subscriptions_of(entity):
             self.remove(subscription)
         self._removing(entity)
-        if entity.topic is not None:
+        if entity.topic is None:
+            self._counts[entity.is_partitioned] -= 1
+        else:
             entity.topic.topic_body.remove(canonical(entity.description.name))
         del self._entities[canonical(entity.path)]
         self._found.clear()
