@@ -6,7 +6,7 @@ import pytest
 
 from sbclient.broker.transactions import Via
 from sbclient.errors import InvalidOperationError
-from tests.broker.driver import KEYS, START, Driver, at, bodies, message
+from tests.broker.driver import KEYS, START, Driver, address, at, bodies, message
 
 
 def via(*paths: str) -> Via:
@@ -120,3 +120,20 @@ def test_a_client_with_a_via_receives_from_no_other_entity() -> None:
     first.use("IN", receives=True)
     with pytest.raises(InvalidOperationError, match="cannot span multiple top-level entities"):
         first.use("out", receives=True)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_messages_that_wait_for_their_destination_go_with_the_entity_in_which_they_wait(
+    broker: Driver, is_deleted: bool
+) -> None:
+    broker.queue("in")
+    broker.queue("out")
+    broker.down("out")
+    transaction = broker.begin(via("in"))
+    broker.send("out", message("a"), transaction=transaction)
+    broker.commit(transaction)
+    if is_deleted:
+        broker.delete(address("in"))
+    broker.heal()
+    broker.wait(3600.0)
+    assert bodies(broker.drain("out")) == ["a"] * (not is_deleted)
