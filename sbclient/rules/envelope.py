@@ -143,9 +143,10 @@ def seal_all(messages: Sequence[EncodedMessage], destination: str) -> EncodedBat
     """
     # Most messages have none of the rewritten attributes and no properties of the application. Their bytes are joined
     # with the added section once, in the transfer.
-    if all(message.properties_end and message.session_id is None for message in messages):
-        return EncodedBatch.extended(messages, _path_section(destination))
-    return EncodedBatch([seal(message, destination) for message in messages])
+    for message in messages:
+        if message.session_id is not None or not message.properties_end:
+            return EncodedBatch([seal(each, destination) for each in messages])
+    return EncodedBatch.extended(messages, _path_section(destination))
 
 
 def unseal(

@@ -246,8 +246,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = mutants_of(
             ),
             "a session is left out of a transfer to the backlog": Change(
                 "rules.envelope:seal_all",
-                "message.properties_end and message.session_id is None",
-                "message.properties_end",
+                "message.session_id is not None or not message.properties_end",
+                "not message.properties_end",
             ),
             "a property of the application is overwritten by an alias": Change(
                 "rules.envelope:_kept_properties",
