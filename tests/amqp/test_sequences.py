@@ -54,7 +54,7 @@ TIGHT: Final[dict[str, Any]] = {
 
 
 class Side:
-    """One end: what it did, and what it was told."""
+    """One end: what it did, and the events that were reported to it."""
 
     def __init__(self, connection: Connection, events: list[Any], random: Random) -> None:
         self.connection = connection
@@ -69,7 +69,7 @@ class Side:
         self.drains: set[Any] = set()  # links whose last grant was a drain that is not answered
         self.kept: set[Any] = set()  # links that renew their credit
         self.own: set[Any] = set()  # the links and sessions that this side ended first
-        self.told: Counter[tuple[Any, type]] = Counter()
+        self.reported: Counter[tuple[Any, type]] = Counter()
         self.opened_bytes = decoded_bytes(connection.remote)
 
     def take(self) -> None:
@@ -99,10 +99,10 @@ class Side:
                         if not each.settled:
                             delivery.settle(each.state)
                 case LinkDetached(link, _, _):
-                    self.told[link, LinkDetached] += 1
-                    assert not self.told[link.session, SessionEnded]
+                    self.reported[link, LinkDetached] += 1
+                    assert not self.reported[link.session, SessionEnded]
                 case SessionEnded(session, _) | EndAnswered(session):
-                    self.told[session, type(event)] += 1
+                    self.reported[session, type(event)] += 1
 
     def send(self, link: OutgoingLink) -> None:
         """Send as many messages as there is credit for, or fewer."""
@@ -114,7 +114,7 @@ class Side:
             sent[tag] = self.random.randbytes(size)
             settled = self.random.random() < 0.2
             link.send(sent[tag], tag=tag, settled=settled)
-            if settled:  # nobody would say that it was refused
+            if settled:  # a refusal would not be reported
                 self.refused.setdefault(link, set()).add(tag)
 
     def act(self) -> None:
@@ -174,7 +174,7 @@ class Side:
         """End a session, which ends its links without a report to this side."""
         if session.is_open:
             self.own.add(session)
-            self.own.update(link for link in session.links if not self.told[link, LinkDetached])
+            self.own.update(link for link in session.links if not self.reported[link, LinkDetached])
             session.end(self.random.choice((None, ERROR)))
 
     def ask(self) -> None:
@@ -225,12 +225,12 @@ class Side:
         assert not self.connection.has_output
 
     def check_reports(self, *, is_closed: bool) -> None:
-        """Each end was told once of what the other side ended, and never of what it ended itself."""
+        """What one side ends is reported to the other side once, and never to itself."""
         for each in [*self.links, *self.sessions]:
             kind, is_over = (LinkDetached, each.is_over) if each in self.links else (SessionEnded, not each.is_open)
-            assert self.told[each, kind] == (is_over and each not in self.own), each
+            assert self.reported[each, kind] == (is_over and each not in self.own), each
             if kind is SessionEnded and not is_closed:
-                assert self.told[each, EndAnswered] == (each in self.own)
+                assert self.reported[each, EndAnswered] == (each in self.own)
 
 
 class Walk:
@@ -269,7 +269,7 @@ class Walk:
             self.pipe.flow()
 
     def close(self) -> None:
-        """Close the connection; each side is told of all that ends with it, and then of the end."""
+        """Close the connection; all that ends with it is reported to each side, and then the end."""
         side = self.random.choice(self.sides)
         if self.random.random() < 0.4:
             for each in self.sides:

@@ -94,7 +94,7 @@ def test_matrix_has_enough_cells() -> None:
 
 
 def test_matrix_has_every_operation_of_the_management_node() -> None:
-    nobody: Any = None
-    every = {name.removeprefix(servicebus.PREFIX) for name in ManagementNode(nobody, QUEUE)._operations}
+    no_peer: Any = None
+    every = {name.removeprefix(servicebus.PREFIX) for name in ManagementNode(no_peer, QUEUE)._operations}
     left_out = every - set(re.findall(r'"([a-z-]+)"', inspect.getsource(messaging)))
     assert not left_out, "add them to tests/rights/messaging.py"
