@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
@@ -24,12 +24,14 @@ from sbclient.errors import (
 )
 from sbclient.pairing.diversion import Attempt, Diversion, reserve_s
 from sbclient.pairing.session_order import SessionOrder
-from sbclient.pairing.state import PairState
+from sbclient.pairing.state import Attempts, PairState
 from sbclient.retry import BackOffInterrupted, NotTriedError, RetryPolicy
 from sbclient.rules.failover import PingKeys
 from sbclient.tasks import OwnedTasks, when_done
 from sbclient.telemetry.operations import BACKLOG, PRIMARY
 from sbclient.telemetry.tracing import within
+
+T = TypeVar("T")
 
 
 class Sending(asyncio.Future[str]):
@@ -144,8 +146,8 @@ class DirectRoute:
     async def schedule(self, batch: EncodedBatch, deadline: float) -> list[int]:
         """Schedule one transfer at the primary; return its sequence numbers."""
         self.check_schedulable()
-        with self.observed(batch):
-            return await self._retry.run(self.link.schedule, batch, deadline=deadline)
+        with self.observed(batch, self.link.schedule) as attempt:
+            return await self._retry.run(attempt, batch, deadline=deadline)
 
     async def limits(self, deadline: float) -> SenderLimits:
         """Return the limits for batches."""
@@ -161,9 +163,9 @@ class DirectRoute:
     def check_schedulable(self) -> None:
         """Raise ScheduleUnavailableError if the entity is failed over."""
 
-    def observed(self, batch: EncodedBatch) -> AbstractContextManager[None]:
-        """Return a context whose success or error is evidence about the primary."""
-        return nullcontext()
+    def observed(self, batch: EncodedBatch, operation: Callable[..., T]) -> AbstractContextManager[Callable[..., T]]:
+        """Return a context with the operation to call; its success or error is evidence about the primary."""
+        return nullcontext(operation)
 
     async def must_wait(self, batch: EncodedBatch, deadline: float) -> bool:
         """Return whether the backlog holds earlier messages of the transfer's session."""
@@ -280,12 +282,13 @@ class PairedRoute(DirectRoute):
             self._entity.succeeded(times.generation)
             sending.set_result(PRIMARY)
             return
-        if isinstance(error, ServiceBusConnectionError) and not self._tasks.is_closed:
+        is_over = self._tasks.is_closed or self._entity.is_failed_over
+        if isinstance(error, ServiceBusConnectionError) and not is_over:
             left_s = times.reopen_until - clock.monotonic()
             if left_s > 0:  # the link may have been lost long ago
                 sending.is_in_doubt = error.is_in_doubt
                 sending.attempt = again = self.link.send(batch, timeout_s=left_s)
-                times = times._replace(reopen_until=float("-inf"))
+                times = times._replace(reopen_until=float("-inf"), generation=self._entity.failover.generation)
                 again.add_done_callback(partial(self._answered_by_primary, sending, batch, times))
                 return
         self._go_on(sending, self._conclude(first, batch, times), error)
@@ -293,7 +296,9 @@ class PairedRoute(DirectRoute):
     async def _conclude(self, first: asyncio.Future[None], batch: EncodedBatch, times: _Times) -> str:
         """Make further attempts at the primary, and divert after the last one if that may help."""
         deadline, interrupt = times.primary_deadline, self._entity.failed_over
-        sending = self._sends.run(self.link.send, batch, first=first, deadline=deadline, interrupt=interrupt)
+        attempts = Attempts(self._entity.failover, self.link.send)
+        attempts.generation = times.generation  # of the first
+        sending = self._sends.run(attempts, batch, first=first, deadline=deadline, interrupt=interrupt)
         del first  # the traceback of its error refers to this frame
         is_in_doubt = False
         try:
@@ -305,7 +310,7 @@ class PairedRoute(DirectRoute):
                 raise
             is_in_doubt = error.is_in_doubt
         else:
-            self._entity.succeeded(times.generation)
+            self._entity.succeeded(attempts.generation)
             return PRIMARY
         try:
             return await self._divert(batch, times.deadline)
@@ -386,8 +391,8 @@ class PairedRoute(DirectRoute):
                 "try again after the recovery, or use send_messages with scheduled_enqueue_time_utc"
             )
 
-    def observed(self, batch: EncodedBatch) -> AbstractContextManager[None]:
-        return self._entity.observed(_ping_keys(batch.first))
+    def observed(self, batch: EncodedBatch, operation: Callable[..., T]) -> AbstractContextManager[Callable[..., T]]:
+        return self._entity.observed(_ping_keys(batch.first), operation)
 
     async def must_wait(self, batch: EncodedBatch, deadline: float) -> bool:
         sessions = self._sessions(batch) if self._is_ordered else ()

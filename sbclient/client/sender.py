@@ -275,9 +275,9 @@ class ServiceBusSender:
         timeout_s = deadline - clock.monotonic()
         if timeout_s <= 0:
             raise not_sent(self._path, "the timeout passed while the link was opened")
-        observed = nullcontext() if is_elsewhere else self._route.observed(batch)
-        with transaction.counting(len(messages)), observed:
-            answer = await self._calls.run(operation(batch, timeout_s=timeout_s, transaction=link), changes=True)
+        observed = nullcontext(operation) if is_elsewhere else self._route.observed(batch, operation)
+        with transaction.counting(len(messages)), observed as attempt:
+            answer = await self._calls.run(attempt(batch, timeout_s=timeout_s, transaction=link), changes=True)
         transaction.pin(self._path, key)
         return answer
 

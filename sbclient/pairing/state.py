@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sbclient import clock
 from sbclient.amqp import EncodedMessage
@@ -45,6 +45,8 @@ from sbclient.transport.base import Transport
 
 log = get_logger(__name__)
 
+T = TypeVar("T")
+
 EVENTS_KEPT: Final = 1000
 
 
@@ -60,6 +62,23 @@ class _Outage(NamedTuple):
     began_at: float
     error: str | None
     diverted_before: int
+
+
+class Attempts(Generic[T]):
+    """An operation of the primary, which may be repeated.
+
+    Attributes:
+        generation: the failover generation in which the last attempt began.
+    """
+
+    def __init__(self, failover: EntityFailover, operation: Callable[..., T]) -> None:
+        self._failover = failover
+        self._operation = operation
+        self.generation = failover.generation
+
+    def __call__(self, *args: Any, **options: Any) -> T:
+        self.generation = self._failover.generation
+        return self._operation(*args, **options)
 
 
 class PairedEntity:
@@ -125,15 +144,15 @@ class PairedEntity:
         return counts
 
     @contextmanager
-    def observed(self, keys: PingKeys) -> Iterator[None]:
-        """Record the success or the error of an operation that is never diverted."""
-        generation = self.failover.generation
+    def observed(self, keys: PingKeys, operation: Callable[..., T]) -> Iterator[Attempts[T]]:
+        """Record the success or the final error of the attempts at an operation that is never diverted."""
+        attempts = Attempts(self.failover, operation)
         try:
-            yield
+            yield attempts
         except ServiceBusError as error:
             self.failed(error, keys)
             raise
-        self.succeeded(generation)
+        self.succeeded(attempts.generation)
 
     def ordered_session(self, message: EncodedMessage) -> str | None:
         """Return the session that a message must stay in order with; scheduled messages have none."""

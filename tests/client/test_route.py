@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -65,6 +66,43 @@ async def test_a_link_that_was_open_is_attached_again_once_by_each_send(pair: Me
         assert client.pair.status().entities[QUEUE].diverted == 1
     assert texts(await taken(pair)) == ["None0", "None1", "None2"]
     assert texts(await diverted(pair)) == ["None3"]
+
+
+async def test_a_link_is_not_attached_again_while_the_entity_is_failed_over(pair: MemoryPair) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages(of(None, 0))
+        pair.primary.inject(Fault(FaultKind.SLOW, count=1, latency_s=3))
+        pair.primary.inject(Fault(FaultKind.DOWN, count=1))
+        sending = asyncio.create_task(sender.send_messages(of(None, 1)))
+        await clock.sleep(1)
+        client.pair.force_failover(QUEUE)
+        await sending
+    assert texts(await taken(pair)) == ["None0"]
+    assert texts(await diverted(pair)) == ["None1"]
+
+
+@pytest.mark.parametrize("is_scheduled", [False, True])
+async def test_a_success_counts_in_the_failover_generation_in_which_its_attempt_began(
+    pair: MemoryPair, *, is_scheduled: bool
+) -> None:
+    due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
+    client = pair.client(options(failover_interval=60), retry_total=1)
+    async with client, client.get_queue_sender(QUEUE) as sender, client.get_queue_sender(QUEUE) as other:
+        await sender.send_messages(of(None, 0))
+        await other.send_messages(of(None, 1))
+        pair.primary.inject(Fault(FaultKind.HANG, count=1))
+        call = sender.schedule_messages(of(None, 2), due) if is_scheduled else sender.send_messages(of(None, 2))
+        calling = asyncio.create_task(call)
+        await clock.sleep(1)
+        client.pair.mark_unhealthy(QUEUE)
+        client.pair.mark_healthy(QUEUE)
+        pair.primary.inject(Fault(FaultKind.DOWN, operations=[Operation.SEND]))
+        with pytest.raises(ServiceBusConnectionError):
+            await other.send_messages(of(None, 3), timeout=5)
+        assert client.pair.status().entities[QUEUE].state == "suspect"
+        pair.primary.heal()
+        await calling
+        assert client.pair.status().entities[QUEUE].state == "healthy"
 
 
 async def test_what_a_failed_over_entity_offers(pair: MemoryPair, client: ServiceBusClient) -> None:
