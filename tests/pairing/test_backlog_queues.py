@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -26,15 +27,29 @@ from sbclient.errors import (
     PairedClientError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
+    ServiceBusError,
     ServiceBusServerBusyError,
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.rules.failover import FailoverState
 from sbclient.rules.partition_key import fragment_of
+from sbclient.tasks import OwnedTasks
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryNamespace, MemoryPair
-from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts, until
+from tests.client.scene import (
+    AT_ONCE,
+    BACKLOG,
+    QUEUE,
+    SESSION_BACKLOG,
+    cancel,
+    diverted,
+    make_queue,
+    options,
+    taken,
+    texts,
+    until,
+)
 from tests.measured import values
 
 UNRESOLVABLE = Fault(FaultKind.ERROR, error=ServiceBusConnectionError)
@@ -248,6 +263,87 @@ async def test_an_opening_that_fails_leaves_no_connection(pair: MemoryPair) -> N
     with pytest.raises(BacklogUnavailableError, match="Manage"):
         await client.__aenter__()
     assert closed == [True]
+
+
+# -- whatever came before ----------------------------------------------------------------------------------------------
+
+CAUSES: list[tuple[Fault | None, type[ServiceBusError]]] = [
+    (None, ServiceBusError),
+    (Fault(FaultKind.DOWN), ServiceBusConnectionError),
+    (Fault(FaultKind.HANG), OperationTimeoutError),
+    (Fault(FaultKind.ERROR, error=ServiceBusServerBusyError), ServiceBusServerBusyError),
+    (Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError), ServiceBusAuthorizationError),
+]
+"""A state of the secondary, and what a diversion raises from."""
+
+
+async def test_the_queues_are_provisioned_in_any_course_as_in_the_first(
+    pair: MemoryPair, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After outages, cancelled openings and diversions, and the ends of event loops."""
+    caplog.set_level(logging.INFO, "sbclient")
+    for seed in range(100):
+        caplog.clear()
+        await _provision(Random(seed), pair, caplog)
+
+
+async def _provision(random: Random, pair: MemoryPair, caplog: pytest.LogCaptureFixture) -> None:
+    backlog = pair.client(options(ordering="session")).pair.state.backlog
+    tasks, is_open = OwnedTasks(), False
+    (fault, cause), hangs_until_at = CAUSES[0], 0.0
+
+    def warnings() -> int:
+        return sum(vars(record)["event_name"] == "pair.not_provisioned" for record in caplog.records)
+
+    acts = random.choices(["fault", "fault", "open", "open", "cancel", "wait", "sleep", "loop"], k=16)
+    for act in [*acts, "heal", "open", "wait", "loop", "wait", "open", "wait"]:
+        was_provisioned, error = backlog.provisioned.is_set(), backlog.error
+        said, began_at = warnings(), clock.monotonic()
+        works, may_hang = was_provisioned or fault is None, cause is OperationTimeoutError or began_at < hangs_until_at
+        match act:
+            case "fault" | "heal":
+                if cause is OperationTimeoutError:
+                    hangs_until_at = began_at + 60.0
+                pair.secondary.heal()
+                fault, cause = random.choice(CAUSES[1:]) if act == "fault" else CAUSES[0]
+                if fault is not None:
+                    pair.secondary.inject(fault)
+            case "open" if not is_open:
+                is_refused = cause is ServiceBusAuthorizationError and not was_provisioned
+                with pytest.raises(BacklogUnavailableError) if is_refused else nullcontext():
+                    await backlog.open(tasks, 60)
+                is_open = not is_refused
+                assert backlog.provisioned.is_set() is works
+                assert warnings() - said == (is_open and not works)
+                assert clock.monotonic() - began_at == (2.0 if cause is OperationTimeoutError and not works else 0.0)
+            case "cancel":
+                waiting = asyncio.ensure_future(backlog.wait(9) if is_open else backlog.open(tasks, 9))
+                for _ in range(random.randrange(6)):
+                    await asyncio.sleep(0)
+                if not waiting.done():
+                    await cancel(waiting)
+                else:
+                    is_open = waiting.exception() is None or is_open
+            case "wait" if is_open:
+                with nullcontext() if works else pytest.raises(BacklogUnavailableError) as no:
+                    await backlog.wait(121)  # also after an attempt that hangs
+                assert no is None or isinstance(no.value.__cause__, cause)
+                assert clock.monotonic() - began_at <= (121 if may_hang else 0)
+            case "sleep":
+                await clock.sleep(random.choice([0.5, 200.0]))
+                assert backlog.provisioned.is_set() >= (clock.monotonic() - began_at > 100 and is_open and works)
+            case "loop":
+                await tasks.close()
+                tasks, is_open = OwnedTasks(), False
+                backlog.leave_loop()
+        assert was_provisioned <= backlog.provisioned.is_set()
+        if backlog.provisioned.is_set():
+            assert (backlog.error, backlog.plain, backlog.with_sessions) == (None, BACKLOG, SESSION_BACKLOG)
+            assert backlog.limits is not None
+        elif is_open and act in ("wait", "sleep") and began_at >= hangs_until_at:
+            assert warnings() - said == (type(backlog.error) is not type(error))
+        assert sum(not task.done() for task in tasks._tasks) == (is_open and not backlog.provisioned.is_set())
+    await tasks.close()
 
 
 # -- syphons -----------------------------------------------------------------------------------------------------------
