@@ -314,9 +314,13 @@ class BrokerHost:
             SessionCannotBeLockedError: another receiver holds the session.
         """
 
+        accepted: SessionLock | None = None
+
         def accept(call: Call) -> SessionLock | None:
+            nonlocal accepted
             check()
-            return self.namespace.accept_session(call, path, session)
+            accepted = self.namespace.accept_session(call, path, session)
+            return accepted
 
         if session is NEXT_AVAILABLE_SESSION:
             lock = await self._wait_for(Operation.SESSION, path, session, 0, accept, timeout_s, front_end)
@@ -325,7 +329,8 @@ class BrokerHost:
         if lock is None:
             raise OperationTimeoutError(
                 f"The operation did not complete within the allotted timeout: no session of {path} became available "
-                f"within {timeout_s:g} s"
+                f"within {timeout_s:g} s",
+                is_in_doubt=accepted is not None,  # a fault may have lost the answer
             )
         return lock
 

@@ -510,9 +510,10 @@ async def test_accepting_waits_for_a_session(running: Running) -> None:
 
 
 async def test_accepting_a_session_times_out(running: Running) -> None:
-    with pytest.raises(OperationTimeoutError):
+    with pytest.raises(OperationTimeoutError) as caught:
         await accept(running, 9)
     assert elapsed() == 9
+    assert not caught.value.is_in_doubt
 
 
 async def test_a_named_session_that_is_held_is_refused_at_once(running: Running) -> None:
@@ -550,8 +551,9 @@ async def test_a_slow_accept_is_late_and_a_lost_one_holds_the_session(running: R
     assert elapsed() == 2
     running.namespace.release_session(Call(Operation.SESSION, clock.now()), "s", lock)
     running.host.inject(Fault(FaultKind.LOSE_ACKNOWLEDGEMENT, "s", operations=[Operation.SESSION], count=1))
-    with pytest.raises(OperationTimeoutError):
+    with pytest.raises(OperationTimeoutError) as caught:
         await accept(running, 5)
+    assert caught.value.is_in_doubt
     with pytest.raises(SessionCannotBeLockedError):
         await accept(running, session="x")
 
