@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable, Coroutine
 from functools import partial
 from random import Random
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sbclient import clock
 from sbclient.broker.directory import Entity
@@ -181,17 +180,21 @@ class BrokerHost:
         *,
         timeout_s: float,
         front_end: int = 0,
+        check: Callable[[], None] | None = None,
     ) -> T:
         """Run a request that the namespace completes without waiting, and return or raise its result.
 
         Args:
             path: of the entity, None for the namespace.
             work: performs the request. It is called once; a cancellation before that has no effect on the broker.
+            check: called before it; its error prevents the request.
 
         Raises:
             OperationTimeoutError: a fault held the answer back for too long. The work may have been done.
         """
         await clock.step()
+        if check is not None:
+            check()
         performed = self.perform_now(operation, path, work, front_end=front_end)
         return await self.answered(performed, timeout_s=timeout_s) if performed.after_s else performed.result()
 
@@ -259,7 +262,7 @@ class BrokerHost:
             f"{timeout_s:g} s: the operation may have been done, so check before you try again"
         )
 
-    async def receive(
+    def receive(
         self,
         path: str,
         *,
@@ -270,7 +273,7 @@ class BrokerHost:
         front_end: int = 0,
         check: Callable[[], None] = lambda: None,
         selector: Selector | None = None,
-    ) -> list[Entry]:
+    ) -> Coroutine[Any, Any, list[Entry]]:
         """Wait for a first message, and take the messages that are available with it; empty if none arrives in time.
 
         Args:
@@ -289,11 +292,13 @@ class BrokerHost:
 
         awaited = None if lock is None else lock.session_id
         division = self._division(path, front_end) if lock is None else lock.fragment_index
-        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
         if selector is not None:
-            division, turn = id(selector), self.selector_turn
-        found = await self._wait_for(Operation.RECEIVE, path, awaited, division, take, max_wait_time_s, front_end, turn)
-        return found or []
+            division = id(selector)
+        nothing: list[Entry] = []
+        selects = selector is not None
+        return self._wait_for(
+            Operation.RECEIVE, path, awaited, division, take, nothing, max_wait_time_s, front_end, selects=selects
+        )
 
     async def accept_session(
         self,
@@ -323,7 +328,7 @@ class BrokerHost:
             return accepted
 
         if session is NEXT_AVAILABLE_SESSION:
-            lock = await self._wait_for(Operation.SESSION, path, session, 0, accept, timeout_s, front_end)
+            lock = await self._wait_for(Operation.SESSION, path, session, 0, accept, None, timeout_s, front_end)
         else:
             lock = await self.perform(Operation.SESSION, path, accept, timeout_s=timeout_s, front_end=front_end)
         if lock is None:
@@ -334,12 +339,10 @@ class BrokerHost:
             )
         return lock
 
-    @asynccontextmanager
-    async def selector_turn(self) -> AsyncIterator[None]:
+    async def selector_turn(self) -> None:
         """Wait for a step of the event loop in which no other call evaluates a selector."""
         async with self._selecting:
             await clock.step()
-            yield
 
     def wake(self, path: str) -> None:
         """Let all that wait for messages of a path try again, because the `check` of one would raise now."""
@@ -356,16 +359,19 @@ class BrokerHost:
         awaited: Awaited,
         division: int,
         work: Callable[[Call], T],
+        nothing: T,
         wait_s: float,
         front_end: int,
-        turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-    ) -> T | None:
+        *,
+        selects: bool = False,
+    ) -> T:
         """Call `work` until it returns something other than None or empty, for at most `wait_s` seconds.
 
         The first call is skipped while others wait for the same, because they come first.
 
         Args:
-            turn: entered for each call.
+            nothing: the result if it does not.
+            selects: whether each call evaluates a selector.
         """
         await clock.step()
         key = canonical(path)
@@ -377,12 +383,16 @@ class BrokerHost:
                 if waiter is None and left_s > 0 and self._waiting.has_division(key, awaited, division):
                     retry_after_s = math.inf
                 else:
-                    async with turn():
-                        call = Call(operation, clock.true_now(), front_end=front_end, waited_s=waited_s)
-                        found, retry_after_s = _try(call, work)
+                    if selects:
+                        await self.selector_turn()
+                    call = Call(operation, clock.true_now(), front_end=front_end, waited_s=waited_s)
+                    try:
+                        found, retry_after_s = work(call), call.retry_after_s
+                    except NoAnswer as silence:
+                        found, retry_after_s = nothing, silence.after_s
                     if found and call.answer_after_s:
                         await clock.sleep(max(0.0, min(left_s, call.answer_after_s)))
-                        return found if call.answer_after_s <= left_s else None
+                        return found if call.answer_after_s <= left_s else nothing
                     if call.is_unfinished and not found:
                         await clock.step()
                         continue
@@ -442,11 +452,3 @@ class BrokerHost:
 
 def _wake(waiter: Waiter) -> None:
     waiter.wake()
-
-
-def _try(call: Call, work: Callable[[Call], T]) -> tuple[T | None, float]:
-    """Return the result, and the seconds after which another try makes sense if nothing happens before."""
-    try:
-        return work(call), call.retry_after_s
-    except NoAnswer as silence:
-        return None, silence.after_s

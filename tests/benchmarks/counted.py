@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
-from sbclient.message import ServiceBusReceivedMessage
 from sbclient.transport.base import Check
 from sbclient.transport.memory.sender import MemorySender
 from sbclient.transport.memory.transport import MemoryTransport
@@ -50,13 +50,15 @@ class CountedTransport(MemoryTransport):
         self.asked[operation] += 1
         return super().request(operation, path, work, timeout_s)
 
-    async def ask(self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float) -> T:
+    def ask(
+        self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float, check: Any = None
+    ) -> Coroutine[Any, Any, T]:
         self.asked[operation] += 1
-        return await super().ask(operation, path, work, timeout_s)
+        return super().ask(operation, path, work, timeout_s, check)
 
-    async def receive(self, *args: Any) -> list[ServiceBusReceivedMessage]:
+    def receive(self, *args: Any) -> Coroutine[Any, Any, list[Entry]]:
         self.asked[Operation.RECEIVE] += 1
-        return await super().receive(*args)
+        return super().receive(*args)
 
     async def accept_session(self, *args: Any) -> Any:
         self.asked[Operation.SESSION] += 1

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -288,9 +287,10 @@ class BrowserLink(LinkHandler):
         peer, link = self._peer, self._link
         try:
             while not link.is_over and link.credit > 0:
-                async with nullcontext() if self._selector is None else peer.host.selector_turn():
-                    if not self._show_some():
-                        break
+                if self._selector is not None:
+                    await peer.host.selector_turn()
+                if not self._show_some():
+                    break
                 await peer.drained()
                 await peer.delivery_slot()
         except ServiceBusError as error:

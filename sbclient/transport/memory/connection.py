@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from sbclient import clock
 from sbclient.broker.directory import path_of
+from sbclient.broker.entry import Entry
 from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction, Via
@@ -75,11 +76,16 @@ class MemoryConnection:
             self._host.namespace.check_via(self.via, path, receives=receives)
 
     def ask(
-        self, operation: Operation, path: str | None, work: Callable[[Call], T], timeout_s: float
+        self,
+        operation: Operation,
+        path: str | None,
+        work: Callable[[Call], T],
+        timeout_s: float,
+        check: Callable[[], None] | None = None,
     ) -> Coroutine[Any, Any, T]:
-        """Perform a request through this connection."""
+        """Perform a request through this connection; `check` is as for `BrokerHost.perform`."""
         self.check_open()
-        return self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end)
+        return self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end, check=check)
 
     def request(
         self, operation: Operation, path: str, work: Callable[[Call], T], timeout_s: float
@@ -89,7 +95,7 @@ class MemoryConnection:
         performed = self._host.perform_now(operation, path, work, front_end=self._front_end)
         return self._host.answer_to(performed, timeout_s=timeout_s)
 
-    async def receive(
+    def receive(
         self,
         path: str,
         max_message_count: int,
@@ -97,10 +103,10 @@ class MemoryConnection:
         mode: ServiceBusReceiveMode,
         lock: SessionLock | None,
         check: Callable[[], None],
-    ) -> list[ServiceBusReceivedMessage]:
-        """Wait for messages through this connection's front end; `check` is as for `BrokerHost.receive`."""
+    ) -> Coroutine[Any, Any, list[Entry]]:
+        """Wait for messages through this connection's front end, as `BrokerHost.receive` does."""
         self.check_open()
-        taken = await self._host.receive(
+        return self._host.receive(
             path,
             max_message_count=max_message_count,
             max_wait_time_s=wait_s,
@@ -109,7 +115,6 @@ class MemoryConnection:
             front_end=self._front_end,
             check=check,
         )
-        return self.noted([entry.received() for entry in taken])
 
     def noted(self, messages: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage]:
         """Return the messages, which the host may note as received."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from sbclient.broker.entity import PeekCursor
@@ -83,7 +83,8 @@ class MemoryReceiver(ReceiverLink):
         return [self._prefetched.popleft() for _ in range(min(max_message_count, len(self._prefetched)))]
 
     async def _taken(self, count: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
-        messages = await self._connection.receive(self._path, count, wait_s, self._mode, self._lock, self._check_open)
+        taken = await self._connection.receive(self._path, count, wait_s, self._mode, self._lock, self._check_open)
+        messages = self._connection.noted([entry.received() for entry in taken])
         if self._is_closed and self._mode is ServiceBusReceiveMode.PEEK_LOCK:  # while the answer was delayed
             self._prefetched.extend(messages)
             self._release()
@@ -198,15 +199,14 @@ class MemoryReceiver(ReceiverLink):
         if self._is_closed:
             check_link(self._is_closed, self._path)
 
-    async def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
+    def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> Coroutine[Any, Any, T]:
         if self._is_closed or self._session is not None:
-            await self._attach(timeout_s)
+            return self._ask_attached(operation, work, timeout_s)
+        return self._connection.ask(operation, self._path, work, timeout_s, self._check_open)
 
-        def checked(call: Call) -> T:
-            self._check_open()
-            return work(call)
-
-        return await self._connection.ask(operation, self._path, checked, timeout_s)
+    async def _ask_attached(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> T:
+        await self._attach(timeout_s)
+        return await self._connection.ask(operation, self._path, work, timeout_s, self._check_open)
 
     async def _in_session(
         self, operation: Operation, work: Callable[[Call, str, SessionLock], T], timeout_s: float
