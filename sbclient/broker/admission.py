@@ -21,7 +21,7 @@ from sbclient.broker.deduplication import Identity, identity_of
 from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
 from sbclient.broker.fragment import Fragment
-from sbclient.broker.headers import check_headers
+from sbclient.broker.headers import MAX_PROPERTY_BYTES, check_headers
 from sbclient.broker.storage import Copies
 from sbclient.broker.topic import Topic
 from sbclient.delivery import MAX_BATCH_MESSAGES
@@ -39,12 +39,14 @@ class AdmittedMessages:
         entries: the messages, including pings, which are checked like others, but not stored.
         size_bytes: of all messages.
         is_ping: whether no message is stored.
+        is_partitioned: whether the entity is.
     """
 
     key: str | None
     entries: list[Entry]
     size_bytes: int
     is_ping: bool
+    is_partitioned: bool
 
 
 def admit(
@@ -52,7 +54,6 @@ def admit(
     messages: Sequence[EncodedMessage],
     random: Random,
     *,
-    is_partitioned: bool,
     max_batch_size_bytes: int,
 ) -> AdmittedMessages:
     """Check the messages of one transfer to an entity.
@@ -70,9 +71,12 @@ def admit(
         )
     policy = target.policy
     key = None
+    is_partitioned = len(target.fragments) > 1
     if is_partitioned:
         key = check_batch_keys(messages, requires_duplicate_detection=policy.requires_duplicate_detection)
     requires_session = target.requires_session
+    entries: list[Entry] = []
+    total_bytes, ping_count = 0, 0
     for message in messages:
         if message.partition_key is not None:
             check_keys(message)
@@ -86,26 +90,26 @@ def admit(
                 f"The SessionId was not set on a message, and it cannot be sent to the entity. {target.path} requires "
                 f"sessions: set session_id on message {message.message_id!r}"
             )
-        if message.size_bytes > policy.max_message_size_bytes:
+        size_bytes = message.size_bytes
+        if size_bytes > policy.max_message_size_bytes:
             raise MessageSizeExceededError(
-                f"The received message (size:{message.size_bytes} bytes) exceeds the limit "
+                f"The received message (size:{size_bytes} bytes) exceeds the limit "
                 f"({policy.max_message_size_bytes} bytes) currently allowed on the link. It is message "
                 f"{message.message_id!r} for {target.path}: send less, or a reference to the data"
             )
-        check_headers(message)
+        if size_bytes > MAX_PROPERTY_BYTES:
+            check_headers(message)
+        total_bytes += size_bytes
+        ping_count += message.content_type is not None and is_ping(message)
+        if message.message_id is None:
+            message = message.rewritten(message_id=f"{random.getrandbits(128):032x}")
+        entries.append(Entry(message, size_bytes))
     if len(messages) > 1 and (size_bytes := EncodedBatch(messages).size_bytes) > max_batch_size_bytes:
         raise MessageSizeExceededError(
             f"the {len(messages)} messages have {size_bytes} bytes together, "
             f"{target.path} accepts {max_batch_size_bytes} at once: send fewer"
         )
-    entries = [Entry(_with_id(message, random), message.size_bytes) for message in messages]
-    return AdmittedMessages(key, entries, sum([entry.size_bytes for entry in entries]), all(map(is_ping, messages)))
-
-
-def _with_id(message: EncodedMessage, random: Random) -> EncodedMessage:
-    if message.message_id is not None:
-        return message
-    return message.rewritten(message_id=f"{random.getrandbits(128):032x}")
+    return AdmittedMessages(key, entries, total_bytes, ping_count == len(messages), is_partitioned)
 
 
 def store(
@@ -122,8 +126,8 @@ def store(
 
 
 Arrival: TypeAlias = tuple[Entry, Identity | None, float | None, int | None, Copies]
-"""How a checked message is stored: its identity for duplicate detection; its scheduled time, None = at once; its number
-while it is scheduled, None = a new one; its copies, see `Storage.decide`."""
+"""How a checked message is stored: its identity, None without duplicate detection; its scheduled time, None = at once;
+its number while it is scheduled, None = a new one; its copies, see `Storage.decide`."""
 
 
 def arrivals(
@@ -131,11 +135,14 @@ def arrivals(
 ) -> list[Arrival]:
     """Decide how checked messages are stored; see `store`. What can fail does so here."""
     fragment.advance(now)
+    detects_duplicates = fragment.policy.requires_duplicate_detection
     found: list[Arrival] = []
     for position, entry in enumerate(entries):
         content = entry.content
-        identity = identity_of(content, is_partitioned=is_partitioned)
-        if is_ping(content) or fragment.is_known(identity, now):
+        if content.content_type is not None and is_ping(content):
+            continue
+        identity = identity_of(content, is_partitioned=is_partitioned) if detects_duplicates else None
+        if identity is not None and fragment.is_known(identity, now):
             continue
         at = content.scheduled_enqueue_time_utc
         if at is not None and at.timestamp() > now:
@@ -150,7 +157,7 @@ def arrivals(
 def put(fragment: Fragment, decided: Sequence[Arrival], now: float) -> None:
     """Store messages as `arrivals` says."""
     for entry, identity, scheduled_at, number, copies in decided:
-        if fragment.is_duplicate(identity, now):  # of an earlier one of the transfer
+        if identity is not None and fragment.is_duplicate(identity, now):  # of an earlier one of the transfer
             continue
         if scheduled_at is None:
             fragment.put(entry, copies)

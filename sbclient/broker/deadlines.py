@@ -40,7 +40,8 @@ class DeadlineHeap(Generic[K]):
             self.earliest = at
         elif was_at == self.earliest:
             self._update_earliest()
-        self._rebuild_if_stale()
+        if len(self._heap) > _SLACK + 2 * len(self._at):
+            self._rebuild()
 
     def drop(self, key: K) -> None:
         """Remove a key; unknown keys are ignored."""
@@ -48,7 +49,8 @@ class DeadlineHeap(Generic[K]):
         if was_at is not None:
             if was_at == self.earliest:
                 self._update_earliest()
-            self._rebuild_if_stale()
+            if len(self._heap) > _SLACK + 2 * len(self._at):
+                self._rebuild()
 
     def pop_due(self, now: float) -> tuple[K, float] | None:
         """Remove and return the key with the earliest time, if it is due."""
@@ -66,7 +68,6 @@ class DeadlineHeap(Generic[K]):
             heapq.heappop(heap)
         self.earliest = heap[0][0] if heap else math.inf
 
-    def _rebuild_if_stale(self) -> None:
-        if len(self._heap) > _SLACK + 2 * len(self._at):
-            self._heap = [(at, key) for key, at in self._at.items()]
-            heapq.heapify(self._heap)
+    def _rebuild(self) -> None:
+        self._heap = [(at, key) for key, at in self._at.items()]
+        heapq.heapify(self._heap)

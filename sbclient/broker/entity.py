@@ -153,7 +153,7 @@ class Queue:
         else:
             taken = self._taken(call, fragments, max_message_count, lock, selector, delete=deletes)
         call.is_unfinished = selector is not None and selector.is_unfinished
-        if len(self.fragments) > 1 and self._faults.any_active:
+        if len(self.fragments) > 1 and self._faults.injected:
             for index in dict.fromkeys(entry.number >> COUNTER_BITS for entry in taken):
                 self._faults.delay(call, self.path, index)
         return taken
@@ -162,7 +162,7 @@ class Queue:
         """The reachable fragments; each call begins with the next fragment."""
         self._first = (self._first + 1) % len(self.fragments)
         rotated = self.fragments[self._first :] + self.fragments[: self._first]
-        if not self._faults.any_active:
+        if not self._faults.injected:
             return rotated
         return [fragment for fragment in rotated if self._faults.stopping(call, self.path, fragment.index) is None]
 
@@ -177,17 +177,13 @@ class Queue:
         delete: bool,
     ) -> list[Entry]:
         taken: list[Entry] = []
-        yielding = fragments
-        while yielding and len(taken) < max_message_count:
-            still_yielding = []
-            for fragment in yielding:
-                if len(taken) == max_message_count:
-                    break
-                entry = fragment.take(call.now, lock, delete=delete, selector=selector)
-                if entry is not None:
-                    taken.append(entry)
-                    still_yielding.append(fragment)
-            yielding = still_yielding
+        turns = deque(fragments)
+        while turns and len(taken) < max_message_count:
+            fragment = turns.popleft()
+            entry = fragment.take(call.now, lock, delete=delete, selector=selector)
+            if entry is not None:
+                taken.append(entry)
+                turns.append(fragment)
         return taken
 
     def settle_each(

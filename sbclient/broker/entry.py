@@ -25,6 +25,7 @@ MAX_DEAD_LETTER_TEXT: Final = MAX_REASON
 _ACTIVE: Final = ServiceBusMessageState.ACTIVE
 _NO_PROPERTIES: Final[Mapping[str, PropertyValue]] = MappingProxyType({})
 _CLOCK_GRAIN_S = 1e-5
+_UNKNOWN_SAFETY: Final = SafeUUID.unknown
 _LAST_TIME = datetime.max.replace(tzinfo=UTC).timestamp()
 
 
@@ -74,7 +75,7 @@ class Entry:
         self.locked_until = math.inf
         self.token = 0
         self.delivery_count = 0
-        self.state = ServiceBusMessageState.ACTIVE
+        self.state = _ACTIVE
         self.hops = 0
         self.dead_letter_reason: str | None = None
         self.dead_letter_description: str | None = None
@@ -133,17 +134,21 @@ class Entry:
 
     def received(self) -> ServiceBusReceivedMessage:
         """The message as a receiver gets it."""
-        added = self.added_properties
+        is_changed = (
+            self.properties is not _NO_PROPERTIES
+            or self.dead_letter_reason is not None
+            or self.dead_letter_description is not None
+        )
         received = ServiceBusReceivedMessage.of(
-            self.content.with_added(added) if added else self.content,
+            self.content.with_added(self.added_properties) if is_changed else self.content,
             sequence_number=self.number,
-            enqueued_sequence_number=self.first_number,
+            enqueued_sequence_number=self.number if self.original_number is None else self.original_number,
             enqueued_time_utc=utc_datetime(self.enqueued_at),
             expires_at_utc=None if self.expires_at > _LAST_TIME else utc_datetime(self.expires_at),
             locked_until_utc=utc_datetime(self.locked_until) if self.locked_until < math.inf else None,
             lock_token=uuid_of(self.token) if self.token else None,
             delivery_count=self.delivery_count,
-            state=self.shown_state,
+            state=self.state if not self.was_scheduled else self.shown_state,
             dead_letter_source=self.dead_letter_source,
         )
         if self.expires_at <= _LAST_TIME:
@@ -155,7 +160,7 @@ def uuid_of(number: int) -> UUID:
     """Return `UUID(int=number)`, whose checks take a microsecond, for a number of this broker."""
     made = object.__new__(UUID)
     object.__setattr__(made, "int", number)
-    object.__setattr__(made, "is_safe", SafeUUID.unknown)
+    object.__setattr__(made, "is_safe", _UNKNOWN_SAFETY)
     return made
 
 

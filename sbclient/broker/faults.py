@@ -208,34 +208,33 @@ class Faults:
     Args:
         namespace: its name, for errors.
         random: for faults with a probability.
+
+    Attributes:
+        injected: the faults, oldest first; some may have ended. Read-only.
     """
 
     def __init__(self, namespace: str, random: Random) -> None:
         self._namespace = namespace
         self._random = random
-        self._faults: list[Fault] = []
+        self.injected: list[Fault] = []
 
     def inject(self, fault: Fault) -> Fault:
         """Inject a fault and return it, for `heal`."""
-        self._faults.append(fault)
+        self.injected.append(fault)
         return fault
 
     def heal(self, fault: Fault | None = None) -> None:
         """Remove one fault, or all of them. A fault that has ended is ignored."""
-        self._faults = [] if fault is None else [other for other in self._faults if other is not fault]
+        self.injected = [] if fault is None else [other for other in self.injected if other is not fault]
 
     def active(self, now: float) -> list[Fault]:
         """The active faults, oldest first."""
         self._drop_ended(now)
-        return list(self._faults)
-
-    @property
-    def any_active(self) -> bool:
-        return bool(self._faults)
+        return list(self.injected)
 
     def next_change_at(self) -> float:
         """The time at which the next fault ends; infinity if none does."""
-        return min((fault.until_at for fault in self._faults), default=math.inf)
+        return min((fault.until_at for fault in self.injected), default=math.inf)
 
     def check(self, call: Call, path: str | None) -> None:
         """Apply the faults of the namespace and of the entity as a whole.
@@ -243,10 +242,8 @@ class Faults:
         Raises:
             ServiceBusError, NoAnswer: a fault stops the request.
         """
-        if not self._faults:
-            return
         self._drop_ended(call.now)
-        for fault in self._faults.copy():
+        for fault in self.injected.copy():
             place = path if path is not None and fault.entity_path is not None else f"namespace {self._namespace}"
             if fault.fragments is None and self._covers(fault, path) and self._applies(fault, call):
                 if _stops(fault, call):
@@ -274,8 +271,6 @@ class Faults:
         Raises:
             ServiceBusError, NoAnswer: a fault stops the request.
         """
-        if not self._faults:
-            return
         fault = self.stopping(call, path, index)
         if fault is not None:
             raise fault.error_at(f"fragment {index} of {path}", call)
@@ -287,7 +282,7 @@ class Faults:
         lost = (FaultKind.DOWN, FaultKind.HANG)
         affecting = [
             fault
-            for fault in self._faults
+            for fault in self.injected
             if fault.fragments is not None and fault.kind in lost and not fault.operations
         ]
         return [
@@ -299,7 +294,7 @@ class Faults:
     def _at_fragment(self, path: str, index: int) -> list[Fault]:
         return [
             fault
-            for fault in self._faults
+            for fault in self.injected
             if fault.fragments is not None and index in fault.fragments and self._covers(fault, path)
         ]
 
@@ -319,8 +314,8 @@ class Faults:
         return True
 
     def _drop_ended(self, now: float) -> None:
-        if self._faults and self.next_change_at() <= now:
-            self._faults = [fault for fault in self._faults if fault.until_at > now]
+        if self.injected and self.next_change_at() <= now:
+            self.injected = [fault for fault in self.injected if fault.until_at > now]
 
 
 def _stops(fault: Fault, call: Call) -> bool:

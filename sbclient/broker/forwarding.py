@@ -143,7 +143,6 @@ class Forwarding:
             target,
             [_content_of(entry)],
             self._random,
-            is_partitioned=entity.is_partitioned,
             max_batch_size_bytes=self._max_batch_size_bytes,
         )
         fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
@@ -152,7 +151,7 @@ class Forwarding:
         copy.hops = entry.hops + 1
         copy.expires_at = entry.expires_at
         copy.dead_letter_source = entry.dead_letter_source
-        store(fragment, transfer.entries, None, call.now, is_partitioned=entity.is_partitioned)
+        store(fragment, transfer.entries, None, call.now, is_partitioned=transfer.is_partitioned)
 
 
 def _content_of(entry: Entry) -> EncodedMessage:

@@ -43,7 +43,8 @@ OnReady: TypeAlias = Callable[[str | ServiceBusSessionFilter | None], None]
 """Called when a message becomes ready. The argument says who may receive it: the id of a held session,
 `NEXT_AVAILABLE_SESSION` for a message of a free session, or None on an entity without sessions."""
 
-_DEFERRED = ServiceBusMessageState.DEFERRED
+_COMPLETE: Final = SettleMode.COMPLETE
+_DEFERRED: Final = ServiceBusMessageState.DEFERRED
 
 TTL_EXPIRED: Final = "TTLExpiredException"
 MAX_DELIVERIES_EXCEEDED: Final = "MaxDeliveryCountExceeded"
@@ -165,7 +166,12 @@ class Fragment(Storage):
         )
 
     def advance(self, now: float) -> None:
-        if now < self.next_change_at():
+        if (
+            now < self._locks.ends.earliest
+            and now < self._expiries.earliest
+            and now < self._schedule.earliest
+            and now < self._sessions.lock_ends.earliest
+        ):
             return
         self.mark()
         self._activate_due(now)
@@ -213,7 +219,7 @@ class Fragment(Storage):
         self._make_ready(entry, is_fresh=True)
 
     def _insert(self, entry: Entry, number: int) -> None:
-        super()._insert(entry, number)
+        Storage._insert(self, entry, number)  # `super()` takes three times as long
         if entry.state is _DEFERRED:  # of an earlier process
             self.deferred_count += 1
         if self.has_sessions:
@@ -223,12 +229,13 @@ class Fragment(Storage):
 
     def _remove(self, entry: Entry, number: int | None = None) -> None:
         number = entry.number if number is None else number
-        super()._remove(entry, number)
+        Storage._remove(self, entry, number)
         if entry.state is _DEFERRED:
             self.deferred_count -= 1
         if self.has_sessions:
             self._sessions.remove(session_of(entry.content))
-        self._expiries.drop(number)
+        if entry.expires_at < math.inf:
+            self._expiries.drop(number)
 
     def _make_ready(self, entry: Entry, *, is_fresh: bool) -> None:
         if self.has_sessions:
@@ -392,16 +399,18 @@ class Fragment(Storage):
     def settle(self, token: int, settlement: Settlement, now: float) -> None:
         """Settle a message whose lock was checked."""
         entry = self._locks.held(token)
-        self.mark()
+        if self.log is not None:
+            self.log.mark()
+        if settlement.mode is _COMPLETE:
+            self._take_out(entry)
+            return
         if settlement.mode is SettleMode.DEAD_LETTER:
             self.behind().mark()
         if settlement.properties:
             entry.properties = {**entry.properties, **settlement.properties}
-        if self.log is not None and settlement.mode is not SettleMode.COMPLETE:
+        if self.log is not None:
             self.log.change(entry.number)
-        if settlement.mode is SettleMode.COMPLETE:
-            self.remove(entry)
-        elif settlement.mode is SettleMode.ABANDON:
+        if settlement.mode is SettleMode.ABANDON:
             self._return(entry, now, is_failed=True)
         elif settlement.mode is SettleMode.DEFER:
             self._unlock(entry)
@@ -438,7 +447,7 @@ class Fragment(Storage):
 
     def remove(self, entry: Entry) -> None:
         """Delete a message, whether it is ready, locked or deferred."""
-        if entry.is_ready and self.has_sessions:
+        if self.has_sessions and entry.is_ready:
             self._sessions.expired(session_of(entry.content))
         self._take_out(entry)
 

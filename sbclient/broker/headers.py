@@ -15,12 +15,11 @@ MAX_HEADERS_BYTES: Final = 64 * 1024
 
 
 def check_headers(message: EncodedMessage) -> None:
-    """
+    """Check the headers of a message with more than `MAX_PROPERTY_BYTES`; those of a smaller one fit.
+
     Raises:
         MessageSizeExceededError: a property, or all headers together, are too large.
     """
-    if message.size_bytes <= MAX_PROPERTY_BYTES:
-        return
     headers = message.header_bytes
     if headers > MAX_HEADERS_BYTES:
         raise MessageSizeExceededError(

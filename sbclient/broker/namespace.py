@@ -66,6 +66,7 @@ class Namespace:
         directory: the entities by path.
         management: creates, describes and deletes entities.
         pings: the last ping to each entity.
+        advance: forwards messages that are due, and deletes entities that were idle for too long.
         defects: the errors of `on_ready`, `on_removed` and `on_updated`; what they are called for is done.
     """
 
@@ -93,6 +94,7 @@ class Namespace:
             self.directory, self.faults, profile.max_hops, profile.max_batch_size_bytes, random
         )
         self._gate = RequestGate(self.directory, self.faults, self._forwarding, profile.fragment_count, is_waited_for)
+        self.advance = self._gate.advance
         self.management = Management(
             name, profile, self._gate, random, self._on_queue_ready, self._guarded(on_updated), front_end_count
         )
@@ -123,10 +125,6 @@ class Namespace:
             return []
         own = [entity] if entity.topic is None else [entity, entity.topic]
         return own + self._gate.feeding(path)
-
-    def advance(self, now: float) -> None:
-        """Forward messages that are due, and delete entities that were idle for too long."""
-        self._gate.advance(now)
 
     def record_changes(self, on_change: Callable[[], None]) -> Changes:
         """Record what changes from now on.
@@ -215,7 +213,7 @@ class Namespace:
             via = transaction.via_to(path)
         if via is not None:
             self._send_via(call, path, messages, via, via_partition_key, transaction)
-        elif messages and is_ping(messages[0]):
+        elif messages and messages[0].content_type is not None and is_ping(messages[0]):
             with self.pings.noted(path, call):
                 self._send(call, path, messages, via_partition_key, transaction)
         else:
@@ -231,11 +229,11 @@ class Namespace:
     ) -> None:
         entity, target = self._gate.check(call, path)
         self._writable(entity, target, path)
-        transfer = self._admitted(entity, target, messages)
+        transfer = self._admitted(target, messages)
         if transaction is None:
             key = via_partition_key if transfer.key is None else transfer.key
             fragment = target.placement.choose(call, key, transfer.size_bytes, is_ping=transfer.is_ping)
-            store(fragment, transfer.entries, None, call.now, is_partitioned=entity.is_partitioned)
+            store(fragment, transfer.entries, None, call.now, is_partitioned=transfer.is_partitioned)
         else:
             self._send_later(call, entity, messages, transfer, None, transaction, via_partition_key)
 
@@ -250,7 +248,7 @@ class Namespace:
     ) -> None:
         destination, target = self.directory.find(path)
         self._writable(destination, target, path)
-        transfer = self._admitted(destination, target, messages)
+        transfer = self._admitted(target, messages)
         entity, _ = self._gate.check(call, via)
         store_between = entity.sub_queue("transfer")
         if store_between is None or entity.topic is not None:
@@ -289,12 +287,12 @@ class Namespace:
                     f"message {message.message_id!r} for {path} has no scheduled_enqueue_time_utc: "
                     "set it, or send the message without scheduling"
                 )
-        transfer = self._admitted(entity, target, messages)
+        transfer = self._admitted(target, messages)
         if transaction is None:
             fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
             fragment.advance(call.now)
             numbers = [fragment.next_number() for _ in messages]
-            store(fragment, transfer.entries, numbers, call.now, is_partitioned=entity.is_partitioned)
+            store(fragment, transfer.entries, numbers, call.now, is_partitioned=transfer.is_partitioned)
             return numbers
         return self._send_later(call, entity, messages, transfer, [], transaction)
 
@@ -312,14 +310,8 @@ class Namespace:
         for number in asked:
             fragment.cancel(number)
 
-    def _admitted(self, entity: Entity, target: Queue | Topic, messages: Sequence[EncodedMessage]) -> AdmittedMessages:
-        return admit(
-            target,
-            messages,
-            self._random,
-            is_partitioned=entity.is_partitioned,
-            max_batch_size_bytes=self.profile.max_batch_size_bytes,
-        )
+    def _admitted(self, target: Queue | Topic, messages: Sequence[EncodedMessage]) -> AdmittedMessages:
+        return admit(target, messages, self._random, max_batch_size_bytes=self.profile.max_batch_size_bytes)
 
     def _send_later(
         self,
@@ -389,7 +381,8 @@ class Namespace:
         Returns: the stored entries. Read them before the next call, and do not change them.
         """
         queue = self._receivable(call, path)
-        queue.check_receiver(with_session=lock is not None)
+        if queue.requires_session is (lock is None):
+            queue.check_receiver(with_session=lock is not None)
         return queue.receive(call, max_message_count, mode, lock, selector)
 
     def receive_deferred(
@@ -624,7 +617,7 @@ class Namespace:
         return target
 
     def _receivable(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
-        queue = self._entered_queue(call, path, as_operation=as_operation)
+        queue = self._readable(path, self._gate.check(call, path, as_operation=as_operation)[1])
         if queue.forward_to is not None:
             raise InvalidOperationError(
                 f"{path} forwards its messages to {queue.forward_to}: receive from {queue.forward_to}"

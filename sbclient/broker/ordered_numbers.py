@@ -45,7 +45,9 @@ class OrderedNumbers:
     def removed(self) -> None:
         """Note that the message of a number was removed from the mapping."""
         self._count -= 1
-        if not self._count or len(self._numbers) > _SLACK + self._count + (self._count >> 1):
+        if not self._count:
+            self._numbers = []
+        elif len(self._numbers) > _SLACK + self._count + (self._count >> 1):
             self._drop_stale()
 
     def ascending(self, from_number: int) -> Iterator[Entry]:

@@ -106,7 +106,8 @@ class Placement:
         Raises:
             ServiceBusError, NoAnswer: the fragment is unreachable.
         """
-        self._faults.check_fragment(call, self._path, index)
+        if self._faults.injected:
+            self._faults.check_fragment(call, self._path, index)
         return self._fragments[index]
 
     def choose(self, call: Call, key: str | None, size_bytes: int, *, is_ping: bool = False) -> Fragment:

@@ -33,6 +33,8 @@ _RECEIVING: Final = (
     Operation.SESSION,
 )
 
+_ACTIVE: Final = EntityStatus.ACTIVE
+
 CLOSED_TO: Final[dict[EntityStatus, tuple[Operation, ...]]] = {
     EntityStatus.DISABLED: tuple(Operation),
     EntityStatus.SEND_DISABLED: _SENDING,
@@ -89,13 +91,14 @@ class RequestGate:
         Raises:
             ServiceBusError, NoAnswer: the request is rejected, or a fault swallows it.
         """
-        self.faults.check(call, path)
+        if self.faults.injected:
+            self.faults.check(call, path)
         self.advance(call.now, path)
         entity, target = self.directory.find(path)
         if entity.topic is not None:
             entity.topic.advance(call.now)
         status, operation = entity.description.status, as_operation or call.operation
-        if status is not EntityStatus.ACTIVE and status is not None and operation in CLOSED_TO[status]:
+        if status is not _ACTIVE and status is not None and operation in CLOSED_TO[status]:
             raise MessagingEntityDisabledError(
                 f"Messaging entity '{path}' is currently disabled: it is {status} and rejects {operation}, "
                 f"update its status to {EntityStatus.ACTIVE}"
@@ -189,8 +192,9 @@ class RequestGate:
 
 def touch(entity: Entity, now: float) -> None:
     """Note a request to an entity for its messages."""
-    entity.accessed_at = now
-    note_activity(entity, now)
+    entity.accessed_at = entity.busy_at = now
+    if entity.topic is not None:
+        entity.topic.busy_at = now
 
 
 def note_activity(entity: Entity, now: float) -> None:

@@ -9,6 +9,7 @@ Rules (source: documented):
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -125,10 +126,8 @@ class Storage(ABC):
         self.arrived_count += 1
         self._store(entry, copies)
 
-    def is_known(self, identity: Identity | None, now: float) -> bool:
+    def is_known(self, identity: Identity, now: float) -> bool:
         """Whether a copy of the message arrived within the window."""
-        if identity is None or not self.policy.requires_duplicate_detection:
-            return False
         return self.seen.is_known(identity, now, self.policy.duplicate_window_s)
 
     def mark(self) -> None:
@@ -136,10 +135,8 @@ class Storage(ABC):
         if self.log is not None:
             self.log.mark()
 
-    def is_duplicate(self, identity: Identity | None, now: float) -> bool:
+    def is_duplicate(self, identity: Identity, now: float) -> bool:
         """Whether a copy of the message arrived within the window; if not, add this one."""
-        if identity is None or not self.policy.requires_duplicate_detection:
-            return False
         if self.is_known(identity, now):
             return True
         if self.log is not None:
@@ -223,7 +220,8 @@ class Storage(ABC):
     def _set_expiry(self, entry: Entry) -> None:
         time_to_live, max_s = entry.content.time_to_live, self.policy.default_ttl_s
         ttl_s = max_s if time_to_live is None else min(time_to_live.total_seconds(), max_s)
-        entry.expires_at = min(entry.expires_at, entry.enqueued_at + ttl_s)
+        if ttl_s < math.inf:
+            entry.expires_at = min(entry.expires_at, entry.enqueued_at + ttl_s)
 
     def _insert(self, entry: Entry, number: int) -> None:
         if self.log is not None:

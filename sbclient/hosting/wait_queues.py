@@ -75,7 +75,8 @@ class WaitQueues:
         return key in self._queues
 
     def has_division(self, key: str, awaited: Awaited, division: int) -> bool:
-        return division in self._queues.get(key, {}).get(awaited, ())
+        queues = self._queues.get(key)
+        return queues is not None and division in queues.get(awaited, ())
 
     def join(self, path: str, awaited: Awaited, division: int) -> Waiter:
         """Add a waiter to the end of a division.
@@ -114,7 +115,10 @@ class WaitQueues:
 
     def wake(self, key: str, awaited: Awaited) -> None:
         """Wake the first waiter of each division."""
-        divisions = self._queues.get(key, {}).get(awaited, {}).values()
+        queues = self._queues.get(key)
+        if queues is None:
+            return
+        divisions = queues.get(awaited, {}).values()
         for waiters in sorted(divisions, key=_first_position) if len(divisions) > 1 else divisions:
             _wake_first(waiters)
 

@@ -184,9 +184,9 @@ def test_healing_one_fault_keeps_the_others() -> None:
     faults.heal(first)
     faults.heal(first)
     assert faults.active(0.0) == [second]
-    assert faults.any_active
+    assert faults.injected
     faults.heal()
-    assert not faults.any_active
+    assert not faults.injected
 
 
 def test_a_receive_waits_for_a_slow_fragment() -> None:

@@ -323,7 +323,7 @@ class ReceiverLink(LinkHandler):
         Faults affect each message by itself, and so does a refusal of the whole request.
         """
         namespace, path = self._peer.host.namespace, self._path
-        if namespace.faults.any_active or self._peer.context.wire_faults.active(clock.now()):
+        if namespace.faults.injected or self._peer.context.wire_faults.active(clock.now()):
             return False
         tokens = [delivery.context for delivery in deliveries]
         lost: Mapping[UUID, ServiceBusError] = {}

@@ -391,8 +391,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = mutants_of(
             ),
             "the broker delivers pings": Change(
                 "broker.admission:arrivals",
-                "is_ping(content) or fragment.is_known(identity, now)",
-                "fragment.is_known(identity, now)",
+                "content.content_type is not None and is_ping(content)",
+                "False",
             ),
             "the diversion reports a doubt as a refusal": (
                 Change(
@@ -732,8 +732,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = mutants_of(
                 ),
                 Change(
                     "broker.admission:admit",
-                    "message.size_bytes > policy.max_message_size_bytes",
-                    "message.size_bytes > policy.max_message_size_bytes + 1",
+                    "size_bytes > policy.max_message_size_bytes",
+                    "size_bytes > policy.max_message_size_bytes + 1",
                 ),
             ),
             "one byte too little is let through": Change(
