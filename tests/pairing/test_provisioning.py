@@ -14,11 +14,14 @@ from sbclient.broker.faults import Operation
 from sbclient.entities import UNLIMITED, EntityKind, EntityProperties, settings_of
 from sbclient.errors import (
     BacklogUnavailableError,
+    InvalidOperationError,
     MessagingEntityAlreadyExistsError,
+    MessagingEntityNotFoundError,
     ServiceBusAuthorizationError,
     ServiceBusQuotaExceededError,
 )
 from sbclient.message import ServiceBusMessage
+from sbclient.pairing.provisioning import keeping_entity
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, SESSION_BACKLOG, diverted, make_queue, options, texts
 
@@ -234,6 +237,41 @@ async def test_open_can_be_called_again_after_cancellation(pair: MemoryPair) -> 
         await asyncio.wait([opening])
         async with client:
             assert len(client.pair.status().backlog_queues) == 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        ("queue", QUEUE),
+        ("topic with a subscription", QUEUE),
+        ("topic whose subscription is deleted", InvalidOperationError),
+        ("topic", InvalidOperationError),
+        (None, MessagingEntityNotFoundError),
+    ],
+)
+async def test_an_entity_keeps_messages_if_it_is_a_queue_or_has_a_subscription(
+    pair: MemoryPair, kind: str | None, outcome: str | type[Exception]
+) -> None:
+    async with pair.unpaired_client(secondary=True) as client, pair.client() as paired:
+        admin = client.administration
+        if kind == "queue":
+            await admin.create_queue(QUEUE)
+        elif kind is not None:
+            await admin.create_topic(QUEUE)
+            if "subscription" in kind:
+                await admin.create_subscription(QUEUE, "billing")
+            if "deleted" in kind:
+                await admin.delete_subscription(QUEUE, "billing")
+        secondary = paired.pair.state.secondary.administration
+        if isinstance(outcome, type):
+            with pytest.raises(outcome):
+                await keeping_entity(secondary, QUEUE)
+        else:
+            found = await keeping_entity(secondary, QUEUE)
+            assert found is not None
+            assert found.name == outcome
+        pair.secondary.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthorizationError))
+        assert await keeping_entity(secondary, QUEUE) is None
 
 
 async def test_pairs_are_cheap_enough_for_one_in_each_test() -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
@@ -54,6 +55,7 @@ from tests.client.scene import (
 
 ONE = options(backlog_queue_count=1)
 GOOD = "good"
+FEW_DESTINATIONS = 40
 
 
 async def divert(client: ServiceBusClient, *numbers: int, queue: str = QUEUE, **attributes: object) -> None:
@@ -1015,27 +1017,36 @@ async def test_more_missing_destinations_than_are_kept_are_parked_and_never_lost
         assert texts(await taken(pair, f"missing{number}")) == [str(number)] * 2
 
 
+@pytest_asyncio.fixture
+async def destinations(pair: MemoryPair) -> list[str]:
+    """Two messages in the backlog for each of many queues, of which every second one exists."""
+    names = [f"queue{number}" for number in range(int(os.environ.get("SYPHON_DESTINATIONS", FEW_DESTINATIONS)))]
+    async with pair.client(options(backlog_queue_count=2)):
+        pass
+    for name in names:
+        for queue in BACKLOG[:2]:
+            await foreign(pair, ServiceBusMessage(name, application_properties={"x-ms-path": name}), queue)
+    for name in names[1::2]:
+        await make_queue(pair, name)
+    return names
+
+
 @pytest.mark.promise("client.many-destinations")
 @pytest.mark.parametrize("until_empty", [False, True])
 async def test_refusing_destinations_do_not_keep_places_from_healthy_ones(
     pair: MemoryPair,
+    destinations: list[str],
     monkeypatch: pytest.MonkeyPatch,
     until_empty: bool,
     record_property: Callable[[str, object], None],
 ) -> None:
     """Two cycles: half of the destinations is missing, then all exist."""
-    count = int(os.environ.get("SYPHON_DESTINATIONS", "40"))
-    if count == 40:
+    names, count = destinations, len(destinations)
+    if count == FEW_DESTINATIONS:
         monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 3)
     record_property("attacks", count // 2)
     record_property("bytes", 2 * count * 200)  # a delivery with its annotations
-    names = [f"queue{number}" for number in range(count)]
     async with pair.client(options(backlog_queue_count=2)) as client:
-        for name in names:
-            for queue in BACKLOG[:2]:
-                await foreign(pair, ServiceBusMessage(name, application_properties={"x-ms-path": name}), queue)
-        for name in names[1::2]:
-            await make_queue(pair, name)
         run = Syphon(client.pair, until="empty" if until_empty else None)
         task = asyncio.ensure_future(run.run())
         await clock.sleep(900.0)
