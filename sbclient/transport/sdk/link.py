@@ -29,6 +29,7 @@ from sbclient.errors import (
     MessageSizeExceededError,
     OperationTimeoutError,
     ServiceBusAuthenticationError,
+    ServiceBusError,
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
 )
@@ -102,6 +103,7 @@ class SdkLink(Generic[S]):
         self._idle_timer: asyncio.TimerHandle | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_in_use = False
+        self._was_opened = False
         self._disposal: asyncio.Task[None] | None = None
         self.is_open = False
         self.is_gone = False
@@ -138,7 +140,9 @@ class SdkLink(Generic[S]):
         if late:
             self.discard(task)
             raise OperationTimeoutError(
-                f"{doing} {self._subject}: no answer within {timeout_s:g} s, the result is unknown"
+                f"{doing} {self._subject}: no answer within {timeout_s:g} s, "
+                + ("the result is unknown" if self._was_opened else "nothing was sent"),
+                is_in_doubt=self._was_opened,
             )
         return task.result()
 
@@ -167,10 +171,7 @@ class SdkLink(Generic[S]):
             async with clock.timeout(timeout_s):
                 await self._wait_for(acquired)
         except TimeoutError:
-            raise OperationTimeoutError(
-                f"{doing} {self._subject}: waited {timeout_s:g} s for other calls, nothing was sent",
-                is_in_doubt=False,
-            ) from None
+            raise waited_too_long(doing, self._subject, timeout_s) from None
 
     async def _wait_for(self, acquired: asyncio.Future[None]) -> None:
         try:
@@ -203,9 +204,12 @@ class SdkLink(Generic[S]):
                 if self._prepare is not None:
                     await self._prepare(self._sdk)
                 self.is_open = not self.is_gone
+                self._was_opened = True
             return await work(self._sdk)
         except Exception as error:
             own = translated(error, f"{doing} {self._subject}", self._place)
+            if isinstance(own, ServiceBusError) and not self._was_opened:
+                own.is_in_doubt = False
             if isinstance(own, ServiceBusAuthenticationError) and self._place is not None:
                 metrics.add(metrics.CREDENTIAL_REJECTIONS, 1, metrics.server(self._place.namespace))
             if not isinstance(own, _HARMLESS):
@@ -227,6 +231,8 @@ class SdkLink(Generic[S]):
         self.is_gone = True
         self.is_open = False
         self._stop_idle_timer()
+        if task is not None:
+            task.cancel()  # now, so that it asks nothing if it has just opened the object
         while self._waiting:
             acquired = self._waiting.popleft()
             if not acquired.done():
@@ -236,7 +242,6 @@ class SdkLink(Generic[S]):
 
     async def _dispose(self, task: asyncio.Task[Any] | None) -> None:
         if task is not None and not task.done():
-            task.cancel()
             await clock.wait({task}, CANCEL_TIMEOUT_S)
         closing = self._tasks.start(self._close_sdk(), name=f"close {self._subject}")
         late = await clock.wait({closing}, CLOSE_S)
@@ -281,6 +286,13 @@ class SdkLink(Generic[S]):
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
+
+
+def waited_too_long(doing: str, subject: str, timeout_s: float) -> OperationTimeoutError:
+    """Return the error of a call whose timeout has expired before its turn."""
+    return OperationTimeoutError(
+        f"{doing} {subject}: waited {timeout_s:g} s for other calls, nothing was sent", is_in_doubt=False
+    )
 
 
 async def call_any(

@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -29,7 +29,7 @@ from sbclient.errors import TransactionNotSupportedError as NotSupported
 from sbclient.rules.entity_path import canonical
 from sbclient.tasks import Move
 from sbclient.transport.base import Check, SenderLink, TransactionLink, link_closed
-from sbclient.transport.sdk.link import SdkLink, call_any
+from sbclient.transport.sdk.link import SdkLink, call_any, waited_too_long
 from sbclient.transport.sdk.message import to_sdk
 
 if TYPE_CHECKING:
@@ -54,10 +54,14 @@ PREMIUM_LIMIT: Final = 100 * 2**20
 
 @dataclass(slots=True)
 class _Lane:
-    """The SDK sender of a key while messages with that key are being sent."""
+    """The SDK sender of a key while messages with that key are being sent, and the turn of a call to use it.
 
-    link: SdkLink[Any]
+    Calls wait for their turn here, not at the SDK sender: if that is discarded, a new call must not overtake them.
+    """
+
+    link: SdkLink[Any] | None = None
     calls: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def _no_rules(address: EntityAddress) -> NotSupported:
@@ -239,21 +243,36 @@ class SdkSender(SenderLink):
     # -- which SDK sender ----------------------------------------------------------------------------------------
 
     async def _call(self, key: str | None, work: Callable[[Any], Awaitable[R]], *, doing: str, timeout_s: float) -> R:
-        """Run `work` with the SDK sender of a key."""
-        return await call_any(lambda: self._lane(key), work, doing=doing, subject=repr(self.path), timeout_s=timeout_s)
-
-    @contextmanager
-    def _lane(self, key: str | None) -> Iterator[SdkLink[Any]]:
-        lane = self._lanes.get(key)
-        if lane is None or lane.link.is_gone:
-            lane = self._lanes[key] = _Lane(self._free_link())
+        """Run `work` with the SDK sender of a key, when the earlier calls of the key have ended."""
+        deadline = clock.monotonic() + timeout_s
+        lane = self._lanes.setdefault(key, _Lane())
         lane.calls += 1
         try:
-            yield lane.link
+            try:
+                async with clock.timeout(timeout_s):
+                    await lane.turn.acquire()
+            except TimeoutError:
+                raise waited_too_long(doing, repr(self.path), timeout_s) from None
+            try:
+                left_s = deadline - clock.monotonic()
+                return await call_any(
+                    lambda: nullcontext(self._link_of(lane)),
+                    work,
+                    doing=doing,
+                    subject=repr(self.path),
+                    timeout_s=left_s,
+                )
+            finally:
+                lane.turn.release()
         finally:
             lane.calls -= 1
             if not lane.calls and self._lanes.get(key) is lane:
                 del self._lanes[key]
+
+    def _link_of(self, lane: _Lane) -> SdkLink[Any]:
+        if lane.link is None or lane.link.is_gone:
+            lane.link = self._free_link()
+        return lane.link
 
     def _raise_if_closed(self) -> None:
         if self._is_closed:

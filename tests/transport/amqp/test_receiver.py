@@ -491,6 +491,26 @@ async def test_refused_settlement_raises_the_condition(service: Service, transpo
     assert not caught.value.is_in_doubt
 
 
+@pytest.mark.parametrize("closes", ["link", "transport"])
+@pytest.mark.parametrize("count", [1, 3])
+async def test_what_is_settled_before_a_close_is_settled(
+    service: Service, transport: AmqpTransport, closes: str, count: int
+) -> None:
+    """In the same step of the event loop, before anything of it was written; each of two links."""
+    for cycle in (1, 2):
+        store(service, *(str(number) for number in range(count)))
+        receiver = transport.open_receiver("orders")
+        messages = await receive(receiver, count)
+        settling = [asyncio.ensure_future(receiver.settle(each, COMPLETE, timeout_s=10)) for each in messages]
+        if closes == "link" or cycle == 1:
+            await receiver.close()
+        else:
+            await transport.close()
+        await asyncio.gather(*settling, return_exceptions=True)
+        stated = [each.state for each in service.end.dispositions if not each.settled]
+        assert stated == [ACCEPTED] * count * cycle
+
+
 async def test_unconfirmed_settlement_is_in_doubt(service: Service, transport: AmqpTransport) -> None:
     service.on_disposition = lambda event: None
     store(service, "a")

@@ -19,7 +19,7 @@ from sbclient.transport.sdk.link import (
     SdkLink,
     call_any,
 )
-from tests.transport.sdk.sdk_double import SdkDouble
+from tests.transport.sdk.sdk_double import OPENING_S, SdkDouble
 
 
 @pytest.fixture
@@ -106,6 +106,30 @@ async def test_a_call_that_waits_too_long_sends_nothing(link: SdkLink[SdkDouble]
     assert sdk.log == ["first"]
     await call(link, "third")
     assert sdk.log == ["first", "third"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("place", ["open", "prepare", "call"])
+async def test_only_a_call_that_has_asked_is_in_doubt(
+    sdk: SdkDouble, tasks: OwnedTasks, place: str, *, fails: bool
+) -> None:
+    """Also if its time ends in the moment in which the link is open."""
+
+    async def end(_: Any = None) -> None:
+        if fails:
+            raise sdk_errors.ServiceBusConnectionError(message="lost")
+        await asyncio.sleep(10.0 - OPENING_S * (place != "call"))
+
+    async def prepare(_: Any) -> None:
+        if place == "prepare":
+            await end()
+
+    link = SdkLink(sdk, "'orders'", tasks, prepare=prepare)
+    sdk.on_open, sdk.on_call = (end if place == each else None for each in ("open", "call"))
+    with pytest.raises((OperationTimeoutError, ServiceBusConnectionError)) as caught:
+        await call(link, timeout_s=10.0 - TIMEOUT_GRACE_S)
+    await clock.sleep(60.0)
+    assert caught.value.is_in_doubt == bool(sdk.log) == (place == "call")
 
 
 async def test_a_cancelled_waiting_call_does_not_run(link: SdkLink[SdkDouble], sdk: SdkDouble) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -138,6 +139,48 @@ async def test_calls_of_a_key_that_wait_for_a_lost_connection_use_another_one(
     assert isinstance(first, ServiceBusConnectionError)
     assert results == [None] * others
     assert clock.monotonic() < 5.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_calls_of_a_key_keep_their_order_whatever_ends_the_others(
+    owner: OwnerDouble, sender: SdkSender, seed: int
+) -> None:
+    """Calls are cancelled, time out, lose their connection or are refused, and others of the key begin meanwhile."""
+    random = Random(seed)
+    begun: dict[str, list[int]] = {"a": [], "b": []}
+    running: dict[str, list[int]] = {"a": [], "b": []}
+
+    async def work(transfer: Any) -> None:
+        key, number = transfer[0].session_id, int(str(transfer[0]))
+        assert not running[key]
+        running[key].append(number)
+        begun[key].append(number)
+        try:
+            await asyncio.sleep(random.choice((0.0, 0.5, 1.0, 9.0)))
+            if (what := random.random()) < 0.3:
+                raise sdk_errors.ServiceBusConnectionError(message="cut")
+            if what < 0.4:
+                raise sdk_errors.ServiceBusServerBusyError(message="busy")
+        finally:
+            running[key].remove(number)
+
+    def prepare(sdk: SenderDouble) -> None:
+        sdk.on_call = work
+
+    owner.prepare = prepare
+    sends = []
+    for number in range(60):
+        key = random.choice("ab")
+        sends.append(sender.send(batch_of([message(str(number), key=key)]), timeout_s=random.choice((4.0, 20.0))))
+        if random.random() < 0.5:
+            await asyncio.sleep(random.choice((0.0, 0.1, 0.5, 2.0)))
+        if random.random() < 0.3:
+            random.choice(sends).cancel()
+    results = await asyncio.gather(*sends, return_exceptions=True)
+    assert not [each for each in results if isinstance(each, AssertionError)]
+    assert all(numbers == sorted(numbers) and len(numbers) > 5 for numbers in begun.values()), begun
+    await asyncio.sleep(FIRST_IDLE_S + 1.0)
+    assert not sender.is_open
 
 
 async def test_a_lost_connection_is_replaced_by_the_next_send(owner: OwnerDouble, sender: SdkSender) -> None:
