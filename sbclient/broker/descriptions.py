@@ -211,9 +211,8 @@ def completed(description: D, profile: Profile) -> D:
             raise SettingError("Bad Request.", f"{description.name} requires sessions, which are not forwarded")
         stated["auto_delete_on_idle"] = UNLIMITED  # documented
     if not isinstance(description, SubscriptionProperties):
-        rules = description.authorization_rules or []
-        _rules(f"authorization_rules of {description.name}", rules)
-        stated["authorization_rules"] = [replace(rule, rights=list(rule.rights)) for rule in rules]
+        _rules(f"authorization_rules of {description.name}", description.authorization_rules or [])
+        stated["authorization_rules"] = _copies(description.authorization_rules)
         stated["enable_partitioning"] = _is_partitioned(description, profile)
         fragment_count = profile.fragment_count if stated["enable_partitioning"] else 1
         stated["max_size_in_megabytes"] = _size_in_megabytes(description, profile) * fragment_count
@@ -252,6 +251,18 @@ def changed(before: D, after: D, profile: Profile) -> D:
         if not rest and single in profile.sizes_in_megabytes:
             after = replace(after, max_size_in_megabytes=single)
     return completed(after, profile)
+
+
+def copy_of(description: D, availability: EntityAvailabilityStatus) -> D:
+    """Return a description for a caller, who may change its lists and rules."""
+    if isinstance(description, SubscriptionProperties):
+        return replace(description, availability_status=availability)
+    rules = _copies(description.authorization_rules)
+    return replace(description, availability_status=availability, authorization_rules=rules)
+
+
+def _copies(rules: list[AuthorizationRule] | None) -> list[AuthorizationRule]:
+    return [replace(rule, rights=list(rule.rights)) for rule in rules or ()]
 
 
 def with_rule_times(description: D, before: Description | None, at: datetime) -> D:

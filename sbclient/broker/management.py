@@ -20,6 +20,7 @@ from sbclient.broker.descriptions import (
     check_api_version,
     check_values,
     completed,
+    copy_of,
     policy_of,
     with_defaults,
     with_rule_times,
@@ -285,7 +286,7 @@ class Management:
         """
         self._gate.check_management(call, path_of(address))
         if address.kind is EntityKind.RULE:
-            return replace(self._rulebook.at(address).properties)
+            return self._rulebook.at(address).described()
         return self._described(self._directory.at(address), call.now)
 
     def listed(
@@ -308,7 +309,7 @@ class Management:
         if kind is EntityKind.RULE:
             rules = self._rulebook.subscription_at(EntityAddress(kind, parents)).rules
             names = sorted(rules)[page]  # as they are compared
-            return [replace(rules[name].properties) for name in names]
+            return [rules[name].described() for name in names]
         topic = self._directory.at(EntityAddress(EntityKind.TOPIC, parents)) if parents else None
         return [self._described(entity, call.now) for entity in self._directory.in_order(kind, topic)[page]]
 
@@ -366,7 +367,7 @@ class Management:
     def _described(self, entity: Entity, now: float) -> Description:
         lost = self._faults.unreachable(now, entity.path, len(entity.body.fragments))
         availability = EntityAvailabilityStatus.LIMITED if lost else EntityAvailabilityStatus.AVAILABLE
-        return replace(entity.description, availability_status=availability)
+        return copy_of(entity.description, availability)
 
     # ------------------------------------------------------------------ update and delete
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from random import Random
 
 from sbclient.amqp import EncodedMessage
@@ -19,16 +20,20 @@ class Rule:
     """One rule.
 
     Args:
-        properties: complete.
+        properties: complete. The rule keeps a copy, which the caller cannot change.
 
     Raises:
         InvalidOperationError: filter or action cannot be read.
     """
 
     def __init__(self, properties: RuleProperties) -> None:
-        self.properties = properties
+        self.properties = deepcopy(properties)
         self._filter = compile_filter(properties.filter)
         self._action = None if properties.action is None else compile_action(properties.action)
+
+    def described(self) -> RuleProperties:
+        """Return a description that the caller may change."""
+        return deepcopy(self.properties)
 
     @property
     def is_correlation(self) -> bool:

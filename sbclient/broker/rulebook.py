@@ -71,7 +71,7 @@ class Rulebook:
             self._check_count(self._topic_of(address), rule)
 
         self._change(call, address, check, lambda _: self._set(address, canonical(name), rule), transaction)
-        return replace(rule.properties)
+        return rule.described()
 
     def update(self, address: EntityAddress, properties: RuleProperties) -> RuleProperties:
         """Replace a rule; it keeps its name and age."""
@@ -82,7 +82,7 @@ class Rulebook:
         if rule.is_correlation is not replaced.is_correlation:
             self._check_count(self._topic_of(address), rule)
         self._set(address, canonical(before.name), rule)
-        return replace(rule.properties)
+        return rule.described()
 
     def delete(self, call: Call, address: EntityAddress, transaction: Transaction | None) -> None:
         """Remove a rule, now or when a transaction is committed."""

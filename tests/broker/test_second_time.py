@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -39,7 +40,7 @@ from sbclient.entities import (
     TopicProperties,
     TrueRuleFilter,
 )
-from sbclient.errors import ServiceBusError, ServiceBusInternalError, ServiceBusQuotaExceededError
+from sbclient.errors import MessageNotFoundError, ServiceBusError, ServiceBusInternalError, ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusMessageState
 from tests.broker.driver import (
     ABANDON,
@@ -53,6 +54,7 @@ from tests.broker.driver import (
     seconds,
     topic_address,
 )
+from tests.broker.test_atomic import fragment_state
 from tests.payloads import encoded
 
 RULES: Final = [AuthorizationRule(key_name=f"r{number}", rights=[AccessRights.SEND]) for number in range(13)]
@@ -216,6 +218,46 @@ def test_an_entity_that_is_updated_with_its_own_description_keeps_it(profile: Pr
             assert (first.modified_at_utc == at(broker.now)) is (number == 1)
 
 
+def test_a_description_is_the_broker_s_own_after_it_was_given_and_shown() -> None:
+    broker = Driver()
+    rights = [AccessRights.SEND]
+    given = QueueProperties("q", authorization_rules=[AuthorizationRule(key_name="r", rights=rights)])
+    shown = [broker.create("q", given)]
+    stored = deepcopy(shown[0])
+    for _ in range(2):
+        shown += [broker.get(address("q")), *broker.management.listed(broker.call(Operation.MANAGE), EntityKind.QUEUE)]
+        for each in (given, *shown):
+            for rule in each.authorization_rules or ():
+                rule.rights.append(AccessRights.LISTEN)
+                rule.primary_key = "other"
+            each.authorization_rules.append(RULES[3])
+            each.lock_duration = seconds(5)
+        assert broker.get(address("q")) == stored
+        given = deepcopy(stored)
+        shown = [broker.update(address("q"), given)]
+
+
+def test_a_rule_is_the_broker_s_own_after_it_was_given_and_shown() -> None:
+    broker = Driver()
+    broker.topic()
+    broker.subscription()
+    where = address("t/Subscriptions/s/$Rules/r")
+    for chosen in (CorrelationRuleFilter(properties={"x": 1}), SqlRuleFilter("x = @y", parameters={"@y": 1})):
+        given: Any = RuleProperties("r", filter=chosen)
+        shown: list[Any] = [broker.create("t/Subscriptions/s/$Rules/r", given)]
+        stored = deepcopy(shown[0])
+        for _ in range(2):
+            listed = broker.management.listed(broker.call(Operation.MANAGE), EntityKind.RULE, ("t", "s"))
+            shown += [broker.get(where), *(each for each in listed if each.name == "r")]
+            for each in (given, *shown):
+                values = each.filter.properties if isinstance(chosen, CorrelationRuleFilter) else each.filter.parameters
+                values.clear()
+            assert broker.get(where) == stored
+            given = deepcopy(stored)
+            shown = [broker.update(where, given)]
+        broker.delete(where)
+
+
 def test_a_copy_of_a_message_keeps_all_but_what_belongs_to_its_place() -> None:
     of_its_place: dict[str, Any] = {"number": 0, "token": 0, "was_scheduled": False}
     of_its_place |= {"state": ServiceBusMessageState.ACTIVE, "expires_at": math.inf, "locked_until": math.inf}
@@ -297,6 +339,82 @@ def _use_and_delete(broker: Driver, random: Random, name: str) -> None:
     broker.heal()
     broker.wait(86_400)
     broker.namespace.advance(broker.now)
+
+
+SOURCES: Final = ("q", "t/Subscriptions/s")
+
+
+@pytest.mark.parametrize("front_end_count", [1, 2])
+def test_an_entity_from_which_all_was_taken_is_as_a_new_one(front_end_count: int) -> None:
+    for seed in range(20):
+        random = Random(seed)
+        broker = Driver(front_end_count=front_end_count, seed=seed)
+        is_partitioned, has_sessions = random.random() < 0.5, random.random() < 0.5
+        broker.queue("q", enable_partitioning=is_partitioned, requires_session=has_sessions, max_delivery_count=3)
+        broker.topic("t", enable_partitioning=is_partitioned, requires_duplicate_detection=True)
+        broker.subscription("t", requires_session=has_sessions, max_delivery_count=3)
+        new = _state(broker)
+        for _ in range(3):
+            for _ in range(40):
+                for path in SOURCES:
+                    _use(broker, random, path, has_sessions=has_sessions)
+                broker.wait(random.choice([0.0, 1.0, 45.0]))
+            broker.wait(3600.0)
+            for path in SOURCES:
+                _empty(broker, path, has_sessions=has_sessions)
+                _empty(broker, f"{path}/$DeadLetterQueue", has_sessions=False)
+            assert _state(broker) == new
+
+
+def _state(broker: Driver) -> dict[str, Any]:
+    """Of all fragments, without the number of messages that have arrived."""
+    bodies = [body for path in SOURCES for body in broker.namespace.directory.find(path)[0].queues()]
+    found = {f"{body.path} {each.index}": fragment_state(each) for body in bodies for each in body.fragments}
+    for state in found.values():
+        scheduled, _, deferred = state.pop("counts")
+        state["counts"] = scheduled, deferred
+    return found | {path: broker.sessions(path) for path in SOURCES if broker.body(path).requires_session}
+
+
+def _use(broker: Driver, random: Random, path: str, *, has_sessions: bool) -> None:
+    session_id = random.choice("xyz") if has_sessions else None
+    sent = message("m" * random.randrange(9), message_id=f"{random.randrange(50)}", session_id=session_id)
+    target = path.split("/")[0]
+    match random.randrange(5):
+        case 0:
+            sent.scheduled_enqueue_time_utc = at(broker.now + random.choice([1.0, 60.0]))
+            numbers = broker.schedule(target, sent)
+            if random.random() < 0.5:
+                with suppress(MessageNotFoundError):  # it was a duplicate
+                    broker.cancel(target, *numbers)
+        case 1 | 2:
+            sent.time_to_live = seconds(random.choice([20.0, 100.0, 1e6]))
+            broker.send(target, sent, front_end=random.randrange(2))
+        case _:
+            lock = broker.accept(path) if has_sessions else None
+            if has_sessions and lock is None:
+                return
+            for received in broker.receive(path, random.randrange(1, 4), lock=lock, front_end=random.randrange(2)):
+                if how := random.choice((COMPLETE, ABANDON, DEFER, DEAD_LETTER, None)):
+                    broker.settle(path, received, how=how, lock=lock)
+            if lock is not None:
+                broker.set_state(path, lock, random.choice([b"state", b"", None]))
+                if random.random() < 0.5:
+                    broker.release(path, lock)
+
+
+def _empty(broker: Driver, path: str, *, has_sessions: bool) -> None:
+    """Take every message, and delete the states of sessions, in one way or the other."""
+    for session_id in broker.sessions(path) if has_sessions else [None]:
+        lock = broker.held(path, session_id) if session_id is not None else None
+        broker.drain(path, lock=lock)
+        left = [each.sequence_number for each in broker.browse(path) if each.session_id == session_id or not lock]
+        for number in left:
+            with suppress(MessageNotFoundError):  # it has expired
+                broker.settle(path, *broker.deferred(path, number, lock=lock), lock=lock)
+        if lock is not None:
+            broker.set_state(path, lock, None if broker.state(path, lock) == b"state" else b"")
+            broker.release(path, lock)
 
 
 def test_rules_and_bytes_are_counted_whatever_was_there_before() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from typing import Any, Final
 
 import pytest
 
@@ -27,7 +28,19 @@ from sbclient.errors import (
     ServiceBusQuotaExceededError,
 )
 from sbclient.rules.partition_key import fragment_of
-from tests.broker.driver import NO_LIFE, START, Driver, address, at, bodies, message, seconds, topic_address
+from tests.broker.driver import (
+    ABANDON,
+    DEAD_LETTER,
+    NO_LIFE,
+    START,
+    Driver,
+    address,
+    at,
+    bodies,
+    message,
+    seconds,
+    topic_address,
+)
 
 SUB = "t/Subscriptions/s"
 DEFAULT = address(f"{SUB}/$Rules/$Default")
@@ -180,6 +193,38 @@ def test_the_option_can_be_changed(topic: Driver) -> None:
     topic.rule(SUB, "r", filter=SqlRuleFilter("x / 0 > 1"), action=SqlRuleAction("SET y = 1"))
     topic.send("t", message("a", application_properties={"x": 1}))
     assert received(topic, f"{SUB}/$DeadLetterQueue") == []
+
+
+CAUSES: Final[dict[str, dict[str, Any]]] = {
+    "why": {},
+    "MaxDeliveryCountExceeded": {"max_delivery_count": 1},
+    "TTLExpiredException": {"dead_lettering_on_message_expiration": True},
+    "FilterEvaluationException": {"dead_lettering_on_filter_evaluation_exceptions": True},
+    "Session ID is null.": {"requires_session": True},
+}
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+@pytest.mark.parametrize("reason", CAUSES)
+def test_a_dead_letter_names_its_subscription_and_does_not_expire(
+    topic: Driver, reason: str, is_forwarded: bool
+) -> None:
+    topic.queue("graves")
+    graves = {"forward_dead_lettered_messages_to": "graves"} if is_forwarded else {}
+    topic.subscription("t", "dying", **CAUSES[reason], **graves)
+    path = "t/Subscriptions/dying"
+    if reason == "FilterEvaluationException":
+        topic.rule(path, "r", filter=SqlRuleFilter("x / 0 > 1"))
+        topic.delete(address(f"{path}/$Rules/$Default"))
+    for _ in range(2):
+        topic.send("t", message("a", time_to_live=seconds(5), application_properties={"x": 1}))
+        if reason in ("why", "MaxDeliveryCountExceeded"):
+            topic.settle(path, topic.one(path), how=DEAD_LETTER if reason == "why" else ABANDON)
+        topic.wait(1000.0)
+        topic.counts(path)  # a request, at which messages expire
+        dead = topic.one("graves" if is_forwarded else f"{path}/$DeadLetterQueue")
+        assert (dead.dead_letter_reason, dead.dead_letter_source) == (reason, path)
+        assert is_forwarded or dead.expires_at_utc is None
 
 
 def test_a_copy_without_a_session_is_dead_lettered_where_one_is_required(topic: Driver) -> None:
