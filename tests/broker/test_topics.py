@@ -225,6 +225,10 @@ def test_a_dead_letter_names_its_subscription_and_does_not_expire(
         dead = topic.one("graves" if is_forwarded else f"{path}/$DeadLetterQueue")
         assert (dead.dead_letter_reason, dead.dead_letter_source) == (reason, path)
         assert is_forwarded or dead.expires_at_utc is None
+        if is_forwarded:
+            topic.settle("graves", dead, how=DEAD_LETTER)
+            again = topic.one("graves/$DeadLetterQueue")
+            assert (again.dead_letter_reason, again.dead_letter_source) == ("why", path)  # where it failed first
 
 
 def test_a_copy_without_a_session_is_dead_lettered_where_one_is_required(topic: Driver) -> None:

@@ -22,6 +22,7 @@ from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, options
 from tests.measured import values
+from tests.syphon.test_whole_state import shape
 
 CHOSEN: Final = options(failover_interval=20, ping_primary_interval=5, pings_to_recover=2, backlog_queue_count=1)
 
@@ -88,6 +89,7 @@ async def test_a_second_outage_is_reported_as_the_first(
     async with pair.client(CHOSEN, retry_total=0) as client:
         await send_for(client, 2)
         reported: list[list[tuple[str, str, dict[str, Any]]]] = []
+        at_rest: list[dict[str, Any]] = []
         spans: list[list[float]] = []
         diverted = [0]
         for _ in range(3):
@@ -103,11 +105,43 @@ async def test_a_second_outage_is_reported_as_the_first(
             recovered = [fact["diverted"] for name, _, fact in reported[-1] if name == "failover.recovered"]
             assert recovered in ([], [diverted[-1] - diverted[-2]])
             check_measured(metric_reader, client)
+            at_rest.append(kept(client))
             for each in reported[-1]:
                 each[2].pop("diverted", None)
         assert reported[0]
         assert reported == [reported[0]] * 3
+        assert at_rest == [at_rest[0]] * 3
         assert spans == [pytest.approx(spans[0], abs=4)] * 3
+
+
+async def test_outages_of_all_kinds_leave_a_pair_as_it_was(pair: MemoryPair) -> None:
+    for seed in range(6):
+        async with pair.client(CHOSEN, retry_total=0) as client:
+            await send_for(client, 2)
+            await forced(pair, client)
+            at_rest = kept(client)
+            for course in Random(seed).choices(COURSES, k=6):
+                await course(pair, client)
+                assert kept(client) == at_rest
+
+
+def kept(client: ServiceBusClient) -> dict[str, Any]:
+    """What a pair at rest knows, without totals."""
+    state, entity = client.pair.state, client.pair.state.entity(QUEUE)
+    parts = (entity, entity.failover, state, state.backlog, state.backlog_links, state.backlog_links._tasks)
+    shapes = {type(part).__name__: shape(part) for part in parts}
+    for name in ("diverted", "events", "generation"):
+        for each in shapes.values():
+            each.pop(name, None)
+    return {
+        **shapes,
+        "keys": entity.failover.ping_keys,
+        "quarantined": state.quarantine.terms,
+        "uses": [link.uses for link in state.backlog_links._not_closed],
+        "links": state.backlog_links._not_closed.keys() == set(state.backlog_links._links.values()),
+        "tasks": sorted(task.get_name() for task in asyncio.all_tasks()),
+        "is failed over": entity.failed_over.is_set(),
+    }
 
 
 def check_measured(reader: InMemoryMetricReader, client: ServiceBusClient) -> None:
