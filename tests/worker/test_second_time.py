@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
@@ -15,6 +17,7 @@ from sbclient.message import ServiceBusMessage
 from sbclient.rules.refusal import OngoingError
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, make_queue, taken
+from tests.syphon.test_whole_state import shape
 from tests.worker.scene import Run, make_backlog
 
 SETTINGS: Final[dict[str, Any]] = {
@@ -71,6 +74,24 @@ async def without(pair: MemoryPair, side: str, course: Course, error: type[Servi
     namespace.heal()
 
 
+async def defect(run: Run, course: Course) -> None:
+    syphon = run.worker._syphon
+    assert syphon is not None
+    syphon._fail(ZeroDivisionError("planted"))
+    await course.watch(30)
+
+
+def kept(run: Run) -> dict[str, Any]:
+    """What a worker at rest knows, without totals and times."""
+    worker = run.worker
+    parts = {"worker": worker, "primary": worker._primary, "secondary": worker._secondary, "tasks": worker._tasks}
+    shapes = {name: shape(part) for name, part in parts.items()}
+    for total in ("_drained", "_redirected", "_dead_lettered"):
+        shapes["worker"].pop(total)
+    names = Counter(task.get_name() for task in asyncio.all_tasks())
+    return {**shapes, "names": {name: count for name, count in names.items() if not name.startswith("Task-")}}
+
+
 COURSES: Final[dict[str, Callable[[Run, MemoryPair, Course], Awaitable[None]]]] = {
     "a pause": pause,
     "a long pause": lambda run, pair, course: pause(run, pair, course, 4000),
@@ -79,6 +100,7 @@ COURSES: Final[dict[str, Callable[[Run, MemoryPair, Course], Awaitable[None]]]] 
     "a rejected credential": lambda run, pair, course: without(
         pair, "secondary", course, ServiceBusAuthenticationError
     ),
+    "a defect of the syphon": lambda run, pair, course: defect(run, course),
     "a quiet time": lambda run, pair, course: course.watch(30),
 }
 
@@ -90,6 +112,7 @@ async def test_a_second_one_takes_its_course_as_the_first(
     caplog.set_level(logging.INFO, "sbclient")
     await make_backlog(pair, backlog_queue_count=1)
     courses: list[tuple[list[str], list[str], dict[str, Any]]] = []
+    at_rest: list[dict[str, Any]] = []
     async with (
         Run(pair, **SETTINGS, primary_name="contoso") as run,
         pair.unpaired_client(secondary=True) as other,
@@ -110,6 +133,8 @@ async def test_a_second_one_takes_its_course_as_the_first(
             assert (report.parked, report.redirected) == (0, 0)
             assert run.reasons == []
             assert len(await taken(pair, QUEUE)) == 10
+            at_rest.append(kept(run))
+    assert at_rest == [at_rest[0]] * 3
     (events, reasons, longest_s), *others = courses
     assert [other[:2] for other in others] == [(events, reasons)] * 2
     assert [other[2] for other in others] == [pytest.approx(longest_s, abs=35)] * 2
