@@ -2,13 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
-from sbclient.errors import ServiceBusAuthenticationError, ServiceBusConnectionError
+from sbclient import clock
+from sbclient.errors import MessagingEntityNotFoundError, ServiceBusAuthenticationError, ServiceBusConnectionError
 from sbclient.rules.refusal import OngoingError
 from sbclient.syphon.status import QueueStatus, SyphonStatus
+from sbclient.testing import Fault, FaultKind, MemoryPair
 from sbclient.worker.readiness import GRACE_S, NamespaceHealth, WorkerState, reasons_against
+from tests.worker.scene import Run, make_backlog
 
 PRIMARY = NamespaceHealth("contoso", 100.0, None)
 SECONDARY = NamespaceHealth("contoso-backup", 100.0, None)
@@ -96,3 +102,44 @@ def test_a_queue_that_never_answered_is_measured_from_the_start_of_the_syphon() 
 def test_while_every_entity_refuses_queues_may_be_silent() -> None:
     status = syphon(queue(answered_at=100.0), refusing={"orders": DOWN}, is_stalled=True)
     assert len(reasons(status=status, now=1e6)) == 1
+
+
+WRONG: Final[dict[str, dict[str, Any]]] = {
+    "primary_unreachable": {"primary": NamespaceHealth("contoso", 30.0, DOWN)},
+    "secondary_silent": {"secondary": NamespaceHealth("b", None, None)},
+    "queues_missing": {"queues": queue("q/1", error=replace(DOWN, kind=MessagingEntityNotFoundError))},
+    "queues_unavailable": {"queues": queue("q/2", error=DOWN)},
+    "queues_silent": {"queues": queue("q/3", answered_at=None)},
+    "destinations_refuse": {"is_stalled": True},
+}
+
+
+def test_each_reason_is_given_whatever_else_is_wrong() -> None:
+    for chosen in product([False, True], repeat=len(WRONG)):
+        given = {code: WRONG[code] for code, is_chosen in zip(WRONG, chosen, strict=True) if is_chosen}
+        queues = [facts["queues"] for facts in given.values() if "queues" in facts]
+        is_stalled = "destinations_refuse" in given
+        status = SyphonStatus((queue("q/0", answered_at=5_000.0), *queues), {"o": DOWN}, is_stalled, None, 900.0)
+        sides = {"primary": PRIMARY, "secondary": SECONDARY}
+        for facts in given.values():
+            sides |= {side: health for side, health in facts.items() if side in sides}
+        found = reasons_against(
+            WorkerState.RUNNING, sides["primary"], sides["secondary"], status, now=5_000.0, since_at=0.0
+        )
+        expected = given.keys() - ({"queues_silent"} if is_stalled else set())
+        assert {reason.code for reason in found} == expected
+        assert len(found) == len(expected)
+
+
+async def test_the_side_that_delays_the_start_is_named(pair: MemoryPair, tmp_path: Path) -> None:
+    await make_backlog(pair)
+    text = f"Endpoint=sb://contoso.servicebus.windows.net/;CredentialFile={tmp_path / 'key'}"
+    for side, namespace in (("primary", pair.primary), ("secondary", pair.secondary)):
+        namespace.inject(Fault(FaultKind.ERROR, error=ServiceBusAuthenticationError))
+        run = Run(pair, primary=text, secondary=text)
+        await clock.sleep(20.0)
+        assert {reason.code for reason in run.worker.reasons_against()} == {"starting", f"{side}_rejects_credential"}
+        namespace.heal()
+        await clock.sleep(60.0)
+        assert run.worker.reasons_against() == []
+        await run.ended()
