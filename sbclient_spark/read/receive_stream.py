@@ -225,8 +225,11 @@ async def _receive_and_defer(
     receiver = open_receiver(client, path)
     try:
         while (reserved := await budget.reserve(PAGE)).messages:
-            messages = await receiver.receive_messages(reserved.messages, max_wait_time=WAIT_S)
-            await budget.settle(reserved, messages)
+            messages: list[ServiceBusReceivedMessage] = []
+            try:
+                messages = await receiver.receive_messages(reserved.messages, max_wait_time=WAIT_S)
+            finally:
+                await budget.settle(reserved, messages)
             late = [one for one in messages if target is not None and _is_late(one, target)]
             wanted = [one for one in messages if one not in late]
             await asyncio.gather(*(receiver.abandon_message(one) for one in late))

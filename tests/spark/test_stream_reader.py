@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage, clock
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusError
+from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusError
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.testing import Fault, FaultKind, Operation
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.read import receive_stream
 from sbclient_spark.read.columns import READ_SCHEMA
+from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.options import read_options
 from sbclient_spark.read.receive_stream import ReceiveStreamReader
+from sbclient_spark.read.sessions import StreamSessions
 from sbclient_spark.read.stream import PeekStreamReader, ServiceBusStreamReader
 from tests.broker.driver import KEYS
 from tests.stage.pair import SECONDARY, EmulatedPair
@@ -449,8 +454,8 @@ def test_a_stream_waits_while_both_namespaces_are_unavailable(pair: EmulatedPair
 
 def counted(clients: WorkerClients) -> int:
     properties = run(clients, lambda client: client.administration.get_queue_runtime_properties("orders"))
-    count: int = properties.total_message_count
-    return count
+    found: int = properties.total_message_count
+    return found
 
 
 def states(clients: WorkerClients) -> list[str]:
@@ -535,6 +540,35 @@ def test_messages_of_every_partition_are_completed_although_one_partition_fails(
     stream.restart()
     assert stream.batch() == []
     assert counted(clients) == 0
+
+
+@pytest.mark.parametrize("has_sessions", [False, True])
+def test_a_queue_that_fails_while_it_is_read_leaves_the_others_its_part(
+    clients: WorkerClients, monkeypatch: pytest.MonkeyPatch, has_sessions: bool
+) -> None:
+    receive, calls = ServiceBusReceiver.receive_messages, count()
+
+    async def receive_messages(self: ServiceBusReceiver, most: int, **options: Any) -> list[ServiceBusReceivedMessage]:
+        if next(calls) == 0:
+            raise ServiceBusConnectionError("planted")
+        return await receive(self, min(most, 2), **options)
+
+    async def work(client: ServiceBusClient) -> None:
+        nonlocal calls
+        for before in range(4):
+            calls, budget, found = count(-before), Budget(8, None), list[int]()
+            with suppress(ServiceBusConnectionError):
+                if has_sessions:
+                    found = [*await StreamSessions(client, "orders", None, 10).receive(budget, (), None)]
+                else:
+                    found = await receive_stream._receive_and_defer(client, "orders", budget, None)
+            rest = await asyncio.wait_for(budget.reserve(250), 5.0)
+            assert rest.messages == 8 - len(found)
+
+    create(clients, requires_session=has_sessions)
+    send(clients, range(20), session_id="s" if has_sessions else None)
+    monkeypatch.setattr(ServiceBusReceiver, "receive_messages", receive_messages)
+    run(clients, work)
 
 
 def test_completing_what_is_gone_costs_two_requests_for_each_partition(clients: WorkerClients) -> None:
