@@ -13,7 +13,12 @@ import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage, clock
 from sbclient.client.receiver import ServiceBusReceiver
-from sbclient.errors import InvalidOperationError, MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import (
+    InvalidOperationError,
+    MessagingEntityNotFoundError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.testing import Fault, FaultKind, Operation
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
