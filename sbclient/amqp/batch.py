@@ -40,7 +40,10 @@ class EncodedBatch:
         self._sections: _Sections | _Extended | None = None
         self._via_partition_key: str | None = None
         self.sessions: Collection[str] | None = None
-        self._measure(messages[0], [message.size_bytes for message in messages])
+        if len(messages) == 1:
+            self.size_bytes = self.largest_bytes = messages[0].size_bytes
+        else:
+            self._measure(messages[0], [message.size_bytes for message in messages])
 
     def _measure(self, first: EncodedMessage, sizes: Sequence[int]) -> None:
         self.size_bytes = self.largest_bytes = max(sizes)

@@ -6,7 +6,8 @@ Laws (our choice):
    each other, so a fragment that does not answer delays only its own keys. An entity that is known not to be
    partitioned takes transfers of several keys: its keys are divided into a few groups, and those of a group count as
    one key here.
-2. Single messages that wait at the same time share the next transfer. Lists and batches are never merged or split.
+2. Single messages that wait at the same time share the next transfer. Those that come in the same step of the event
+   loop as one that was answered at once, as in memory, wait for its end. Lists and batches are never merged or split.
    Without a key, a list and every hundred single messages leave at once, while earlier transfers are unanswered.
 3. Each caller gets the result of its own message: after a rejected shared transfer every message is sent alone.
    A transfer in doubt is in doubt for all its messages.
@@ -21,11 +22,11 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
@@ -57,6 +58,35 @@ class Route(Protocol):
 
     def send(self, batch: EncodedBatch, deadline: float) -> asyncio.Future[str]:
         """Send one transfer before a deadline, in monotonic seconds; the result is the route that it took."""
+
+
+class Sending(asyncio.Future[str]):
+    """One transfer on its way; the result is the route that it took. Cancelling it ends its attempts.
+
+    Who awaits it lets others run for at least one step of the event loop, also if it is done.
+
+    Attributes:
+        attempt: the current attempt, or the task that makes further ones.
+        is_in_doubt: whether an attempt before the current one may have arrived.
+        is_passed: whether this step has passed.
+    """
+
+    attempt: asyncio.Future[Any] | None = None
+    is_in_doubt = False
+    is_passed = False
+
+    def __await__(self) -> Generator[Any, None, str]:
+        if self.done():
+            try:
+                yield
+            finally:
+                self.is_passed = True
+        return (yield from super().__await__())
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        if self.attempt is not None:
+            self.attempt.cancel(msg)
+        return super().cancel(msg)
 
 
 class _Call:
@@ -150,6 +180,7 @@ class Outbox:
         self._keyless = _Lane(None)
         self._lanes: dict[str, _Lane] = {}
         self._is_sharing = True
+        self._prompt: Sending | None = None  # was answered at once: until its step has passed, others wait and share
 
     def send(self, messages: Sequence[EncodedMessage], *, deadline: float, may_share: bool) -> asyncio.Future[str]:
         """Send messages behind earlier ones with the key of the first; the result is the route that they took.
@@ -160,19 +191,29 @@ class Outbox:
             deadline: in monotonic seconds.
             may_share: whether the transfer may be shared with other callers; for single messages only.
         """
-        call = _Call(messages, deadline, self._path, may_share=may_share)
         key = messages[0].key
         if self._mixes_keys and key is not None:
             key = str(fragment_of(key, KEY_GROUPS))
         lane = self._keyless if key is None else self._lanes.get(key)
+        sending = None
+        is_next = lane is None or not (lane.in_flight or lane.waiting)
+        if is_next and (self._prompt is None or self._prompt.is_passed or not may_share):
+            sending = self._begin(messages, deadline)
+            if sending.done() and isinstance(sending, Sending) and sending.exception() is None:
+                self._prompt = sending
+                return sending
         if lane is None:
             lane = self._lanes[str(key)] = _Lane(key)
-        if not lane.in_flight and not lane.waiting:
-            self._leave(lane, [call])
-        else:
-            lane.waiting.append(call)
-            self._deadlines.add(call)
+        call = _Call(messages, deadline, self._path, may_share=may_share)
+        if sending is not None:
+            self._track(lane, [call], sending)
+            return call.result
+        lane.waiting.append(call)
+        self._deadlines.add(call)
+        if lane.in_flight or not may_share:
             self._advance(lane)
+        elif len(lane.waiting) == 1:
+            asyncio.get_running_loop().call_soon(self._advance, lane)
         return call.result
 
     def _advance(self, lane: _Lane) -> None:
@@ -214,13 +255,20 @@ class Outbox:
             messages, deadline = group[0].messages, group[0].deadline
         else:
             messages, deadline = [call.messages[0] for call in group], _deadline_of(group)
+        self._track(lane, group, self._begin(messages, deadline))
+
+    def _begin(self, messages: Sequence[EncodedMessage], deadline: float) -> asyncio.Future[str]:
+        try:
+            return self._route.send(EncodedBatch(messages), deadline)
+        except Exception as error:  # it belongs to the callers of this transfer, and others wait in the lane
+            failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error.with_traceback(None))  # it would refer to this frame
+            return failed
+
+    def _track(self, lane: _Lane, group: list[_Call], sending: asyncio.Future[str]) -> None:
+        """Give the calls of a transfer its result when it ends."""
         for call in group:
             call.was_sent = True
-        try:
-            sending = self._route.send(EncodedBatch(messages), deadline)
-        except Exception as error:  # it belongs to these callers, and others wait in the lane
-            sending = asyncio.get_running_loop().create_future()
-            sending.set_exception(error.with_traceback(None))  # it would refer to this frame
         lane.in_flight[sending] = group
         sending.add_done_callback(partial(self._answered, lane))
 

@@ -13,6 +13,7 @@ from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.client.core import ClientCore
 from sbclient.client.encoding import ALIAS_BYTES, trace_room
+from sbclient.client.outbox import Sending
 from sbclient.delivery import LEAST_LIMITS, SenderLimits
 from sbclient.errors import (
     InvalidOperationError,
@@ -32,23 +33,6 @@ from sbclient.telemetry.operations import BACKLOG, PRIMARY
 from sbclient.telemetry.tracing import within
 
 T = TypeVar("T")
-
-
-class Sending(asyncio.Future[str]):
-    """One transfer on its way; the result is the route that it took. Cancelling it ends its attempts.
-
-    Attributes:
-        attempt: the current attempt, or the task that makes further ones.
-        is_in_doubt: whether an attempt before the current one may have arrived.
-    """
-
-    attempt: asyncio.Future[Any] | None = None
-    is_in_doubt = False
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        if self.attempt is not None:
-            self.attempt.cancel(msg)
-        return super().cancel(msg)
 
 
 class DirectRoute:
@@ -95,8 +79,12 @@ class DirectRoute:
         if left_s <= 0:
             sending.set_exception(not_sent(self._path, "the timeout has passed"))
             return sending
-        sending.attempt = first = self.link.send(batch, timeout_s=self._retry.attempt_s(left_s))
-        when_done(first, partial(self._answered, sending, batch, deadline))
+        first = self.link.send(batch, timeout_s=self._retry.attempt_s(left_s))
+        if first.done():
+            self._answered(sending, batch, deadline, first)
+        else:
+            sending.attempt = first
+            first.add_done_callback(partial(self._answered, sending, batch, deadline))
         return sending
 
     def _answered(self, sending: Sending, batch: EncodedBatch, deadline: float, first: asyncio.Future[None]) -> None:

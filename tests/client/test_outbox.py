@@ -9,7 +9,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage, encode_message
-from sbclient.client.outbox import KEY_GROUPS, Outbox
+from sbclient.client.outbox import KEY_GROUPS, Outbox, Sending
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
@@ -49,6 +49,16 @@ class Wire:
                 raise self.refuse[name]
         self.transfers.append(names)
         return ROUTE
+
+
+class PromptWire(Wire):
+    """Answers at once."""
+
+    def send(self, batch: EncodedBatch, deadline: float) -> asyncio.Future[str]:
+        self.transfers.append([bytes(copy).decode() for copy in batch])
+        answered = Sending()
+        answered.set_result(ROUTE)
+        return answered
 
 
 def outgoing(text: str, key: str | None = None) -> EncodedMessage:
@@ -408,3 +418,43 @@ async def test_messages_of_one_key_keep_their_order_when_callers_in_between_are_
     await asyncio.gather(*tasks, return_exceptions=True)
     assert wire.transfers == [["a"], ["c"], ["d"], ["e"]]
     assert not outbox._lanes
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_messages_of_one_step_share_a_transfer_behind_one_that_is_answered_at_once(key: str | None) -> None:
+    wire = PromptWire()
+    outbox = Outbox(wire, "q")
+
+    async def send(text: str) -> str:
+        return await sending(outbox, text, key=key)
+
+    assert await asyncio.gather(*(send(text) for text in "abcd")) == [ROUTE] * 4
+    assert [await send(text) for text in "ef"] == [ROUTE] * 2
+    assert wire.transfers == [["a"], ["b", "c", "d"], ["e"], ["f"]]
+    assert not outbox._lanes
+
+
+async def test_a_list_does_not_wait_for_the_step_of_an_answered_message_and_keeps_the_order() -> None:
+    wire = PromptWire()
+    outbox = Outbox(wire, "q")
+    sends = [sending(outbox, *texts, key="k", may_share=len(texts) == 1) for texts in ("a", "b", "cd", "e")]
+    assert wire.transfers == [["a"], ["b"]]
+    assert await all_of(*sends) == [ROUTE] * 4
+    assert wire.transfers == [["a"], ["b"], ["c", "d"], ["e"]]
+
+
+async def test_a_loop_of_sends_that_are_answered_at_once_lets_others_run() -> None:
+    outbox = Outbox(PromptWire(), "q")
+    steps = 0
+
+    async def other() -> None:
+        nonlocal steps
+        while True:
+            steps += 1
+            await clock.step()
+
+    running = asyncio.create_task(other())
+    for sent in range(1, 6):
+        await sending(outbox, "a")
+        assert steps >= sent
+    running.cancel()
