@@ -45,8 +45,8 @@ class Locks:
 
     def hold(self, entry: Entry, until: float) -> None:
         """Lock a message; with infinity the lock ends with that of its session."""
-        entry.token = self.new_token()
-        self._entries[entry.token] = entry
+        entry.token = token = self.new_token()
+        self._entries[token] = entry
         self.move(entry, until)
 
     def move(self, entry: Entry, until: float) -> float:

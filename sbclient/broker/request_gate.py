@@ -93,7 +93,9 @@ class RequestGate:
         """
         if self.faults.injected:
             self.faults.check(call, path)
-        self.advance(call.now, path)
+        forwarding = self.forwarding
+        if self._idle_ends.earliest <= call.now or forwarding.is_used or forwarding.due:
+            self.advance(call.now, path)
         entity, target = self.directory.find(path)
         if entity.topic is not None:
             entity.topic.advance(call.now)

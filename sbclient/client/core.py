@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from sbclient.errors import (
@@ -211,7 +211,8 @@ class Calls:
             InvalidOperationError: `end` was called.
             ServiceBusConnectionError: as well, and the call changes something.
         """
-        task = cast("asyncio.Task[T]", asyncio.current_task())
+        task = asyncio.current_task()
+        assert task is not None  # coroutines of a client run in tasks
         cancelled_before = task.cancelling()
         self._under_way.add(task)
         try:
@@ -226,7 +227,8 @@ class Calls:
             cause = error
         finally:
             self._under_way.discard(task)
-            self._was_ended(task)
+            if self._ended:
+                self._was_ended(task)
         try:
             if changes:
                 text = f"{self._owner} was closed: whether the call was done is in doubt"

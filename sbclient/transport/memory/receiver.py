@@ -71,18 +71,25 @@ class MemoryReceiver(ReceiverLink):
         self._check_open()
         self._is_open = True
 
-    async def receive(self, *, max_message_count: int, max_wait_time_s: float) -> list[ServiceBusReceivedMessage]:
-        if self._is_closed or self._session is not None:
-            await self._attach(max_wait_time_s)
-        self._connection.check_via(self._path, receives=True)
+    def receive(
+        self, *, max_message_count: int, max_wait_time_s: float
+    ) -> Coroutine[Any, Any, list[ServiceBusReceivedMessage]]:
+        if self._is_closed or self._session is not None or self._prefetch_count:
+            return self._receive_attached(max_message_count, max_wait_time_s)
+        return self._taken(max_message_count, max_wait_time_s)
+
+    async def _receive_attached(self, count: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
+        """Receive in a session, or ahead of later calls."""
+        await self._attach(wait_s)
         if not self._prefetch_count:
-            return await self._taken(max_message_count, max_wait_time_s)
+            return await self._taken(count, wait_s)
         if not self._prefetched:
-            self._prefetched.extend(await self._taken(max_message_count + self._prefetch_count, max_wait_time_s))
+            self._prefetched.extend(await self._taken(count + self._prefetch_count, wait_s))
             self._connection.keep(self)
-        return [self._prefetched.popleft() for _ in range(min(max_message_count, len(self._prefetched)))]
+        return [self._prefetched.popleft() for _ in range(min(count, len(self._prefetched)))]
 
     async def _taken(self, count: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
+        self._connection.check_via(self._path, receives=True)
         taken = await self._connection.receive(self._path, count, wait_s, self._mode, self._lock, self._check_open)
         messages = self._connection.noted([entry.received() for entry in taken])
         if self._is_closed and self._mode is ServiceBusReceiveMode.PEEK_LOCK:  # while the answer was delayed
@@ -126,20 +133,20 @@ class MemoryReceiver(ReceiverLink):
 
         return self._connection.noted(await self._ask(Operation.RECEIVE_DEFERRED, work, timeout_s))
 
-    async def settle(
+    def settle(
         self,
         message: ServiceBusReceivedMessage,
         settlement: Settlement,
         *,
         timeout_s: float,
         transaction: TransactionLink | None = None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
         token, core = _token_of(message, self._path), core_of(transaction)
 
         def work(call: Call) -> None:
             self._namespace.settle(call, self._path, [token], settlement, lock=self._lock, transaction=core)
 
-        await self._ask(Operation.SETTLE, work, timeout_s)
+        return self._ask(Operation.SETTLE, work, timeout_s)
 
     async def settle_together(
         self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float

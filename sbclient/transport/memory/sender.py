@@ -54,8 +54,9 @@ class MemorySender(SenderLink):
     def send(
         self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> asyncio.Future[None]:
-        core = core_of(transaction)
-        via_key = None if transaction is None else own(transaction).partition_key
+        core, via_key = None, None
+        if transaction is not None:
+            core, via_key = core_of(transaction), own(transaction).partition_key
 
         def work(call: Call) -> None:
             self._namespace.send(
