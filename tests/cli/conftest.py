@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import logging
+import signal
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sbclient import ServiceBusClient
+from sbclient.cli import startup_signals
+from sbclient.cli.common import _call
 from sbclient.transport.memory.transport import drop_memory_host
 from tests.cli.calling import PRIMARY, SECONDARY, on
 
@@ -14,9 +19,24 @@ from tests.cli.calling import PRIMARY, SECONDARY, on
 def _namespaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("SERVICEBUS_CONNECTION_STRING", "SERVICEBUS_SECONDARY_CONNECTION_STRING"):
         monkeypatch.delenv(name, raising=False)
+    before = _of_process()
     yield
     drop_memory_host(PRIMARY)
     drop_memory_host(SECONDARY)
+    assert _of_process() == before, "a command has left something in the process"
+
+
+def _of_process() -> list[object]:
+    """What a command changes in its process while it runs. It may leave the handlers that a process starts with."""
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    common = (signal.SIG_DFL, signal.default_int_handler, startup_signals._terminate)
+    return [
+        [each for each in handlers if each not in common],
+        signal.pthread_sigmask(signal.SIG_BLOCK, []) if hasattr(signal, "pthread_sigmask") else None,  # Windows
+        _call.get(None),
+        logging.root.manager.disable,
+        warnings.showwarning,
+    ]
 
 
 @pytest.fixture

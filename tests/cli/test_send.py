@@ -10,13 +10,15 @@ import shlex
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, cast
 
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage, clock
 from sbclient.administration import ServiceBusAdministrationClient
 from sbclient.amqp import EncodedBatch
+from sbclient.cli import bulk_sender
 from sbclient.cli.bulk_sender import IN_FLIGHT, MAX_REPORTED, BulkSender
 from sbclient.cli.failed_file import FailedFile
 from sbclient.cli.feed import AHEAD, Feed
@@ -24,7 +26,7 @@ from sbclient.cli.message_json import message_of
 from sbclient.cli.progress import Progress
 from sbclient.cli.records import Format, json_objects
 from sbclient.cli.send import LARGE_BYTES, Input
-from sbclient.errors import ServiceBusAuthorizationError, ServiceBusConnectionError
+from sbclient.errors import MessageSizeExceededError, ServiceBusAuthorizationError, ServiceBusConnectionError
 from sbclient.testing import Fault, FaultKind
 from sbclient.transport.memory.administration import MemoryAdministration
 from sbclient.transport.memory.sender import MemorySender
@@ -473,6 +475,81 @@ async def test_first_failed_record_is_the_first_of_the_input_and_not_in_time() -
     with pytest.raises(ServiceBusConnectionError):
         await bulk.send(refusing, messages())
     assert (bulk.tally.failed, bulk.first_failed_record) == (3, 7)
+
+
+async def test_each_message_is_accepted_or_in_the_file_however_the_send_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_sender, "IN_FLIGHT", 5)
+    for seed in range(100):
+        await account_for_all(Random(seed), tmp_path / f"{seed}.jsonl")
+
+
+async def account_for_all(random: Random, kept: Path) -> None:
+    """Send while messages are rejected, the entity fails, and one signal or two come."""
+    first, count = random.choice([1, 7]), random.randrange(30)
+    outcomes = random.choices(["accepted", "rejected", "lost", "refused"], [30, 3, 1, random.random()], k=count)
+    accepted, failures, begun, ended, most = list[str](), list[tuple[int, Exception]](), 0, 0, count
+
+    class Sender:
+        async def send_messages(self, message: ServiceBusMessage) -> None:
+            nonlocal begun, ended, most
+            begun += 1
+            assert begun - ended <= bulk_sender.IN_FLIGHT
+            number = int(str(message))
+            try:
+                await clock.sleep(random.choice([0.0, 1.0, 3.0]))
+            finally:
+                ended += 1
+            if outcomes[number] == "rejected":
+                raise MessageSizeExceededError("it is too large")
+            if outcomes[number] != "accepted":
+                error = ServiceBusConnectionError("lost")
+                error.is_in_doubt = outcomes[number] == "lost"
+                failures.append((first + number, error))
+                most = min(most, bulk.tally.read)  # no other message is begun
+                raise error
+            accepted.append(str(message))
+
+    class Messages(AsyncIterator[ServiceBusMessage]):  # as of a feed, a cancelled `anext` loses nothing
+        def __init__(self) -> None:
+            self.numbers = iter(range(count))
+
+        async def __anext__(self) -> ServiceBusMessage:
+            await clock.sleep(random.choice([0.0, 0.0, 0.5]))
+            for number in self.numbers:
+                return ServiceBusMessage(str(number))
+            raise StopAsyncIteration
+
+    given, sender = Messages(), cast(Any, Sender())
+    with FailedFile(kept) as failed:
+        bulk = BulkSender(Progress("sending"), failed, first=first)
+        sending = asyncio.ensure_future(bulk.send(sender, given))
+        if random.random() < 0.5:
+            await clock.sleep(random.choice([0.0, 0.4, 2.0, 5.0]))
+            if bulk.stop():
+                most = min(most, bulk.tally.read)
+            if random.random() < 0.3:
+                await clock.sleep(0.1)
+                sending.cancel()
+        await asyncio.wait([sending])
+        await bulk.write_rest(given, iter(()), quiet_s=None)
+    tally = bulk.tally
+    assert (bulk.in_flight, tally.read) == (0, begun)
+    assert begun <= most
+    assert tally.accepted == len(accepted)
+    written = bodies_in(kept)
+    assert sorted(map(int, accepted + written)) == list(range(count))
+    assert len(written) == tally.refused + tally.failed + tally.unsent
+    assert tally.in_doubt <= tally.failed
+    if not sending.cancelled():
+        assert tally.in_doubt == sum(outcomes[number - first] == "lost" for number, _ in failures)
+        assert bulk.first_failed_record == min((number for number, _ in failures), default=None)
+        assert sending.exception() is (failures[0][1] if failures else None)
+
+
+def bodies_in(path: Path) -> list[str]:
+    return [json.loads(line)["body"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @pytest.mark.real_time
