@@ -20,6 +20,9 @@ def test_a_url_may_have_the_port_and_the_account() -> None:
     proxy = http_proxy_of({"proxy_hostname": "http://me:p%40ss@proxy.example:3128"})
     assert proxy == ("proxy.example", 3128, "me", "p@ss")
     assert "p@ss" not in repr(proxy)
+    given = {"proxy_hostname": "http://me:p%40ss@proxy.example:3128", "username": "you", "password": "word"}
+    assert http_proxy_of(given) == ("proxy.example", 3128, "you", "word")
+    assert http_proxy_of(given | {"password": ""}) == ("proxy.example", 3128, "you", "p@ss")
 
 
 @pytest.mark.parametrize("port", [0, 65_536, -1, True, 3.5, "x", None, b"3128"])

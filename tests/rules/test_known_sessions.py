@@ -126,3 +126,39 @@ def test_what_is_known_of_a_session_is_what_happened_last_to_it() -> None:
                 if is_clear[each] or is_diverted[each]:
                     assert listed.is_clear(each, each) == is_clear[each], seed
             assert not listed.is_empty() or all(is_clear.values()), seed
+
+
+def test_as_many_sessions_are_remembered_as_are_kept_those_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random histories over generations, beside two dictionaries in the order of use."""
+    monkeypatch.setattr(known_sessions, "SESSIONS_KEPT", 2)
+    for seed in range(300):
+        random, known = Random(seed), KnownSessions()
+        cleared = ClearedSessions(known)
+        diverted, added = dict[str, None](), dict[str, tuple[int, int]]()
+        forgotten = generation = 0
+        for _ in range(25):
+            session = random.choice("abcd")
+            match random.randrange(7):
+                case 0:
+                    known.diverted(session)
+                    diverted.pop(session, None)
+                    diverted[session] = None
+                    if len(diverted) > 2:
+                        del diverted[next(iter(diverted))]
+                        forgotten += 1
+                case 1 | 2:
+                    cleared.add(session, generation)
+                    diverted.pop(session, None)
+                    added.pop(session, None)
+                    added[session] = generation, forgotten
+                    if len(added) > 2:
+                        del added[next(iter(added))]
+                case 3:
+                    generation += 1
+                case _:
+                    is_clear = session not in diverted and added.get(session) == (generation, forgotten)
+                    assert cleared.has(session, generation) is is_clear, seed
+                    if is_clear:
+                        added[session] = added.pop(session)
+            assert (known.forgotten, known.size) == (forgotten, len(diverted)), seed
+            assert all(known.may_wait(each) is (forgotten > 0 or each in diverted) for each in "abcd"), seed

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sbclient.errors import InvalidOperationError
 from sbclient.message import ServiceBusMessage
-from sbclient.rules.partition_key import check_batch_keys, check_keys, fragment_of, partition_key_of
+from sbclient.rules.partition_key import check_batch_keys, check_keys, fragment_of, ordering_key, partition_key_of
 
 keys = st.none() | st.sampled_from(["", "a", "b", "c"])
 
@@ -40,12 +40,11 @@ def test_keys_spread_evenly() -> None:
 def test_to_p045_precedence_of_the_keys(
     session: str | None, partition: str | None, message_id: str | None, detects: bool
 ) -> None:
-    if not session and partition is not None:
-        session = None
-    candidates = [session, partition, message_id] if detects else [session, partition]
-    expected = next((key for key in candidates if key is not None), None)
+    found = [session or None, partition, session]  # an empty session id counts if there is no partition key
+    expected = next((key for key in (*found, message_id if detects else None) if key is not None), None)
     given_message = message(session, partition, message_id)
     assert partition_key_of(given_message, requires_duplicate_detection=detects) == expected
+    assert ordering_key(given_message) == next((key for key in found if key is not None), None)
 
 
 def test_a_message_id_is_no_key_without_duplicate_detection() -> None:

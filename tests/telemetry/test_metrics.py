@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from random import Random
 from typing import Any
 
 import pytest
@@ -50,6 +51,45 @@ def test_detached_provider_gets_no_measurements(metric_reader: InMemoryMetricRea
     metrics.add(metrics.DIVERTED, 1, {})
     assert values(other, metrics.DIVERTED) == {None: 1}
     assert values(metric_reader, metrics.DIVERTED) == {None: 2}
+
+
+def test_each_reader_gets_what_is_measured_while_it_is_attached() -> None:
+    """Random histories of two readers and two objects, which are attached and watched again and again."""
+    for seed in range(30):
+        random, instruments = Random(seed), (metrics.DIVERTED, metrics.QUARANTINED)
+        readers = [InMemoryMetricReader() for _ in range(2)]
+        providers = [MeterProvider(metric_readers=[reader], shutdown_on_exit=False) for reader in readers]
+        lamps, counts = [Lamp(1), Lamp(10)], [0, 0]
+        attached, watched = set[int](), set[int]()
+        try:
+            for _ in range(20):
+                which = random.randrange(2)
+                match random.randrange(5):
+                    case 0:
+                        metrics.attach(providers[which])
+                        attached.add(which)
+                    case 1:
+                        metrics.detach(providers[which])
+                        attached.discard(which)
+                    case 2:
+                        metrics.watch(lamps[which])
+                        watched.add(which)
+                    case 3:
+                        metrics.unwatch(lamps[which])
+                        watched.discard(which)
+                    case _:
+                        metrics.add(metrics.DIVERTED, 1, {})
+                        counts = [count + (number in attached) for number, count in enumerate(counts)]
+                assert metrics.is_read() >= bool(attached), seed
+            lit = sum(lamps[which].value for which in watched)
+            for number, reader in enumerate(readers):
+                metrics.attach(providers[number])  # one that never was has no instruments
+                shown = [values(reader, instrument).get(None, 0) for instrument in instruments]
+                assert shown == [counts[number], lit], seed
+        finally:
+            for provider, lamp in zip(providers, lamps, strict=True):
+                metrics.detach(provider)
+                metrics.unwatch(lamp)
 
 
 def test_states_are_collected_by_readers_in_any_thread(metric_reader: InMemoryMetricReader) -> None:
