@@ -322,27 +322,41 @@ async def test_a_discharged_transaction_is_forgotten(context: NamespaceContext, 
         assert [one for one in gc.get_objects() if type(one) is DeclaredTransaction] == []
 
 
-async def test_a_transaction_ends_with_its_control_link(context: NamespaceContext, queue: str) -> None:
+@pytest.mark.parametrize("end", ["discharge", "fault", "detach", "session", "loss"])
+async def test_what_a_transaction_did_is_undone_however_it_ends(
+    context: NamespaceContext, queue: str, end: str
+) -> None:
+    """A message is available at once if its client cannot settle it again, else it stays locked."""
     async with connected(context, queue) as client:
+        sender = await client.sender(queue)
+        for body in ("locked", "available"):
+            await client.send(sender, ServiceBusMessage(body))
+        receiver = await client.receiver(queue, credit=2)
+        first, second = [(await client.event(DeliveryReceived, receiver)).delivery for _ in range(2)]
         coordinator, txn = await begun(client)
-        link = await client.sender(queue)
-        await client.send(link, ServiceBusMessage("x"), state=TransactionalState(txn))
-        coordinator.detach()
+        await client.settle(first, TransactionalState(txn, ACCEPTED))
+        second.settle(TransactionalState(txn, ACCEPTED))
+        await client.send(sender, ServiceBusMessage("sent"), state=TransactionalState(txn))
+        assert await left(context) == []
+        if end == "discharge":
+            await client.discharge(coordinator, txn, fail=True)
+        elif end == "fault":
+            context.host.inject(Fault(FaultKind.ERROR, queue, operations=(Operation.TRANSACTION,), count=1))
+            await client.discharge(coordinator, txn)
+        elif end == "detach":
+            coordinator.detach()
+        elif end == "session":
+            client.session.end()
+        if end in ("discharge", "fault", "detach"):
+            refused = await client.send(sender, ServiceBusMessage("y"), state=TransactionalState(txn))
+            assert condition_of(refused) == "amqp:transaction:unknown-id"
         client.flush()
-        refused = await client.send(link, ServiceBusMessage("y"), state=TransactionalState(txn))
-        assert condition_of(refused) == "amqp:transaction:unknown-id"
-    assert stored(context) == 0
-
-
-async def test_a_lost_connection_rolls_its_transactions_back(context: NamespaceContext, queue: str) -> None:
-    async with connected(context, queue) as client:
-        link = await client.sender(queue)
-        await client.send(link, ServiceBusMessage("in"))
-        delivery = await received(client, queue)
-        _, txn = await begun(client)
-        await client.settle(delivery, TransactionalState(txn, ACCEPTED))
-        await client.send(link, ServiceBusMessage("x"), state=TransactionalState(txn))
-    assert stored(context) == 1
+        await asyncio.sleep(1)
+        if end != "loss":
+            assert [(str(each), each.delivery_count) for each in await left(context)] == [("available", 1)]
+    if end == "loss":
+        assert [(str(each), each.delivery_count) for each in await left(context)] == [("available", 1)]
+    assert stored(context) == 2
 
 
 async def test_a_transaction_belongs_to_its_connection(context: NamespaceContext, queue: str) -> None:
