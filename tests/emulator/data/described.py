@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from operator import itemgetter
 from typing import Any
 
 from sbclient.amqp.encode import encode_value
+from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry
 from sbclient.broker.fragment import Fragment
 from sbclient.broker.namespace import Namespace
+from sbclient.broker.topic import Topic
 
 
 def described(namespace: Namespace, now: float) -> dict[str, Any]:
@@ -20,13 +23,26 @@ def described(namespace: Namespace, now: float) -> dict[str, Any]:
         found[entity.path] = {
             "definition": (entity.description, entity.created_at, entity.updated_at),
             "rules": [(key, rule.properties) for key, rule in rules.items()],
+            "does": [_done_by(body) for body in entity.queues()],
         }
+        if entity.subscription is not None:
+            filters = entity.subscription
+            found[entity.path]["filters"] = filters.correlation_count, filters.dead_letters_filter_errors
         for name, body in [("", entity.body), *entity.sub_queues.items()]:
             for fragment in body.fragments:
                 kept = fragment_described(fragment, now)
                 if kept["counter"] or kept["states"]:
                     found[entity.path][name, fragment.index] = kept
+    directory = namespace.directory
+    found["counts"] = len(directory), directory.partitioned_count, sorted(namespace._gate._idle_ends._at)
     return found
+
+
+def _done_by(body: Queue | Topic) -> Any:
+    """What the entity does as its description says."""
+    policy = [getattr(body.policy, each.name) for each in fields(body.policy)]
+    subscriptions = sorted(body.subscriptions) if isinstance(body, Topic) else body.forward_to
+    return body.path, policy, body.requires_session, subscriptions
 
 
 def fragment_described(fragment: Fragment, now: float) -> dict[str, Any]:
