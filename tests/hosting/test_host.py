@@ -663,14 +663,15 @@ async def test_receivers_at_several_front_ends_are_served_in_the_order_of_arriva
     assert served == list(range(6))
 
 
-async def test_a_new_receiver_at_another_front_end_waits_behind_others_at_a_plain_entity() -> None:
+async def test_front_ends_do_not_change_the_order_of_receivers_at_a_plain_entity() -> None:
     running = Running(front_end_count=2)
     running.create()
-    first = asyncio.create_task(running.receive(front_end=0))
+    first, second, third = [asyncio.create_task(running.receive(30, front_end=each)) for each in (0, 0, 1)]
     await asyncio.sleep(1)
-    running.namespace.send(Call(Operation.SEND, clock.now()), "q", [encode_message(message("a"))])
+    call = Call(Operation.SEND, clock.now())
+    running.namespace.send(call, "q", [encode_message(message(each)) for each in "ab"])
     assert await running.receive(10, front_end=1) == []
-    assert await first == ["a"]
+    assert [await first, await second, await third] == [["a"], ["b"], []]
 
 
 async def test_a_message_wakes_the_holder_of_its_session_in_its_fragment(running: Running) -> None:
