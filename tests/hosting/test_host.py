@@ -12,7 +12,7 @@ import pytest
 
 from sbclient import clock
 from sbclient.amqp import encode_message
-from sbclient.broker.entry import Selector
+from sbclient.broker.entry import WORK_AT_ONCE, Entry, Selector
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.broker.profile import STD_2021
 from sbclient.broker.session import SessionLock
@@ -28,6 +28,7 @@ from sbclient.entities import (
     TrueRuleFilter,
 )
 from sbclient.errors import (
+    InvalidOperationError,
     MessageLockLostError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
@@ -614,6 +615,10 @@ def test_a_waiter_of_a_closed_loop_is_skipped() -> None:
 
 
 async def test_a_connection_gets_a_random_front_end() -> None:
+    hosts = [BrokerHost("contoso", random=Random(seed), front_end_count=10**9) for seed in (1, 1, 2)]
+    one, same, other = [[host.connect() for _ in range(3)] for host in hosts]
+    assert one == same != other
+    assert BrokerHost("contoso", front_end_count=2).connect() in (0, 1)
     running = Running(front_end_count=3)
     assert {running.host.connect() for _ in range(50)} == {0, 1, 2}
 
@@ -661,6 +666,40 @@ async def test_receivers_at_several_front_ends_are_served_in_the_order_of_arriva
         for moment in range(6):
             group.create_task(after(1 + moment, lambda: running.send(message(partition_key=KEYS[3]))))
     assert served == list(range(6))
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 5.0])
+async def test_selectors_are_evaluated_one_call_in_a_step(running: Running, wait_s: float) -> None:
+    """A call that may look at one message only is repeated until it has looked at all, also if it may not wait."""
+    await running.send(*map(message, "abcde"))
+    looked_at: list[bytes] = []
+    in_this_step: list[bytes] = []
+
+    def selector(wanted: bytes) -> Selector:
+        def matches(entry: Entry) -> tuple[bool, int]:
+            assert not in_this_step
+            in_this_step.append(wanted)
+            asyncio.get_running_loop().call_soon(in_this_step.clear)
+            looked_at.append(wanted)
+            return bytes(entry.content) == wanted, WORK_AT_ONCE
+
+        return Selector(matches)
+
+    receivers = [running.receive(wait_s, selector=selector(wanted)) for wanted in (b"e", b"d", b"x")]
+    assert await asyncio.gather(*receivers) == [["e"], ["d"], []]
+    assert [looked_at.count(wanted) for wanted in (b"e", b"d")] == [5, 4]
+    assert elapsed() == wait_s
+
+
+async def test_the_error_of_a_check_prevents_the_request(running: Running) -> None:
+    done: list[Call] = []
+
+    def refuse() -> None:
+        raise InvalidOperationError("closed")
+
+    with pytest.raises(InvalidOperationError, match="closed"):
+        await running.host.perform(Operation.SEND, "q", done.append, timeout_s=1.0, check=refuse)
+    assert done == []
 
 
 async def test_front_ends_do_not_change_the_order_of_receivers_at_a_plain_entity() -> None:
