@@ -14,6 +14,7 @@ from sbclient.cli.common import OutputClosed
 from sbclient.cli.progress import Progress
 from sbclient.cli.reception import Form, Reception, Settle
 from sbclient.cli.source import Source
+from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import MessageLockLostError
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
 from sbclient.transport.memory.transport import memory_host
@@ -254,6 +255,43 @@ def test_error_of_a_missing_entity_says_what_to_do(arguments: tuple[str, ...], k
     error = call(*arguments, status=5).stderr
     assert f"there is no {kind} in {PRIMARY}: " in error
     assert command in error
+
+
+@pytest.mark.parametrize("settle", list(Settle))
+def test_a_receive_leaves_no_lock_and_holds_one_session_unless_it_keeps_messages(
+    monkeypatch: pytest.MonkeyPatch, settle: Settle
+) -> None:
+    make("q", *numbered(9))
+    make("s", *(message for name in "abc" for message in numbered(4, session_id=name)), requires_session=True)
+    held, most = set[ServiceBusReceiver](), 0
+    enter, close = ServiceBusReceiver.__aenter__, ServiceBusReceiver.close
+
+    async def entered(self: ServiceBusReceiver) -> ServiceBusReceiver:
+        nonlocal most
+        receiver = await enter(self)
+        held.add(self)
+        most = max(most, len(held))
+        return receiver
+
+    async def closed(self: ServiceBusReceiver) -> None:
+        await close(self)
+        held.discard(self)
+
+    monkeypatch.setattr(ServiceBusReceiver, "__aenter__", entered)
+    monkeypatch.setattr(ServiceBusReceiver, "close", closed)
+    for source in (["--queue", "q"], ["--queue", "s", "--session", "*"]):
+        for more in (["--count", "1"], ["--where", "x = 1"], ["--count", "3"], []):
+            received(*source, "--settle", settle, *more)
+            assert locks() == []
+    assert most == (3 if settle in (Settle.ABANDON, Settle.DEFER) else 1)
+
+
+def locks() -> list[str]:
+    """The locks of messages and sessions in the namespace."""
+    bodies = [body for entity in memory_host("cli-test").namespace.directory.all() for body in entity.queues()]
+    fragments = [fragment for body in bodies for fragment in body.fragments]
+    of_messages = [f"{fragment.path} {number}" for fragment in fragments for number in fragment._locks._entries]
+    return of_messages + [name for each in fragments for name, one in each._sessions.all() if one.token]
 
 
 def test_error_of_a_session_entity_names_the_option() -> None:
