@@ -176,13 +176,9 @@ class WorkerClients:
     async def _open(self, options: ConnectionOptions) -> Connection:
         began_at = clock.monotonic()
         is_unpaired = False
-        client = open_client(options, paired=options.is_paired)
         try:
-            await client.__aenter__()
-            if options.is_paired:
-                await client.pair.state.backlog.wait(SECONDARY_S)
+            client = await _opened(options, paired=options.is_paired)
         except ServiceBusError as error:
-            await client.close()
             is_unreachable = isinstance(error, BacklogUnavailableError) or error.is_outage
             requires_secondary = options.failover == "backlog" or dict(options.pairing).get("ordering") == "session"
             if not options.is_paired or not is_unreachable or requires_secondary:
@@ -194,8 +190,7 @@ class WorkerClients:
                 level=logging.WARNING,
             )
             is_unpaired = True
-            client = open_client(options, paired=False)
-            await client.__aenter__()
+            client = await _opened(options, paired=False)
         return Connection(options, client, 1000 * (clock.monotonic() - began_at), is_unpaired)
 
     async def give_back(self, options: ConnectionOptions) -> None:
@@ -220,6 +215,19 @@ class WorkerClients:
         self._connections.clear()
         for connection in connections:
             await connection.client.close()
+
+
+async def _opened(options: ConnectionOptions, *, paired: bool) -> ServiceBusClient:
+    """Return an open client; close it if it cannot be opened, or if the task is cancelled meanwhile."""
+    client = open_client(options, paired=paired)
+    try:
+        await client.__aenter__()
+        if paired:
+            await client.pair.state.backlog.wait(SECONDARY_S)
+    except BaseException:
+        await client.close()
+        raise
+    return client
 
 
 _clients: tuple[int, WorkerClients] | None = None
