@@ -74,6 +74,7 @@ class Destinations:
         self._sources = sources
         self._known: dict[str, Destination] = {}
         self._left: dict[str, _Left] = {}  # the one that has waited longest for a message first
+        self._closing: dict[Destination, None] = {}  # the forgotten ones whose links may be open
         self._due = (float("-inf"), float("-inf"))
         self._full_at = {True: float("-inf"), False: float("-inf")}
         self.untried_replaced = 0
@@ -172,7 +173,7 @@ class Destinations:
                 del self._left[canonical(first.path)]
         self._forget(gone)
         self._workers.end(gone.worker)
-        self._workers.start(gone.close(), name=f"forget {gone.path}")
+        self._workers.start(self._close(gone), name=f"forget {gone.path}")
         return True
 
     async def _run(self, destination: Destination) -> None:
@@ -180,11 +181,16 @@ class Destinations:
         await destination.work()
         if not destination.is_ending:
             self._forget(destination)  # no message can have arrived since `work` returned
-            await destination.close()
+            await self._close(destination)
 
     def _forget(self, destination: Destination) -> None:
         self._forgotten_accepted_at = max(self._forgotten_accepted_at, destination.accepted_at)
         del self._known[canonical(destination.path)]
+        self._closing[destination] = None
+
+    async def _close(self, destination: Destination) -> None:
+        await destination.close()
+        del self._closing[destination]
 
     # -- status --------------------------------------------------------------------------------------------------
 
@@ -236,4 +242,4 @@ class Destinations:
 
     async def close(self) -> None:
         """Close every link, after `stop`."""
-        await asyncio.gather(*(destination.close() for destination in self._known.values()))
+        await asyncio.gather(*(destination.close() for destination in (*self._known.values(), *self._closing)))

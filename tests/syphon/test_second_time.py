@@ -10,10 +10,12 @@ import pytest
 
 from sbclient import clock
 from sbclient.broker.faults import Operation
-from sbclient.errors import ServiceBusError
+from sbclient.errors import MessagingEntityDisabledError, ServiceBusError
 from sbclient.message import ServiceBusMessage
 from sbclient.options import SyphonLimits
 from sbclient.rate_limit import RateLimits
+from sbclient.rules.refusal import Refusal
+from sbclient.syphon import destination_table
 from sbclient.syphon.destination_table import Destinations
 from sbclient.syphon.status import DOUBTS_KEPT, Progress
 from sbclient.syphon.syphon import Syphon
@@ -94,3 +96,29 @@ async def test_forgotten_destinations_do_not_make_a_syphon_stalled(pair: MemoryP
                 await known.close()
             assert table._forgotten_accepted_at == 7.0
             await table.stop()
+
+
+async def test_a_destination_without_a_place_is_remembered_as_long_as_messages_wait_for_it(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination_table, "DESTINATIONS_KEPT", 1)
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        for seed in range(10):
+            random, rates = Random(seed), RateLimits(SyphonLimits())
+            table = Destinations(client.pair.state, rates, Progress(), [], on_failure=lambda _: None)
+            needed_at: dict[str, float] = {}
+            for _ in range(60):
+                await clock.sleep(random.choice([1.0, 100.0, 300.0]))
+                path = random.choice("abcde"[: random.randrange(2, 6)])
+                known = table._get(path)
+                now = needed_at[path] = clock.monotonic()
+                if known is not None:  # the one before has given up its place
+                    known.refusal = known.refusal or Refusal()
+                    known.refusal.add(MessagingEntityDisabledError("disabled"), now, asked_at=now)
+                    known.refusal.retry_at = now + 2_000.0
+                for each, at in needed_at.items():
+                    if at > now - destination_table.FORGET_AFTER_S:
+                        assert table.failures_of(each) > 0, (seed, each)
+                        assert each in table.refusing()
+            await table.stop()
+            await table.close()
