@@ -16,6 +16,7 @@ from sbclient.options import SyphonLimits
 from sbclient.rate_limit import RateLimits
 from sbclient.rules.refusal import Refusal
 from sbclient.syphon import destination_table
+from sbclient.syphon.destination import FORGET_AFTER_S
 from sbclient.syphon.destination_table import Destinations
 from sbclient.syphon.status import DOUBTS_KEPT, Progress
 from sbclient.syphon.syphon import Syphon
@@ -117,7 +118,7 @@ async def test_a_destination_without_a_place_is_remembered_as_long_as_messages_w
                     known.refusal.add(MessagingEntityDisabledError("disabled"), now, asked_at=now)
                     known.refusal.retry_at = now + 2_000.0
                 for each, at in needed_at.items():
-                    if at > now - destination_table.FORGET_AFTER_S:
+                    if at > now - FORGET_AFTER_S:
                         assert table.failures_of(each) > 0, (seed, each)
                         assert each in table.refusing()
             await table.stop()
