@@ -162,6 +162,27 @@ def check_measured(reader: InMemoryMetricReader, client: ServiceBusClient) -> No
     assert sum(values(reader, metrics.QUARANTINED, metrics.DESTINATION).values()) == 0
 
 
+@pytest.mark.parametrize("is_set", [False, True])
+async def test_what_waits_in_an_event_loop_that_has_ended_is_not_called_from_the_next(
+    pair: MemoryPair, is_set: bool
+) -> None:
+    async with pair.client(CHOSEN) as client:
+        state, entity = client.pair.state, client.pair.state.entity(QUEUE)
+        parts = (state, state.backlog, entity)
+        if is_set:
+            entity.apply(entity.failover.force(clock.monotonic()))
+        else:
+            state.backlog.provisioned.clear()
+        before = {(part, name): value for part in parts for name, value in vars(part).items()}
+        events = {key: event for key, event in before.items() if isinstance(event, asyncio.Event)}
+        flags = {key: event.is_set() for key, event in events.items()}
+        state.leave_loop()
+        assert len(events) == 5
+        for (part, name), event in events.items():
+            assert vars(part)[name] is not event
+            assert vars(part)[name].is_set() is flags[part, name] or name == "changed"
+
+
 async def test_the_state_of_an_entity_is_whole_after_each_event(pair: MemoryPair) -> None:
     """Also after the end of the event loop that the client was used in, and whatever came before."""
     for seed in range(50):
