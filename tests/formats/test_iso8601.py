@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -75,6 +76,21 @@ def test_every_timestamp_survives_the_way_there_and_back(timestamp: datetime) ->
 
 def test_never_is_written_as_the_service_does() -> None:
     assert write_timestamp(NEVER) == "0001-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+def test_timestamp_without_a_zone_is_in_utc_wherever_the_program_runs(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        naive = datetime(2026, 1, 31, 12)  # noqa: DTZ001
+        assert write_timestamp(naive) == "2026-01-31T12:00:00Z" == write_timestamp(naive.replace(tzinfo=UTC))
+        assert read_timestamp("2026-01-31T12:00:00") == naive.replace(tzinfo=UTC)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_timestamp_is_in_utc() -> None:

@@ -27,7 +27,7 @@ from sbclient.amqp.types import (
     ULong,
     Uri,
 )
-from sbclient.entities import UNLIMITED
+from sbclient.entities import LEAST_UNLIMITED, UNLIMITED
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import read_timestamp
 from sbclient.formats.message_json import (
@@ -143,6 +143,34 @@ def test_a_message_is_the_same_again_after_its_way_through_json_twice(message: S
         assert getattr(again, name) == getattr(message, name)
     for name in ("reply_to_session_id", "time_to_live", "scheduled_enqueue_time_utc"):
         assert getattr(again, name) == getattr(message, name)
+
+
+@pytest.mark.parametrize(("body_type", "body"), [("value", [1, "2"]), ("value", "x"), ("sequence", [[1], ["a", None]])])
+def test_a_body_that_is_no_data_says_what_it_is(body_type: str, body: Any) -> None:
+    fields = {"body_type": body_type, "body": body}
+    assert json.loads(content_text(message_of(fields))) == fields
+
+
+@pytest.mark.parametrize("hidden", [["a"], ["a", "b", " c"], ["A", "none"]])
+def test_hidden_properties_are_left_out(hidden: list[str]) -> None:
+    properties = {"a": 1, "b": "1", " c": SCHEDULE}
+    shown = {name: value for name, value in properties.items() if name not in hidden}
+    whole = ServiceBusMessage("x", application_properties=properties)
+    assert content_text(whole, hidden=hidden) == content_text(ServiceBusMessage("x", application_properties=shown))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e308])
+def test_every_number_is_written_as_strict_json(value: float) -> None:
+    text = content_text(ServiceBusMessage("x", application_properties={"n": value}))
+    read = json.loads(text, parse_constant=pytest.fail)["application_properties"]["n"]
+    assert str(property_of(read)) == str(value)
+
+
+@pytest.mark.parametrize("lifetime", [LEAST_UNLIMITED, UNLIMITED, LEAST_UNLIMITED - timedelta(seconds=1)])
+def test_only_a_time_to_live_that_is_a_limit_is_written(lifetime: timedelta) -> None:
+    fields = json.loads(content_text(ServiceBusMessage("x", time_to_live=lifetime)))
+    assert ("time_to_live" in fields) == (lifetime < LEAST_UNLIMITED)
+    assert message_of(fields).time_to_live == (lifetime if lifetime < LEAST_UNLIMITED else None)
 
 
 @pytest.mark.parametrize(
