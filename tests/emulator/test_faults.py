@@ -95,6 +95,21 @@ def test_a_connection_stays_in_its_black_hole_until_that_is_healed(faults: WireF
     assert not faults.is_active(WireFault(WireFaultKind.BLACK_HOLE, until_at=NOW), NOW)
 
 
+@pytest.mark.parametrize("ends", ["time", "heal", "heal all"])
+def test_a_fault_that_is_over_is_in_no_list(faults: WireFaults, ends: str) -> None:
+    """Whether its count is used up or not; its last moment is no part of it."""
+    used, other = (
+        faults.inject(WireFault(WireFaultKind.BLACK_HOLE, count=count, until_at=NOW + 10)) for count in (1, None)
+    )
+    assert faults.black_hole(NOW) is used
+    assert (faults.active(NOW + 9.9), faults.spent(NOW + 9.9)) == ([other], [used])
+    for fault in (used, other) if ends == "heal" else [None]:
+        if ends != "time":
+            faults.heal(fault)
+    later = NOW + 10 * (ends == "time")
+    assert (faults.active(later), faults.spent(later)) == ([], [])
+
+
 def test_listeners_are_called_for_every_change_until_they_stop(faults: WireFaults) -> None:
     heard: list[int] = []
     stop = faults.listen(lambda: heard.append(len(faults.active(NOW))))

@@ -56,6 +56,16 @@ def test_a_newer_token_replaces_the_older_one() -> None:
     assert grants.rights("a", NOW) == LISTEN
 
 
+def test_a_token_counts_where_both_its_audience_and_its_resource_cover() -> None:
+    paths = ["", "a", "a/b", "a/b/c", "ab", "c"]
+    for audience, resource in product(paths, paths):
+        grants = Grants()
+        grants.add(audience, grant(resource))
+        for path in paths:
+            covered = all(not each or f"{path}/".startswith(f"{each}/") for each in (audience, resource))
+            assert bool(grants.rights(path, NOW)) == covered, (audience, resource, path)
+
+
 def test_a_token_that_takes_a_right_on_any_entity_away_allows_less() -> None:
     paths = ["", "a", "a/b", "c"]
     each = [grant(path, rights) for path in paths[:3] for rights in (SEND, SEND | LISTEN)]

@@ -215,11 +215,13 @@ class TestFaults:
         assert await control.ask("GET", "faults") == {"faults": []}
 
     async def test_seed_repeats_random_choices(self, control: Control, context: NamespaceContext) -> None:
-        async def drawn() -> float:
-            await control.ask("PUT", "faults", {"seed": 7, "faults": []})
+        async def drawn(**body: Any) -> float:
+            await control.ask("PUT", "faults", body)
             return context.random.random()
 
-        assert await drawn() == await drawn()
+        first = await drawn(seed=7, faults=[])
+        assert await drawn(seed=7) == first == await drawn(seed=7, faults=[])
+        assert await drawn(faults=[]) != first
 
     @pytest.mark.parametrize(
         "body", [b"{", b"nonsense", b"[" * 100_000, b"5", b'{"seed": "x"}', b'{"seed": 1, "x": 2}']
