@@ -247,6 +247,32 @@ async def test_a_cancelled_run_syphon_raises_cancelled_error_after_close(pair: M
         await run
 
 
+async def test_a_client_has_a_syphon_until_the_last_one_ends(pair: MemoryPair) -> None:
+    async with pair.client() as client:
+        for _ in range(2):
+            runs = [asyncio.ensure_future(client.run_syphon()) for _ in range(3)]
+            await clock.sleep(1.0)
+            for run in runs:
+                assert client.pair.state.has_syphon
+                run.cancel()
+                await asyncio.wait([run])
+            assert not client.pair.state.has_syphon
+
+
+@pytest.mark.parametrize("name", [QUEUE, f"{QUEUE}/$DeadLetterQueue"])
+@pytest.mark.parametrize("sub_queue", [None, *ServiceBusSubQueue])
+@pytest.mark.parametrize("session_id", [None, "s"])
+def test_dead_letters_have_no_session_however_they_are_named(
+    client: ServiceBusClient, name: str, sub_queue: ServiceBusSubQueue | None, session_id: str | None
+) -> None:
+    is_twice = sub_queue is not None and name != QUEUE
+    if is_twice or (session_id is not None and (sub_queue is not None or name != QUEUE)):
+        with pytest.raises(InvalidOperationError):
+            client.get_queue_receiver(name, sub_queue=sub_queue, session_id=session_id)
+    else:
+        client.get_queue_receiver(name, sub_queue=sub_queue, session_id=session_id)
+
+
 async def test_closing_during_a_drain_dead_letters_no_message(pair: MemoryPair) -> None:
     client = pair.client()
     client.pair.force_failover(QUEUE)

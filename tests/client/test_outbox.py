@@ -211,11 +211,13 @@ async def test_each_caller_gets_the_causes_of_a_shared_error() -> None:
     wire = Wire()
     cause = ServiceBusConnectionError("down")
     wire.refuse["a"] = BacklogUnavailableError("nowhere", {"backlog/0": cause})
+    wire.refuse["a"].__cause__ = cause
     outbox = Outbox(wire, "orders")
     answers = await behind(outbox, *((text, 60.0) for text in "ab"))
     for answer in answers:
         assert isinstance(answer, BacklogUnavailableError)
-        assert answer.causes == {"backlog/0": cause}
+        assert (answer.causes, answer.__cause__) == ({"backlog/0": cause}, cause)
+    assert len(set(map(id, answers))) == len(answers)
 
 
 async def test_cancelling_one_caller_does_not_end_a_shared_transfer() -> None:

@@ -295,6 +295,19 @@ async def test_a_subscription_receives_from_both(pair: MemoryPair) -> None:
         assert sorted([str(message) async for message in receiver]) == ["False", "True"]
 
 
+@pytest.mark.parametrize("of_pair", ["primary", "both"])
+@pytest.mark.parametrize("of_receiver", [None, "primary", "both"])
+async def test_a_receiver_receives_as_it_says_or_else_as_the_pair_does(
+    both: MemoryPair, of_pair: Any, of_receiver: Any
+) -> None:
+    for secondary in (False, True):
+        await fill(both, "a", secondary=secondary)
+    async with both.client(options(receive_from=of_pair)) as client:
+        receiver = client.get_queue_receiver(QUEUE, max_wait_time=3, receive_from=of_receiver)
+        found = {message.namespace async for message in receiver}
+    assert found == ({"primary", "secondary"} if (of_receiver or of_pair) == "both" else {"primary"})
+
+
 async def test_what_is_not_possible_is_refused_with_the_remedy(pair: MemoryPair) -> None:
     async with pair.unpaired_client() as client:
         with pytest.raises(InvalidOperationError, match="no secondary: open it with secondary="):
