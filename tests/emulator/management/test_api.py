@@ -870,6 +870,15 @@ class TestRefusals:
         assert (status, clock.now() - began_at) == (504, 60)
 
 
+async def test_what_is_not_used_reads_the_same_later(api: ManagementApi) -> None:
+    await made(api, ("/q", QUEUE), ("/t", TOPIC), ("/t/Subscriptions/s", SUBSCRIPTION))
+    await made(api, ("/t/Subscriptions/s/Rules/r", TRUE_RULE))
+    paths = ("/q", "/t", "/t/Subscriptions/s", "/t/Subscriptions/s/Rules/r", "/$namespaceinfo")
+    first = [(await api.answer(request("GET", path))).body for path in paths]
+    await clock.sleep(100)
+    assert [(await api.answer(request("GET", path))).body for path in paths] == first
+
+
 async def test_changes_are_published_as_events(api: ManagementApi, context: NamespaceContext) -> None:
     watcher = context.events.subscribe()
     await made(api, ("/t", TOPIC), ("/t/subscriptions/s", SUBSCRIPTION), ("/t/subscriptions/s/rules/r", TRUE_RULE))
