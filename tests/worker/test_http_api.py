@@ -207,7 +207,8 @@ async def port() -> AsyncIterator[int]:
 async def answered(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
-    answer = await reader.read()
+    async with asyncio.timeout(20):
+        answer = await reader.read()
     writer.close()
     await writer.wait_closed()
     return answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from itertools import product
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -13,7 +14,12 @@ from uuid import UUID
 import pytest
 
 from sbclient import clock
-from sbclient.errors import OperationTimeoutError, ServiceBusConnectionError, ServiceBusError
+from sbclient.errors import (
+    InvalidOperationError,
+    OperationTimeoutError,
+    ServiceBusConnectionError,
+    ServiceBusError,
+)
 from sbclient.tasks import Deadlines, OwnedTasks
 from sbclient.transport.amqp.single_flight import SingleFlight
 from sbclient.transport.amqp.token_requests import TokenRequests
@@ -141,4 +147,52 @@ async def test_each_renewal_has_its_own_timeout() -> None:
             callers[0].cancel()
         results = await asyncio.gather(*callers, return_exceptions=True)
         assert [isinstance(result, datetime) for result in results] == [each == 30 for each in patience]
+    await tasks.close()
+
+
+@pytest.mark.parametrize("outcome", ["answered", "lost", "refused", "broken"])
+async def test_calls_that_share_a_request_end_at_its_time_whoever_is_cancelled(outcome: str) -> None:
+    """None of them, or all: before the request, while it is under way, or in the step in which the answer comes."""
+
+    async def ask(_: Any, tokens: Any, timeout_s: float) -> list[UUID]:
+        await clock.sleep(TAKES_S)
+        if outcome == "lost":
+            raise ServiceBusConnectionError("lost", is_in_doubt=True)
+        if outcome == "broken":
+            raise OSError("broken")
+        if outcome == "refused" and UUID(int=0) in tokens:
+            raise InvalidOperationError("one of them is refused")
+        for caller in at_the_answer:
+            caller.cancel()
+        return list(tokens)
+
+    tasks = OwnedTasks(on_failure=lambda _: None)
+    requests: TokenRequests[None, UUID] = TokenRequests(ask, "renew locks of 'orders'", tasks=tasks)
+    for moments in product([None, "at once", "meanwhile", "at the answer"], repeat=3):
+        at_the_answer: list[asyncio.Future[UUID]] = []
+        began_at = clock.monotonic()
+        tokens = [UUID(int=number) for number in range(3)]
+        callers = [asyncio.ensure_future(requests.call(None, token, began_at + 60)) for token in tokens]
+        at_the_answer += [caller for caller, moment in zip(callers, moments, strict=True) if moment == "at the answer"]
+        for now, pause_s in (("at once", TAKES_S / 2), ("meanwhile", 0.0)):
+            await asyncio.sleep(0)
+            for caller, moment in zip(callers, moments, strict=True):
+                if moment == now:
+                    caller.cancel()
+            await clock.sleep(pause_s)
+        _, late = await asyncio.wait(callers, timeout=2 * TAKES_S)
+        assert not late, moments
+        for token, caller, moment in zip(tokens, callers, moments, strict=True):
+            if moment is not None and caller.cancelled():
+                continue
+            assert moment in (None, "at the answer"), moments
+            error = caller.exception()
+            if outcome == "answered" or (outcome == "refused" and token.int):
+                assert error is None, moments
+                assert caller.result() == token
+            elif outcome == "broken":
+                assert isinstance(error, OSError)
+            else:
+                assert isinstance(error, ServiceBusError)
+                assert error.is_in_doubt is (outcome == "lost")
     await tasks.close()
