@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import pytest
@@ -120,6 +121,33 @@ def test_a_budget_gives_no_more_than_its_limits_and_takes_back_what_was_not_used
         assert (await rows.reserve(2)).messages == 1
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_receivers_that_share_a_budget_take_all_that_fits_and_none_waits_for_ever(seed: int) -> None:
+    random, size, taken = Random(seed), 10, list[int]()
+    sources = [random.randrange(13) for _ in range(random.randrange(2, 7))]
+    most, most_bytes = random.choice((None, random.randrange(20))), random.choice((None, random.randrange(1, 200)))
+    budget = Budget(most, most_bytes)
+
+    async def receiver(left: int) -> None:
+        while left and (reserved := await budget.reserve(random.choice((1, 3, 250)))).messages:
+            for _ in range(random.randrange(4)):
+                await asyncio.sleep(0)
+            count = random.choice((0, min(left, reserved.messages), min(left, reserved.messages)))  # 0 = it failed
+            await budget.settle(reserved, cast(Any, [Sized(size)] * count))
+            left -= count
+            taken.append(count)
+
+    async def work() -> None:
+        async with asyncio.timeout(20):
+            await asyncio.gather(*map(receiver, sources))
+
+    asyncio.run(work())
+    limits = [sum(sources), sum(sources) if most is None else most]
+    if most_bytes is not None:
+        limits.append(max(most_bytes // size, 1))  # a message that is larger than the limit is taken alone
+    assert sum(taken) == min(limits)
 
 
 def test_sessions_are_shared_out_whole_and_evenly() -> None:
