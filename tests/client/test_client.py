@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -60,13 +62,47 @@ async def test_the_first_use_opens_a_client(pair: MemoryPair) -> None:
     assert texts(await taken(pair)) == ["a"]
 
 
-async def test_concurrent_first_uses_open_once(pair: MemoryPair) -> None:
-    client = pair.client()
-    senders = [client.get_queue_sender(QUEUE) for _ in range(10)]
-    await asyncio.gather(*(sender.send_messages(ServiceBusMessage("a")) for sender in senders))
-    await client.close()
-    assert len([task for task in asyncio.all_tasks() if task.get_name() == "pinger"]) == 0
-    assert len(await taken(pair)) == 10
+async def send_one(client: ServiceBusClient) -> None:
+    await client.get_queue_sender(QUEUE).send_messages(ServiceBusMessage("a"))
+
+
+FIRST_USES: dict[str, Callable[[ServiceBusClient], Awaitable[Any]]] = {
+    "enter": lambda client: client.__aenter__(),
+    "send": send_one,
+    "receive": lambda client: client.get_queue_receiver(QUEUE).receive_messages(max_wait_time=0.1),
+    "peek": lambda client: client.get_queue_receiver(QUEUE).peek_messages(),
+    "begin": lambda client: client.transaction().__aenter__(),
+}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("first", FIRST_USES)
+async def test_concurrent_first_uses_open_a_client_once(pair: MemoryPair, first: str, *, fails: bool) -> None:
+    """Though the first one is cancelled, or all of them failed before."""
+
+    async def running(count: int) -> Counter[str]:
+        client = pair.client(SYPHONING)
+        before = asyncio.all_tasks()
+        for is_down in (True, False) if fails else (False,):
+            if is_down:
+                for host in (pair.primary, pair.secondary):
+                    host.inject(Fault(FaultKind.ERROR))
+            uses = [asyncio.ensure_future(use(client)) for use in (FIRST_USES[first], *FIRST_USES.values())[:count]]
+            await asyncio.sleep(0)
+            if count > 1:
+                uses[0].cancel()
+            await asyncio.gather(*uses, return_exceptions=is_down or count > 1)
+            for host in (pair.primary, pair.secondary):
+                host.heal()
+        await clock.sleep(1.0)
+        names = Counter(task.get_name() for task in asyncio.all_tasks() - before)
+        await client.close()
+        assert asyncio.all_tasks() <= before
+        return names
+
+    alone = await running(1)
+    assert {"pinger"} < set(alone)
+    assert await running(len(FIRST_USES) + 1) == alone
 
 
 @pytest.mark.parametrize("steps", range(10))
