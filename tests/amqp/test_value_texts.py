@@ -7,6 +7,8 @@ from typing import Any, Final
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.types import (
@@ -33,6 +35,7 @@ from sbclient.amqp.types import (
 )
 from sbclient.amqp.value_texts import NAMES, name_of, text_of, value_of
 from sbclient.errors import InvalidOperationError
+from tests.amqp.strategies import scalars
 
 VALUES: Final[dict[str, list[Any]]] = {
     "boolean": [True, False],
@@ -74,6 +77,17 @@ VALUES: Final[dict[str, list[Any]]] = {
 EACH: Final = [
     pytest.param(name, value, id=f"{name}-{place}") for name in VALUES for place, value in enumerate(VALUES[name])
 ]
+INT64: Final = st.integers(-(2**63), 2**63 - 1)
+RANDOM: Final[dict[str, st.SearchStrategy[Any]]] = {
+    "int": st.integers(-(2**31), 2**31 - 1).map(Int),
+    "long": INT64.map(Long),
+    # Those near 1000 need nine digits.
+    "float": (st.floats(allow_nan=False, width=32) | st.floats(1000, 1024, width=32)).map(Float),
+    "timespan": INT64.map(TimeSpan.of_ticks),
+    "datetimeoffset": st.integers(0, 3_155_378_975_999_999_999).map(DateTimeOffset.of_ticks),
+    "others": scalars.filter(lambda value: value is not None),
+}
+"""Any values: those of types with many digits often."""
 
 
 def test_every_type_has_values() -> None:
@@ -82,10 +96,20 @@ def test_every_type_has_values() -> None:
 
 @pytest.mark.parametrize(("name", "value"), EACH)
 def test_value_of_a_type_is_encoded_equally_after_its_way_through_text(name: str, value: Any) -> None:
+    assert (name_of(value) or "string") == name
+    check_text(value)
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+@given(data=st.data())
+def test_any_value_is_encoded_equally_after_its_way_through_text(kind: str, data: st.DataObject) -> None:
+    check_text(data.draw(RANDOM[kind]))
+
+
+def check_text(value: Any) -> None:
     text = text_of(value)
     assert text is not None
-    assert (name_of(value) or "string") == name
-    assert encode_value(value_of(name, text)) == encode_value(value)
+    assert encode_value(value_of(name_of(value) or "string", text)) == encode_value(value)
 
 
 @pytest.mark.parametrize(
