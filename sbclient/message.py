@@ -381,9 +381,10 @@ class ServiceBusMessage:
     @property
     def body(self) -> Any:
         """The body: an iterator over its data sections, or a value or a sequence, depending on `body_type`."""
+        body = self._decoded("_body")
         if self._body_type is not AmqpMessageBodyType.DATA:
-            return self._body
-        return iter((self._body,) if isinstance(self._body, bytes) else self._body)
+            return body
+        return iter((body,) if isinstance(body, bytes) else body)
 
     @property
     def body_type(self) -> AmqpMessageBodyType:
@@ -398,11 +399,12 @@ class ServiceBusMessage:
         """
         if self._body_type is not AmqpMessageBodyType.DATA:
             raise TypeError(f"a body of type {self._body_type.name} has no bytes: read .body")
-        return self._body if isinstance(self._body, bytes) else b"".join(self._body)
+        body = self._decoded("_body")
+        return body if isinstance(body, bytes) else b"".join(body)
 
     def __str__(self) -> str:
         if self._body_type is not AmqpMessageBodyType.DATA:
-            return str(self._body)
+            return str(self._decoded("_body"))
         return bytes(self).decode(errors="backslashreplace")
 
     def __repr__(self) -> str:
@@ -413,7 +415,7 @@ class ServiceBusMessage:
         values = ((each, getattr(self, each)) for each in attributes)
         fields = [f"{each}={value!r}" for each, value in values if value is not None]
         try:
-            properties = self._application_properties  # of a received message they may be decoded only now
+            properties = self._decoded("_application_properties")
         except ServiceBusError:
             fields.append("application_properties=unreadable")
         else:
@@ -424,7 +426,7 @@ class ServiceBusMessage:
     @property
     def application_properties(self) -> dict[str, PropertyValue]:
         """The properties of the application: change the dict in place or assign a new one."""
-        properties = self._application_properties
+        properties = self._decoded("_application_properties")
         if type(properties) is not ByName:
             properties = self._application_properties = ByName(properties or {})
         return properties
@@ -534,23 +536,19 @@ class ServiceBusMessage:
     def reply_to_session_id(self, value: str | None) -> None:
         self._reply_to_session_id = _short_id("reply_to_session_id", value)
 
-    def _hold(self, content: Content) -> None:
-        """Take encoded content. Attributes, body and application properties are taken from it when they are read."""
-        self._content = content
-        self._content_type = content.content_type  # every receiver reads it
+    def _decoded(self, name: str) -> Any:
+        """Return an attribute, which is taken from encoded content when it is read for the first time.
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Take an attribute from encoded content when it is read for the first time."""
-            of_content = _OF_CONTENT.get(name)
-            if of_content is not None and self._content is not None:
-                value = getattr(self._content, of_content)
-                if name == "_application_properties":
-                    value = value or None
-                setattr(self, name, value)
-                return value
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        This class has no `__getattr__`: with one, reading an attribute that is set takes ten times as long.
+        """
+        try:
+            return object.__getattribute__(self, name)
+        except AttributeError:
+            value = getattr(self._content, _OF_CONTENT[name])
+            if name == "_application_properties":
+                value = value or None
+            setattr(self, name, value)
+            return value
 
     def copy(self, **changes: Any) -> ServiceBusMessage:
         """Return a plain `ServiceBusMessage` with the same content. Its properties are checked again.
@@ -566,7 +564,9 @@ class ServiceBusMessage:
         for name in _CONTENT:
             try:
                 setattr(twin, name, object.__getattribute__(self, name))
-            except AttributeError:  # not decoded yet, and the copy decodes it too
+            except AttributeError:
+                if name not in _DECODED_LATER:
+                    setattr(twin, name, self._decoded(name))
                 continue
             if name == "_application_properties":
                 twin.application_properties = twin._application_properties
@@ -581,6 +581,18 @@ _OF_CONTENT: Final = {
     "_application_properties": "typed_properties",
 }
 """The attribute of encoded content for each one of a message."""
+
+_DECODED_LATER: Final = ("_body", "_application_properties")
+
+
+def message_of(content: Content) -> ServiceBusMessage:
+    """Return a message with encoded content. Its body and application properties are decoded when they are read."""
+    message = ServiceBusMessage.__new__(ServiceBusMessage)
+    message._content = content
+    for name in _CONTENT:
+        if name not in _DECODED_LATER:
+            setattr(message, name, getattr(content, _OF_CONTENT[name]))
+    return message
 
 
 class ServiceBusReceivedMessage(ServiceBusMessage):
@@ -661,6 +673,18 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
         received.namespace = "primary"
         received.is_settled = received.is_copy = False
         return received
+
+    def _hold(self, content: Content) -> None:
+        """Take encoded content. Attributes, body and application properties are taken from it when they are read."""
+        self._content = content
+        self._content_type = content.content_type  # every receiver reads it
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_CONTENT:
+                return self._decoded(name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Copy or pickle the message without its link."""

@@ -56,6 +56,7 @@ from sbclient.message import (
     PropertyValue,
     ServiceBusMessage,
     ServiceBusReceivedMessage,
+    message_of,
 )
 
 MAX_TTL_MS: Final = 2**32 - 1
@@ -207,9 +208,7 @@ class EncodedMessage(Sections):
 
     def decoded(self) -> ServiceBusMessage:
         """Return a message that can be changed and sent; body and application properties are decoded when read."""
-        message = ServiceBusMessage.__new__(ServiceBusMessage)
-        message._hold(self)
-        return message
+        return message_of(self)
 
     def annotated(self, received: ServiceBusReceivedMessage | None = None) -> AmqpAnnotatedMessage:
         """Return all sections of the message, decoded; see `message.Content`."""
