@@ -43,6 +43,8 @@ from sbclient.rules.sequence_number import COUNTER_BITS
 if TYPE_CHECKING:
     from sbclient.broker.topic import Topic
 
+_DELETING: Final = ServiceBusReceiveMode.RECEIVE_AND_DELETE
+
 MAX_PEEKED: Final = 250
 """The maximum number of messages of one peek. Source: message browsing, documented."""
 PEEK_LIMIT_BYTES: Final = 2**18
@@ -138,22 +140,24 @@ class Queue:
         selector: Selector | None = None,
     ) -> list[Entry]:
         """Take the messages that are ready, at most that many, in the order of each fragment."""
-        deletes = mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE
+        deletes = mode is _DELETING
+        is_partitioned = len(self.fragments) > 1
         if lock is not None:
             fragments = [self.placement.session_holder(call, lock)]
-        elif len(self.fragments) == 1:
+        elif not is_partitioned:
             fragments = [self.placement.reached(call, 0)]
         else:
             fragments = self._reachable(call)
-        is_any = lock is None and selector is None
         if selector is not None:
             selector.start_call(sum(map(len, self.fragments)))
-        if is_any and len(self.fragments) > 1 and self._cache is not None:  # even with one reachable fragment
+        is_any = lock is None and selector is None
+        if is_partitioned and is_any and self._cache is not None:  # even with one reachable fragment
             taken = self._cache.receive(call, fragments, max_message_count, delete=deletes)
         else:
             taken = self._taken(call, fragments, max_message_count, lock, selector, delete=deletes)
-        call.is_unfinished = selector is not None and selector.is_unfinished
-        if len(self.fragments) > 1 and self._faults.injected:
+        if selector is not None:
+            call.is_unfinished = selector.is_unfinished
+        if is_partitioned and self._faults.injected:
             for index in dict.fromkeys(entry.number >> COUNTER_BITS for entry in taken):
                 self._faults.delay(call, self.path, index)
         return taken

@@ -139,8 +139,9 @@ class Entry:
             or self.dead_letter_reason is not None
             or self.dead_letter_description is not None
         )
+        content = self.content.with_added(self.added_properties) if is_changed else self.content
         received = ServiceBusReceivedMessage.of(
-            self.content.with_added(self.added_properties) if is_changed else self.content,
+            content,
             sequence_number=self.number,
             enqueued_sequence_number=self.number if self.original_number is None else self.original_number,
             enqueued_time_utc=utc_datetime(self.enqueued_at),

@@ -104,7 +104,8 @@ class Storage(ABC):
         Raises:
             ServiceBusQuotaExceededError: there is not.
         """
-        if not self.accepts(size_bytes, is_ping=is_ping):
+        has_room = self.accepts(size_bytes, is_ping=True) if is_ping else self.has_room(size_bytes)
+        if not has_room:
             raise self.refusal(size_bytes)
 
     def refusal(self, size_bytes: int) -> ServiceBusQuotaExceededError:

@@ -212,7 +212,7 @@ class BrokerHost:
             performed.error = error.with_traceback(None)  # its frames refer to those of the caller
         finally:
             self.namespace.advance(call.now)
-            if self._waiting.has_waiters and path is not None:
+            if self._waiting.queues and path is not None:
                 self._watch(path)
             if self.namespace.defects:
                 self._report_defects()
@@ -246,9 +246,10 @@ class BrokerHost:
     def answer_to(self, performed: Performed[T], *, timeout_s: float) -> asyncio.Future[T]:
         """Return the result of a request as a future, which ends when the answer arrives."""
         answer: asyncio.Future[T] = asyncio.Future()
-        if performed.after_s > timeout_s:
+        delay_s = performed.after_s
+        if delay_s > timeout_s:
             performed.error = self._late(performed, timeout_s)
-        delay_s = min(performed.after_s, timeout_s)
+            delay_s = timeout_s
         if delay_s > 0:
             clock.call_later(delay_s, partial(performed.finish, answer))
         else:
@@ -443,7 +444,7 @@ class BrokerHost:
         del self._timers[entity]
         if entity is None:
             self._waiting.wake_all()
-        elif self._waiting.has_waiters:
+        elif self._waiting.queues:
             now = clock.true_now()
             entity.advance(now)
             self.namespace.advance(now)

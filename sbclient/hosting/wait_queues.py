@@ -59,23 +59,22 @@ class WaitQueues:
 
     Args:
         limit: the maximum number of waiting receivers of one entity.
+
+    Attributes:
+        queues: by path and by what is awaited, those with a waiter; read-only.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._queues: dict[str, dict[Awaited, _Divisions]] = {}
+        self.queues: dict[str, dict[Awaited, _Divisions]] = {}
         self._counts: dict[str, int] = {}
         self._last_position = 0
 
-    @property
-    def has_waiters(self) -> bool:
-        return bool(self._queues)
-
     def is_waited_for(self, key: str) -> bool:
-        return key in self._queues
+        return key in self.queues
 
     def has_division(self, key: str, awaited: Awaited, division: int) -> bool:
-        queues = self._queues.get(key)
+        queues = self.queues.get(key)
         return queues is not None and division in queues.get(awaited, ())
 
     def join(self, path: str, awaited: Awaited, division: int) -> Waiter:
@@ -92,7 +91,7 @@ class WaitQueues:
         self._counts[entity] = self._counts.get(entity, 0) + 1
         self._last_position += 1
         waiter = Waiter(asyncio.get_running_loop(), self._last_position)
-        divisions = self._queues.setdefault(canonical(path), {}).setdefault(awaited, {})
+        divisions = self.queues.setdefault(canonical(path), {}).setdefault(awaited, {})
         divisions.setdefault(division, OrderedDict())[waiter] = None
         return waiter
 
@@ -102,20 +101,20 @@ class WaitQueues:
         self._counts[entity] -= 1
         if not self._counts[entity]:
             del self._counts[entity]
-        divisions = self._queues[key][awaited]
+        divisions = self.queues[key][awaited]
         waiters = divisions[division]
         del waiters[waiter]
         _wake_first(waiters)
         if not waiters:
             del divisions[division]
         if not divisions:
-            del self._queues[key][awaited]
-        if not self._queues[key]:
-            del self._queues[key]
+            del self.queues[key][awaited]
+        if not self.queues[key]:
+            del self.queues[key]
 
     def wake(self, key: str, awaited: Awaited) -> None:
         """Wake the first waiter of each division."""
-        queues = self._queues.get(key)
+        queues = self.queues.get(key)
         if queues is None:
             return
         divisions = queues.get(awaited, {}).values()
@@ -124,14 +123,14 @@ class WaitQueues:
 
     def wake_all_of(self, key: str) -> None:
         """Wake every waiter of a path."""
-        for divisions in self._queues.get(key, {}).values():
+        for divisions in self.queues.get(key, {}).values():
             for waiters in divisions.values():
                 for waiter in waiters:
                     waiter.wake()
 
     def wake_all(self) -> None:
         """Wake every waiter."""
-        for key in self._queues:
+        for key in self.queues:
             self.wake_all_of(key)
 
 

@@ -120,7 +120,7 @@ async def test_a_receive_waits_for_its_wait_time_at_most(running: Running) -> No
     assert elapsed() == 7.0
     assert await running.receive(0.0) == []
     assert elapsed() == 7.0
-    assert not running.host._waiting.has_waiters
+    assert not running.host._waiting.queues
 
 
 async def test_a_waiting_receiver_gets_what_becomes_available_after_other_timed_changes(running: Running) -> None:
@@ -814,7 +814,7 @@ async def _wait_and_cancel(running: Running, random: Random, *, is_first: bool) 
     await asyncio.gather(*waiting, return_exceptions=True)
     await asyncio.sleep(100)
     assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
-    assert (running.host._timers, running.host._waiting._queues, running.host._waiting._counts) == ({}, {}, {})
+    assert (running.host._timers, running.host._waiting.queues, running.host._waiting._counts) == ({}, {}, {})
 
 
 def test_addresses_of_the_driver_are_right() -> None:

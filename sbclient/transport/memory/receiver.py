@@ -89,7 +89,8 @@ class MemoryReceiver(ReceiverLink):
         return [self._prefetched.popleft() for _ in range(min(count, len(self._prefetched)))]
 
     async def _taken(self, count: int, wait_s: float) -> list[ServiceBusReceivedMessage]:
-        self._connection.check_via(self._path, receives=True)
+        if self._connection.via is not None:
+            self._connection.check_via(self._path, receives=True)
         taken = await self._connection.receive(self._path, count, wait_s, self._mode, self._lock, self._check_open)
         messages = self._connection.noted([entry.received() for entry in taken])
         if self._is_closed and self._mode is ServiceBusReceiveMode.PEEK_LOCK:  # while the answer was delayed

@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from sbclient import clock
-from sbclient.amqp import EncodedBatch
+from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusError
-from sbclient.tasks import when_done
 from sbclient.transport.base import Check, SenderLink, TransactionLink
 from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of, own
 
 T = TypeVar("T")
+
+_as_transferred = EncodedMessage.as_transferred
 
 _ENDS_LINK = (ServiceBusConnectionError, MessagingEntityNotFoundError)
 """After these errors a link is opened again: a new entity of the same name may have other limits."""
@@ -62,7 +63,7 @@ class MemorySender(SenderLink):
             self._namespace.send(
                 call,
                 self._path,
-                [message.as_transferred() for message in batch.messages],
+                list(map(_as_transferred, batch.messages)),
                 transaction=core,
                 via_partition_key=via_key,
             )
@@ -77,7 +78,7 @@ class MemorySender(SenderLink):
             batch,
             Operation.SCHEDULE,
             lambda call: self._namespace.schedule(
-                call, self._path, [message.as_transferred() for message in batch.messages], transaction=core
+                call, self._path, list(map(_as_transferred, batch.messages)), transaction=core
             ),
             timeout_s,
         )
@@ -128,9 +129,13 @@ class MemorySender(SenderLink):
 
     def _request(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> asyncio.Future[T]:
         check_link(self._is_closed, self._path)
-        self._connection.check_via(self._path, receives=False)
+        if self._connection.via is not None:
+            self._connection.check_via(self._path, receives=False)
         answer = self._connection.request(operation, self._path, work, timeout_s)
-        when_done(answer, self._answered)
+        if answer.done():
+            self._answered(answer)
+        else:
+            answer.add_done_callback(self._answered)
         return answer
 
     def _answered(self, answer: asyncio.Future[T]) -> None:
