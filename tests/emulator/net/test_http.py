@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from random import Random
@@ -17,12 +18,14 @@ from sbclient import clock
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http import MAX_HEADER_LINES, serve_http
-from sbclient.emulator.net.http_messages import NoResponse, Request, Response
+from sbclient.emulator.net.http_messages import NoResponse, Request, Response, json_body, json_object
 from sbclient.emulator.net.stream import ByteStream
 from sbclient.emulator.sas import Authorizer
 from sbclient.hosting.host import BrokerHost
 from sbclient.testing import run_virtual
+from tests.blanks import AROUND_A_LINE
 from tests.emulator.amqp.client import Pipe, wire
+from tests.emulator.requests import request
 
 GET = b"GET /orders HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -410,3 +413,15 @@ async def test_client_that_never_reads_is_disconnected(talk: Talk) -> None:
     began_at = clock.now()
     assert status(await talk.ended()) == 200
     assert clock.now() - began_at == pytest.approx(30, abs=1)
+
+
+@pytest.mark.parametrize("said", ["", "null", "{}", '{"a": " x\\n"}', "[1]", '"\\u00a0"'])
+def test_blanks_around_a_json_body_mean_nothing(said: str) -> None:
+    """Also when there is nothing else in it."""
+    expected = json.loads(said) if said else None
+    for before, after in AROUND_A_LINE:
+        if said or before.isspace() or not before:  # nothing comes after a mark of the byte order
+            posted = request("POST", "/", (before + said + after).encode())
+            assert json_body(posted) == expected, (before, after)
+            if expected is None or expected == {}:
+                assert json_object(posted) == {}
