@@ -6,7 +6,7 @@ import math
 from collections import Counter, deque
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from functools import partial
 from gc import get_referents
@@ -119,6 +119,87 @@ def test_an_update_leaves_the_rules_of_the_creation(profile: Profile, kind: Enti
     for _ in range(2):
         broker.update(where, made)
         assert rules() == created
+
+
+SETTINGS: Final[dict[str, list[Any]]] = {
+    "auto_delete_on_idle": [None, seconds(300), seconds(700)],
+    "dead_lettering_on_filter_evaluation_exceptions": [False, True],
+    "dead_lettering_on_message_expiration": [False, True],
+    "default_message_time_to_live": [None, seconds(15), seconds(90)],
+    "duplicate_detection_history_time_window": [seconds(20), seconds(100), seconds(700)],
+    "forward_dead_lettered_messages_to": [None, None, "end"],
+    "forward_to": [None, None, None, "end"],
+    "lock_duration": [seconds(5), seconds(30), seconds(300)],
+    "max_delivery_count": [1, 2, 10],
+    "max_size_in_megabytes": [1024, 2048],
+    "status": [EntityStatus.ACTIVE, EntityStatus.ACTIVE, EntityStatus.SEND_DISABLED, EntityStatus.RECEIVE_DISABLED],
+    "user_metadata": ["", "x"],
+}
+"""What an update may change: values whose effects differ within some minutes."""
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_setting_has_the_effect_of_the_creation_when_it_is_updated(seed: int) -> None:
+    random = Random(seed)
+    detects, has_sessions = random.random() < 0.5, random.random() < 0.3
+    of_queues = {"requires_session": has_sessions}
+    kinds: list[tuple[type[Any], EntityAddress, dict[str, Any]]] = [
+        (QueueProperties, address("q"), of_queues | {"requires_duplicate_detection": detects}),
+        (TopicProperties, topic_address("t"), {"requires_duplicate_detection": detects}),
+        (SubscriptionProperties, address("t/Subscriptions/s"), of_queues),
+    ]
+    wanted = [(*each, _settings(random, *each), _settings(random, *each)) for each in kinds]
+    created, updated = Driver(seed=seed), Driver(seed=seed)
+    for broker in (created, updated):
+        broker.queue("end")
+    for kind, where, fixed, settings, earlier in wanted:
+        for broker, given in ((created, settings), (updated, earlier)):
+            broker.management.create(broker.call(Operation.MANAGE), where, kind(where.names[-1], **fixed, **given))
+    for _, where, _, settings, _ in wanted:
+        updated.update(where, replace(updated.get(where), **settings))
+    assert _policies(updated) == _policies(created)
+    for step in range(60):
+        choices = random.getrandbits(64)
+        results = []
+        for broker in (created, updated):
+            try:
+                results.append(_step(broker, Random(choices), has_sessions=has_sessions))
+            except ServiceBusError as error:
+                results.append((type(error), str(error)))
+        assert results[1] == results[0], (step, wanted)
+
+
+def _settings(random: Random, kind: type[Any], _: EntityAddress, fixed: dict[str, Any]) -> dict[str, Any]:
+    known = {each.name for each in fields(kind)} - ({"forward_to"} if fixed.get("requires_session") else set())
+    return {name: random.choice(values) for name, values in SETTINGS.items() if name in known}
+
+
+def _policies(broker: Driver) -> dict[str, dict[str, Any]]:
+    bodies = [body for path in SOURCES for body in broker.namespace.directory.find(path)[0].queues()]
+    return {body.path: {name: getattr(body.policy, name) for name in body.policy.__slots__} for body in bodies}
+
+
+def _step(broker: Driver, random: Random, *, has_sessions: bool) -> Any:
+    path = random.choice(["q", "t/Subscriptions/s", "end", "q/$DeadLetterQueue", "t/Subscriptions/s/$DeadLetterQueue"])
+    target = path.split("/")[0]
+    match random.randrange(6):
+        case 0 | 1:
+            sent = message(f"{random.randrange(99)}", message_id=f"{random.randrange(9)}", session_id="s")
+            return broker.send(target, sent).now
+        case 2:
+            broker.wait(random.choice((1.0, 10.0, 40.0, 350.0)))
+            return broker.namespace.advance(broker.now)
+        case 3:
+            return [(str(each), each.state, each.delivery_count, each.expires_at_utc) for each in broker.browse(path)]
+        case _:
+            lock = broker.accept(path, "s") if has_sessions and path in ("q", "t/Subscriptions/s") else None
+            how = random.choice((COMPLETE, ABANDON, ABANDON, DEFER, DEAD_LETTER, None))
+            received = broker.receive(path, 2, lock=lock)
+            if how is not None:
+                broker.settle(path, *received, how=how, lock=lock)
+            if lock is not None:
+                broker.release(path, lock)
+            return [(str(each), each.delivery_count, each.locked_until_utc) for each in received]
 
 
 SPELLINGS: Final = ("Orders", "ORDERS", "orders", "orders/$DeadLetterQueue", "Orders/$deadletterqueue")
