@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -437,12 +438,15 @@ async def carry_out(world: World, steps: list[Step]) -> list[Any]:
     return found
 
 
-async def over_memory(steps: list[Step], **options: Any) -> list[Any]:
+Work = Callable[[World], Awaitable[list[Any]]]
+
+
+async def over_memory(work: Work, **options: Any) -> list[Any]:
     host = BrokerHost("contoso", random=Random(1))
-    return await carry_out(World(MemoryTransport(host), host, **options), steps)
+    return await work(World(MemoryTransport(host), host, **options))
 
 
-async def over_amqp(steps: list[Step], **options: Any) -> list[Any]:
+async def over_amqp(work: Work, **options: Any) -> list[Any]:
     host = BrokerHost("contoso", random=Random(1))
     line = Line(latency_s=0.0, split_share=0.2, buffer_bytes=1 << 20, token_s=3600, max_frame_bytes=1 << 18)
     network = Network(host, line, Random(2))
@@ -460,7 +464,7 @@ async def over_amqp(steps: list[Step], **options: Any) -> list[Any]:
         random=Random(3),
         management=lambda: MemoryTransport(host),
     )
-    found = await carry_out(World(transport, host, lose=lose, **options), steps)
+    found = await work(World(transport, host, lose=lose, **options))
     await network.close()
     return found
 
@@ -476,12 +480,57 @@ def check_same(expected: list[Any], found: list[Any]) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_amqp_and_memory_agree(seed: int) -> None:
-    steps = program(seed, 60)
-    check_same(in_virtual_time(over_memory(steps)), in_virtual_time(over_amqp(steps)))
+    work = partial(carry_out, steps=program(seed, 60))
+    check_same(in_virtual_time(over_memory(work)), in_virtual_time(over_amqp(work)))
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_connection_that_is_lost_between_calls_changes_nothing_without_sessions(seed: int) -> None:
-    steps = program(seed, 60, without=("session", "transact", "open"))
-    expected, found = (in_virtual_time(over(steps, names=PLAIN)) for over in (over_memory, over_amqp))
+    work = partial(carry_out, steps=program(seed, 60, without=("session", "transact", "open")))
+    expected, found = (in_virtual_time(over(work, names=PLAIN)) for over in (over_memory, over_amqp))
     check_same(expected, found)
+
+
+@pytest.mark.parametrize("over", [over_memory, over_amqp])
+@pytest.mark.parametrize("seed", range(6))
+def test_concurrent_calls_end_whoever_of_them_is_cancelled(seed: int, over: Callable[..., Any]) -> None:
+    in_virtual_time(over(partial(call_together, random=Random(seed))))
+
+
+async def call_together(world: World, random: Random) -> list[Any]:
+    """Call at the same time what shares requests, and cancel some of it in any step of the event loop."""
+    await MemoryTransport(world.host).administration.create(EntityAddress(EntityKind.QUEUE, ("q",)), QUEUES["q"])
+    sender, receiver = world.sender("q"), world.receiver("q1")
+    for turn in range(15):
+        await sender.send(batch_of(world.messages(6, turn % 3)), timeout_s=TIMEOUT_S)
+        received = await receiver.receive(max_message_count=6, max_wait_time_s=1.0)
+        assert len(received) == 6
+        calls: list[Awaitable[Any]] = [
+            receiver.renew_lock(message, timeout_s=TIMEOUT_S)
+            if turn % 2
+            else receiver.settle(message, random.choice(SETTLEMENTS[:3]), timeout_s=TIMEOUT_S)
+            for message in received
+        ]
+        due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(hours=1)
+        later = [message.copy(scheduled_enqueue_time_utc=due) for message in world.messages(2, 0)]
+        calls += [sender.schedule(batch_of([message]), timeout_s=TIMEOUT_S) for message in later]
+        calls += [sender.send(batch_of([message]), timeout_s=TIMEOUT_S) for message in world.messages(2, 0)]
+        calls += [receiver.peek(max_message_count=2, sequence_number=1, timeout_s=TIMEOUT_S) for _ in range(2)]
+        random.shuffle(calls)
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        cancelled = random.sample(tasks, random.randrange(1, len(tasks)))
+        for task in cancelled:
+            for _ in range(random.choice((0, 0, 1, 3, 9))):
+                await asyncio.sleep(0)
+            task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=1.0)
+        assert not late
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
+            else:
+                assert task in cancelled
+    await sender.close()
+    await receiver.close()
+    await world.transport.close()
+    return []
