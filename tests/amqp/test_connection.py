@@ -14,6 +14,7 @@ import pytest
 from sbclient.amqp import (
     ACCEPTED,
     RELEASED,
+    Accepted,
     AmqpError,
     Attach,
     AttachRequested,
@@ -675,10 +676,14 @@ def test_tag_beyond_32_bytes_is_refused() -> None:
 def test_later_transfers_may_repeat_or_omit_fields_of_the_first() -> None:
     peer = Peer()
     peer.attached()
-    assert peer.transfer(payload=b"ab", more=True) == []
-    assert peer.transfer(payload=b"cd", more=True, delivery_id=None, delivery_tag=None, message_format=None) == []
-    (event,) = peer.transfer(payload=b"ef")
-    assert (event.delivery.payload, event.delivery.tag) == (b"abcdef", b"tag")
+    for number, settled_in in enumerate((None, 0, 1, 2)):  # which of the frames says that it is settled
+        flags = [True if place == settled_in else None for place in range(3)]
+        omitted: dict[str, Any] = {"delivery_id": None, "delivery_tag": None, "message_format": None}
+        assert peer.transfer(number=number, payload=b"ab", more=True, settled=flags[0]) == []
+        assert peer.transfer(payload=b"cd", more=True, settled=flags[1], **omitted) == []
+        (event,) = peer.transfer(number=number, payload=b"ef", settled=flags[2])
+        assert (event.delivery.payload, event.delivery.tag) == (b"abcdef", b"tag")
+        assert event.delivery.is_settled == (settled_in is not None)
 
 
 def test_aborted_delivery_is_forgotten_and_uses_credit() -> None:
@@ -854,7 +859,8 @@ def test_sender_confirms_deliveries_with_gaps_by_one_disposition_for_each_run() 
     assert list(link.unsettled) == [2]
 
 
-def test_unsettled_outcome_is_reported_once() -> None:
+@pytest.mark.parametrize("last", [None, ACCEPTED])
+def test_unsettled_outcome_is_reported_once_and_then_its_settlement(last: Accepted | None) -> None:
     peer = Peer()
     link = peer.attached(receives=True)
     peer.send(Flow(0, 100, 0, 100, 0, 0, 50))
@@ -862,7 +868,8 @@ def test_unsettled_outcome_is_reported_once() -> None:
     assert len(peer.send(Disposition(True, 0, None, False, ACCEPTED))) == 1
     assert peer.send(Disposition(True, 0, None, False, ACCEPTED)) == []
     assert peer.send(Disposition(True, 0, None, False, None)) == []
-    assert len(peer.send(Disposition(True, 0, None, True, None))) == 1
+    assert len(peer.send(Disposition(True, 0, None, True, last))) == 1
+    assert not link.unsettled
 
 
 def test_disposition_of_many_deliveries_is_reported_even_if_unchanged() -> None:
@@ -1105,6 +1112,24 @@ def test_server_answers_on_the_channel_of_the_client() -> None:
     assert frame.performative.handle_max == SERVER.handle_max
 
 
+@pytest.mark.parametrize(("highest", "answers_on"), [(7, 7), (6, 0)])
+def test_server_answers_on_a_channel_that_the_client_allows(highest: int, answers_on: int) -> None:
+    peer = Peer(is_open=False)
+    peer.raw(AMQP_HEADER + encode_frame(0, Open("c", channel_max=highest), 512))
+    peer.send(Begin(None, 0, 5, 5), channel=7)
+    assert [session.channel for session in peer.server.sessions] == [answers_on]
+
+
+@pytest.mark.parametrize("offered", [512, 2**20])
+def test_server_answers_with_the_smaller_frame_size(offered: int) -> None:
+    peer = Peer(is_open=False)
+    peer.raw(AMQP_HEADER)
+    peer.server.bytes_to_send(now=NOW)
+    peer.send(Open("c", max_frame_size=offered))
+    (answer,) = peer.answers()
+    assert answer.max_frame_size == min(offered, SERVER.max_frame_size)
+
+
 def test_end_of_a_session_is_reported_to_its_links_first() -> None:
     pipe = Pipe()
     link, end = pipe.sending()
@@ -1120,14 +1145,15 @@ def test_end_of_a_session_is_reported_to_its_links_first() -> None:
 
 def test_frames_after_the_end_are_ignored_as_the_sdk_sends_them() -> None:
     peer = Peer()
-    peer.attached()
-    peer.send(End())
-    peer.answers()
-    event_count = len(peer.events)
-    peer.send(Detach(0, False), Detach(4, False), Flow(0, 1, 0, 1), End())
-    peer.transfer()
-    assert peer.answers() == []
-    assert len(peer.events) == event_count
+    for _ in range(2):  # on the same channel
+        peer.attached()
+        peer.send(End())
+        peer.answers()
+        event_count = len(peer.events)
+        peer.send(Detach(0, False), Detach(4, False), Flow(0, 1, 0, 1), End())
+        peer.transfer()
+        assert peer.answers() == []
+        assert len(peer.events) == event_count
     peer.send(Close())
     assert peer.answers() == [Close()]
     assert peer.events[-1] == ConnectionClosed(None, True)
@@ -1407,6 +1433,8 @@ def test_silent_server_is_dropped_after_twice_the_timeout() -> None:
     pipe.session()
     pipe.client.pass_time(now=NOW + 59.9)
     assert not pipe.client.is_over
+    pipe.client.begin()
+    assert pipe.client.bytes_to_send(now=NOW + 59.9), "what it sends itself proves nothing"
     pipe.client.pass_time(now=NOW + 60.0)
     assert pipe.client.is_over
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbclient.amqp.decimals import DECIMAL128, decode_decimal, encode_decimal, of_service, service_decimal
 from sbclient.amqp.decode import MAX_COUNT, decode_value, skip_value
 from sbclient.amqp.encode import encode_map, encode_value
 from sbclient.amqp.errors import EncodeError, WireError
@@ -252,6 +254,29 @@ def test_decimal_moves_zeros_between_digits_and_exponent() -> None:
 
 
 @pytest.mark.deviation("client.decimals")
+@pytest.mark.parametrize(
+    ("kind", "digits", "lowest", "highest"),
+    [(Decimal32, 7, -101, 96), (Decimal64, 16, -398, 384), (Decimal, 34, -6176, 6144)],
+)
+def test_decimals_reach_to_both_ends_of_their_range(kind: Any, digits: int, lowest: int, highest: int) -> None:
+    largest = kind(f"{'9' * digits}E{highest - digits + 1}")
+    for number in (largest, kind(f"1E{highest}"), kind(f"-1E{highest}"), kind(f"1E{lowest}"), kind(f"1E{lowest + 1}")):
+        assert decode_value(encode_value(number)) == number
+    for beyond in (kind(f"1E{highest + 1}"), kind(f"1E{lowest - 1}"), kind(f"1{'0' * (digits - 1)}1E0")):
+        with pytest.raises(EncodeError):
+            encode_value(beyond)
+
+
+def test_decimals_of_up_to_96_bits_have_the_form_of_the_service() -> None:
+    for coefficient, exponent in product([1, 2**63, 2**95 - 1, 2**95, 2**96 - 1, 2**96], [-29, -28, -1, 0, 1]):
+        number = Decimal(coefficient).scaleb(exponent, Context(prec=60))
+        raw = encode_decimal(number, DECIMAL128)
+        shown = decode_decimal(service_decimal(raw), DECIMAL128)
+        is_of_net = exponent >= -28 and coefficient * 10 ** max(exponent, 0) < 2**96
+        assert (shown != number) == is_of_net
+        assert of_service(shown) == number
+
+
 def test_decimal_of_the_service_has_an_exponent_that_reads_as_4608_less() -> None:
     for exponent, read in ((-4637, -4637), (-4636, -28), (-4610, -2), (-4608, 0), (-4607, -4607)):
         assert decode_value(encode_value(Decimal((1, (1, 2, 5), exponent)))).as_tuple() == (1, (1, 2, 5), read)

@@ -65,12 +65,11 @@ def test_a_session_of_an_entity_is_one_session_of_the_backlog() -> None:
     native = native_session_id_of("Orders/EU", "s")
     assert native == sha256(b"orders/eu\ns").hexdigest()
     assert native == native_session_id_of("orders/eu", "s")
-    others = {
-        native_session_id_of("orders/eu", "S"),
-        native_session_id_of("orders", "s"),
-        native_session_id_of("s", ""),
-    }
-    assert len(others | {native}) == 4
+    others = [("orders/eu", "S"), ("orders", "s"), ("s", "")]
+    others += [
+        ("orders/eu", f"{before}s{after}") for before in ("", " ", "\n", "\0") for after in (" ", "\n", "\t", "\0")
+    ]
+    assert len({native, *(native_session_id_of(*other) for other in others)}) == len(others) + 1
     assert len(native_session_id_of("x" * 260, "ü" * 128)) <= 128
 
 
@@ -102,15 +101,16 @@ def test_a_failed_queue_is_left_out_for_30_seconds() -> None:
 
 
 @pytest.mark.deviation("pairing.quarantine")
-def test_the_term_doubles_up_to_five_minutes() -> None:
-    quarantine = Quarantine()
-    now = 0.0
-    terms = []
-    for _ in range(6):
-        quarantine.failed("a", now)
-        terms.append(quarantine.due_at("a") - now)
-        now = quarantine.due_at("a")
-    assert terms == [30, 60, 120, 240, 300, 300]
+def test_the_term_doubles_up_to_five_minutes_however_late_the_next_failure_is() -> None:
+    for pause_s in (0, 1, 10_000):
+        quarantine = Quarantine()
+        now = 0.0
+        terms = []
+        for _ in range(6):
+            quarantine.failed("a", now)
+            terms.append(quarantine.due_at("a") - now)
+            now = quarantine.due_at("a") + pause_s
+        assert terms == [30, 60, 120, 240, 300, 300]
 
 
 def test_failing_again_in_quarantine_changes_nothing() -> None:

@@ -336,6 +336,11 @@ class Model:
         self.is_over = self.is_forced = False
         self.armed_at: int | None = None
         self.changes = self.accepted = 0
+        self.keys = KEYLESS
+
+    @property
+    def state(self) -> FailoverState:
+        return FAILED_OVER if self.is_over else HEALTHY if self.armed_at is None else SUSPECT
 
     def become(self, is_over: bool, is_forced: bool = False) -> None:
         self.changes += is_over != self.is_over
@@ -356,6 +361,7 @@ class FailoverAgainstItsModel(RuleBasedStateMachine):
         self.model = Model(interval_s, pings)
         self.sends: list[tuple[int, int]] = []
         self.ping: tuple[int, int, float] | None = None
+        self.since = HEALTHY, 0
 
     @rule(span_s=st.integers(1, 40))
     def time_passes(self, span_s: int) -> None:
@@ -363,9 +369,11 @@ class FailoverAgainstItsModel(RuleBasedStateMachine):
         self.entity.advance(self.now)
         self.model.settle(self.now)
 
-    @rule(keys=st.sampled_from([KEYLESS, KEYED]))
+    @rule(keys=st.sampled_from([KEYLESS, KEYED, PingKeys(None, "s2")]))
     def a_send_fails(self, keys: PingKeys) -> None:
         self.entity.outage(self.now, keys=keys)
+        if self.model.state is HEALTHY or (self.model.state is SUSPECT and keys is not KEYLESS):
+            self.model.keys = keys
         if not self.model.is_over and self.model.armed_at is None:
             self.model.armed_at = self.now
         self.model.settle(self.now)
@@ -424,8 +432,10 @@ class FailoverAgainstItsModel(RuleBasedStateMachine):
 
     @invariant()
     def both_agree(self) -> None:
-        expected = FAILED_OVER if self.model.is_over else HEALTHY if self.model.armed_at is None else SUSPECT
-        assert self.entity.state is expected
+        if self.model.state is not self.since[0]:
+            self.since = self.model.state, self.now
+        assert (self.entity.state, self.entity.since_at) == self.since
+        assert self.entity.ping_keys == self.model.keys
         assert self.entity.is_forced is self.model.is_forced
         assert self.entity.generation == self.model.changes
         if self.model.armed_at is not None:

@@ -102,7 +102,7 @@ def test_what_is_known_of_a_session_is_what_happened_last_to_it() -> None:
         cleared, listed = ClearedSessions(known), ListedSessions(known, 1)
         is_diverted = dict.fromkeys("ab", False)  # as far as the client remembers
         is_clear = dict.fromkeys("ab", True)  # by the list, and unless diverted since
-        was_added = dict.fromkeys("ab", False)
+        was_added = dict.fromkeys("ab", 0)  # in this generation
         for _ in range(12):
             session = random.choice("ab")
             match random.randrange(4):
@@ -113,15 +113,17 @@ def test_what_is_known_of_a_session_is_what_happened_last_to_it() -> None:
                     known.cleared(session)
                     is_diverted[session] = False
                 case 2:
-                    cleared.add(session, 1)
-                    is_diverted[session], was_added[session] = False, True
+                    was_added[session], is_diverted[session] = random.choice([1, 2]), False
+                    cleared.add(session, was_added[session])
                 case _:
                     listed, native = ListedSessions(known, 1), random.choice([(), ("a",), ("a", "b")])
                     listed.set(native)
                     is_clear = {each: each not in native for each in "ab"}
             for each in "ab":
                 assert known.is_diverted(each) == known.may_wait(each) == is_diverted[each], seed
-                assert cleared.has(each, 1) == (was_added[each] and not is_diverted[each]), seed
+                for generation in (1, 2):
+                    is_known = was_added[each] == generation and not is_diverted[each]
+                    assert cleared.has(each, generation) == is_known, seed
                 assert listed.is_clear(each, each) <= (is_clear[each] or not is_diverted[each]), seed
                 if is_clear[each] or is_diverted[each]:
                     assert listed.is_clear(each, each) == is_clear[each], seed

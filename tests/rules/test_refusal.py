@@ -62,6 +62,7 @@ def test_the_time_of_a_slow_answer_does_not_count() -> None:
     assert refusal.is_missing_for(20.0)
     assert not refusal.is_missing_for(20.5)
     refusal.add(MISSING, 151.0, asked_at=140.0)  # sent together with the request before
+    assert refusal.is_missing_for(20.0)
     assert not refusal.is_missing_for(20.5)
 
 
