@@ -463,9 +463,9 @@ def counted(clients: WorkerClients) -> int:
     return found
 
 
-def states(clients: WorkerClients) -> list[str]:
+def states(clients: WorkerClients, queue: str = "orders") -> list[str]:
     async def work(client: ServiceBusClient) -> list[str]:
-        receiver = client.get_queue_receiver("orders")
+        receiver = client.get_queue_receiver(queue)
         return [one.state.name for one in await receiver.peek_messages(1000)]
 
     found: list[str] = run(clients, work)
@@ -574,6 +574,38 @@ def test_a_queue_that_fails_while_it_is_read_leaves_the_others_its_part(
     send(clients, range(20), session_id="s" if has_sessions else None)
     monkeypatch.setattr(ServiceBusReceiver, "receive_messages", receive_messages)
     run(clients, work)
+
+
+@pytest.mark.parametrize("operation", [Operation.SETTLE, Operation.RECEIVE, Operation.RECEIVE_DEFERRED])
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.LOSE_ACKNOWLEDGEMENT])
+def test_requests_that_fail_lose_no_message_and_leave_none(
+    clients: WorkerClients, set_forward: Callable[[float], None], kind: FaultKind, operation: Operation
+) -> None:
+    """Whether the planner defers or completes messages then, and whichever requests fail."""
+    faults = memory_host("stream").namespace.faults
+    late_s = 0
+    for batch in range(3):
+        queue = f"orders{batch}"
+        create(clients, queue, lock_duration=timedelta(seconds=5))
+        send(clients, range(9), queue)
+        options = {"mode": "receive", "maxMessagesPerTrigger": 4, "sbclient.retry_total": 0, "sendTimeout": "1 s"}
+        stream = Stream(clients, queue=queue, **options)
+        found: set[str] = set()
+        for step in range(6):
+            if step == batch:
+                faults.inject(fault := Fault(kind, entity_path=queue, operations=[operation], count=2))
+            try:
+                found.update(stream.batch())
+            except ServiceBusError:  # the query ends, and starts again
+                stream.restart()
+            late_s += 6  # the locks of its requests are over
+            set_forward(late_s)
+        faults.heal(fault)
+        stream.restart()
+        while bodies := stream.batch():
+            found.update(bodies)
+        assert sorted(found) == texts(range(9))
+        assert states(clients, queue) == []
 
 
 def test_completing_what_is_gone_costs_two_requests_for_each_partition(clients: WorkerClients) -> None:
