@@ -172,7 +172,7 @@ def parse_connection_string(conn_str: str) -> ConnectionString:
         raise InvalidOperationError(
             f"the connection string of {host!r} has a credential and a CredentialFile: give one of them"
         )
-    if file is None and signature is None and (not key_name or not key):
+    if file is None and not signature and (not key_name or not key):
         missing = "SharedAccessKeyName" if not key_name else "SharedAccessKey"
         raise InvalidOperationError(
             f"the connection string of {host!r} has no {missing} and no SharedAccessSignature: add one of them"

@@ -134,6 +134,7 @@ def test_an_illegal_endpoint_is_refused_without_repeating_it(endpoint: str) -> N
 
 KEY_LINE = "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=SECRET"
 FILE_LINE = "Endpoint=sb://h/;CredentialFile=/run/key"
+SIGNATURE_LINE = "Endpoint=sb://h/;SharedAccessSignature=SharedAccessSignature sr=x&sig=SECRET"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,7 @@ FILE_LINE = "Endpoint=sb://h/;CredentialFile=/run/key"
         (FILE_LINE, "SharedAccessSignature sig=SECRET", (None, None, "SharedAccessSignature sig=SECRET")),
         (FILE_LINE + ";SharedAccessKeyName=m", "SECRET=", ("m", "SECRET=", None)),
         (FILE_LINE + ";SharedAccessKeyName=m", KEY_LINE, ("n", "SECRET", None)),
+        (FILE_LINE + ";SharedAccessKeyName=m", SIGNATURE_LINE, (None, None, "SharedAccessSignature sr=x&sig=SECRET")),
         (FILE_LINE, "SECRET", None),
         (FILE_LINE, " \n", None),
         (FILE_LINE, KEY_LINE + "\n" + KEY_LINE, None),
@@ -175,8 +177,17 @@ def test_a_line_without_its_credential_means_the_same_namespace(line: str) -> No
         connection.without_credential("/run/a;b")
 
 
-@pytest.mark.parametrize("wrong", [FILE_LINE + ";SharedAccessKey=x", KEY_LINE.replace("=n", "=a=b")])
-def test_a_credential_of_two_kinds_or_a_malformed_name_is_refused(wrong: str) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        FILE_LINE + ";SharedAccessKey=x",
+        KEY_LINE.replace("=n", "=a=b"),
+        KEY_LINE.replace("=SECRET", "="),
+        "Endpoint=sb://h;SharedAccessSignature=",
+        "Endpoint=sb://h;SharedAccessSignature= ; CredentialFile=",
+    ],
+)
+def test_a_credential_of_two_kinds_or_none_or_a_malformed_name_is_refused(wrong: str) -> None:
     with pytest.raises(InvalidOperationError):
         parse_connection_string(wrong)
 
