@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sbclient.errors import InvalidOperationError
-from sbclient.rules.http_proxy import http_proxy_of
+from sbclient.rules.http_proxy import HttpProxy, http_proxy_of
 
 
 @pytest.mark.parametrize("name", ["proxy.example", "http://proxy.example", "HTTP://proxy.example/", " Proxy.Example "])
@@ -23,6 +25,15 @@ def test_a_url_may_have_the_port_and_the_account() -> None:
     given = {"proxy_hostname": "http://me:p%40ss@proxy.example:3128", "username": "you", "password": "word"}
     assert http_proxy_of(given) == ("proxy.example", 3128, "you", "word")
     assert http_proxy_of(given | {"password": ""}) == ("proxy.example", 3128, "you", "p@ss")
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)
+
+
+@given(st.sampled_from(["proxy.example", "10.0.0.1", "::1", "fe80::1"]), st.integers(1, 65_535), texts, texts | st.just(""))
+def test_the_url_of_a_proxy_names_the_same_proxy(host: str, port: int, username: str, password: str) -> None:
+    for proxy in (HttpProxy(host, port, username, password), HttpProxy(host, port)):
+        assert http_proxy_of({"proxy_hostname": proxy.url}) == proxy
 
 
 @pytest.mark.parametrize("port", [0, 65_536, -1, True, 3.5, "x", None, b"3128"])
