@@ -136,6 +136,17 @@ def test_text_that_is_no_value_of_the_type_is_rejected(name: str, text: str) -> 
         value_of(name, text)
 
 
+def test_a_text_may_have_another_form() -> None:
+    for name, text, value in (
+        ("boolean", "TRUE", True),
+        ("timestamp", "2024-05-06T07:08:09+02:00", datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC)),
+        ("timestamp", "2024-05-06 07:08:09", datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)),
+        ("datetimeoffset", "2024-05-06T07:08:09.5+02:00", datetime(2024, 5, 6, 5, 8, 9, 500_000, tzinfo=UTC)),
+    ):
+        assert value_of(name, text) == value
+    assert [name_of(value) for value in (-(2**31), 2**31 - 1, -(2**31) - 1, 2**31)] == ["int", "int", "long", "long"]
+
+
 def test_texts_are_those_that_spark_casts() -> None:
     values = (True, Float(0.1), math.nan, math.inf, datetime(2024, 1, 2, tzinfo=UTC), b"\x00")
     assert [text_of(value) for value in values] == ["true", "0.1", "nan", "inf", "2024-01-02 00:00:00+00:00", "AA=="]

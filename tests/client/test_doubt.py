@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain, product
@@ -279,3 +280,52 @@ async def test_a_task_goes_on_after_the_end_of_its_call() -> None:
     await clock.sleep(1.0)
     calls.end()
     assert await task == 0
+
+
+async def test_a_cancellation_before_a_call_is_not_one_of_the_call() -> None:
+    calls = Calls("the receiver of 'orders'")
+
+    async def work() -> int:
+        with suppress(asyncio.CancelledError):
+            await clock.sleep(60.0)
+        with pytest.raises(InvalidOperationError, match="'orders' was closed"):
+            await calls.run(clock.sleep(60.0))
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    task = asyncio.create_task(work())
+    await clock.sleep(1.0)
+    task.cancel()
+    await clock.sleep(1.0)
+    calls.end()
+    assert await task == 1
+
+
+async def test_a_change_is_in_doubt_if_its_owner_is_closed_meanwhile() -> None:
+    due = datetime.fromtimestamp(clock.now(), UTC) + timedelta(days=1)
+    for what in ("schedule", "cancel", "set_state", "get_state", "renew_lock", "peek"):
+        pair = memory_pair(seed=1)
+        await make_queue(pair, requires_session=True)
+        async with pair.unpaired_client() as client:
+            sender, receiver = client.get_queue_sender(QUEUE), client.get_queue_receiver(QUEUE, session_id="s")
+            await receiver.__aenter__()
+            (number,) = await sender.schedule_messages(ServiceBusMessage("x", session_id="s"), due)
+            call: Any = {
+                "schedule": lambda: sender.schedule_messages(ServiceBusMessage("y", session_id="s"), due),  # noqa: B023
+                "cancel": lambda: sender.cancel_scheduled_messages([number]),  # noqa: B023
+                "set_state": lambda: receiver.session.set_state(b"x"),  # noqa: B023
+                "get_state": receiver.session.get_state,
+                "renew_lock": receiver.session.renew_lock,
+                "peek": receiver.peek_messages,
+            }[what]
+            pair.primary.inject(Fault(FaultKind.HANG))
+            calling = asyncio.create_task(call())
+            await clock.sleep(1)
+            closing = asyncio.create_task((sender if what in ("schedule", "cancel") else receiver).close())
+            changes = what in ("schedule", "cancel", "set_state")
+            with pytest.raises(ServiceBusConnectionError if changes else InvalidOperationError) as caught:
+                await calling
+            assert caught.value.is_in_doubt == changes
+            pair.primary.heal()
+            await closing

@@ -46,6 +46,38 @@ async def test_a_message_stays_locked_while_it_is_processed(pair: MemoryPair, cl
     assert await taken(pair) == []
 
 
+async def test_a_message_whose_settlement_is_undone_stays_locked(client: ServiceBusClient) -> None:
+    await send(client)
+    async with (
+        AutoLockRenewer() as renewer,
+        client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
+    ):
+        (message,) = await receiver.receive_messages()
+        for _ in range(3):
+            transaction = client.transaction()
+            await receiver.complete_message(message, transaction=transaction)
+            await transaction.rollback()
+            await clock.sleep(70.0)
+        await receiver.complete_message(message)
+
+
+async def test_the_callback_of_a_registration_comes_before_that_of_its_renewer(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    of_renewer, own = Failures(), Failures()
+    async with AutoLockRenewer(on_lock_renew_failure=of_renewer) as renewer:
+        for on_failure, called in ((own, own), (None, of_renewer)):
+            await send(client)
+            async with client.get_queue_receiver(QUEUE) as receiver:
+                (message,) = await receiver.receive_messages()
+                renewer.register(receiver, message, on_lock_renew_failure=on_failure)
+                pair.primary.inject(Fault(FaultKind.DOWN))
+                await clock.sleep(101.0)
+                assert [renewable for renewable, _ in called.calls] == [message]
+                pair.primary.heal()
+    assert (len(of_renewer.calls), len(own.calls)) == (1, 1)
+
+
 async def test_the_last_registration_of_a_lock_counts(pair: MemoryPair, client: ServiceBusClient) -> None:
     failures = Failures()
     await make_queue(pair, "sessions", requires_session=True)

@@ -232,6 +232,15 @@ async def test_a_named_session_is_locked_by_one_receiver(pair: MemoryPair, clien
         pass
 
 
+async def test_a_named_session_has_the_timeout_of_the_client_whatever_the_wait_for_messages(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    await make_queue(pair, "visits", requires_session=True)
+    pair.primary.inject(Fault(FaultKind.SLOW, latency_s=3, count=1))
+    async with client.get_queue_receiver("visits", session_id="s", max_wait_time=1) as receiver:
+        assert receiver.session.session_id == "s"
+
+
 def test_a_session_of_dead_letters_is_refused(client: ServiceBusClient) -> None:
     with pytest.raises(ValueError, match="session_id and sub_queue"):
         client.get_queue_receiver("visits", session_id="s", sub_queue="deadletter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -49,11 +50,18 @@ async def test_sessions_of_one_transfer_take_their_own_routes(pair: MemoryPair) 
             with pytest.raises(ServiceBusError) as caught:
                 await sender.send_encoded(encoded([of("a", 4), of("b", 4)]), sessions=["a", "b"])
             assert caught.value.is_in_doubt == (not is_down)
+        pair.secondary.heal()
+        (of_b,) = await waiting(pair, SESSION_BACKLOG)
+        client.pair.mark_healthy(QUEUE)
+        pair.secondary.inject(replace(REFUSED, entity_path=of_b))
+        with pytest.raises(ServiceBusError) as caught:  # the backlog has accepted the messages of "a"
+            await sender.send_encoded(encoded([of("a", 5), of("b", 5)]), sessions=["a", "b"])
+        assert caught.value.is_in_doubt
         pair.primary.heal()
         pair.secondary.heal()
     assert texts(await taken(pair)) == ["a2", "a4"]
     found = await waiting(pair, SESSION_BACKLOG)
-    assert [texts(messages) for messages in found.values()] == [["b1", "b2", "b3"]]
+    assert sorted(texts(messages) for messages in found.values()) == [["a5"], ["b1", "b2", "b3"]]
 
 
 async def test_a_link_that_was_open_is_attached_again_once_by_each_send(pair: MemoryPair) -> None:
@@ -124,11 +132,29 @@ async def test_what_a_failed_over_entity_offers(pair: MemoryPair, client: Servic
     assert await diverted(pair) == []
 
 
+@pytest.mark.parametrize("was_reached", [False, True])
+async def test_a_diversion_says_if_the_primary_has_never_answered(pair: MemoryPair, *, was_reached: bool) -> None:
+    async with pair.client(AT_ONCE) as client, client.get_queue_sender(QUEUE) as sender:
+        if was_reached:
+            await sender.send_messages(of(None, 0))
+        pair.primary.inject(Fault(FaultKind.DOWN))
+        await sender.send_messages(of(None, 1))
+        names = [event.name for event in client.pair.events()]
+        assert ("failover.never_reached" in names) != was_reached
+
+
 async def test_limits_in_an_outage_are_those_of_the_backlog_or_an_error(pair: MemoryPair) -> None:
     pair.primary.inject(Fault(FaultKind.DOWN))
     async with pair.client() as client, client.get_queue_sender(QUEUE) as sender:
         assert (await sender.create_message_batch()).max_size_in_bytes > 200_000
         assert client.pair.status().entities[QUEUE].state == "suspect"
+    async with pair.client(retry_total=9) as client, client.get_queue_sender(QUEUE) as sender:
+        creating = asyncio.create_task(sender.create_message_batch())
+        await clock.sleep(2)
+        client.pair.force_failover(QUEUE)
+        began_at = clock.monotonic()
+        assert (await creating).max_size_in_bytes > 200_000
+        assert clock.monotonic() == began_at, "a failover ends the pauses between its attempts"
     async with pair.unpaired_client() as client, client.get_queue_sender(QUEUE) as sender:
         with pytest.raises(ServiceBusConnectionError):
             await sender.create_message_batch()

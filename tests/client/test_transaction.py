@@ -391,9 +391,14 @@ async def test_a_transaction_takes_what_the_service_allows_whatever_failed_befor
         while sent < MAX_OPERATIONS:
             messages = [ServiceBusMessage("x") for _ in range(random.randrange(1, MAX_OPERATIONS - sent + 1))]
             for _ in range(random.randrange(4)):
-                pair.primary.inject(Fault(FaultKind.DOWN, operations=[Operation.SEND], count=1))
-                with pytest.raises(ServiceBusConnectionError):
-                    await sender.send_messages(messages, transaction=transaction)
+                kind = random.choice([FaultKind.DOWN, FaultKind.HANG])
+                pair.primary.inject(Fault(kind, operations=[Operation.SEND], count=1))
+                sending = asyncio.create_task(sender.send_messages(messages, transaction=transaction))
+                if kind is FaultKind.HANG:
+                    await clock.sleep(0.1)
+                    sending.cancel()
+                with pytest.raises((ServiceBusConnectionError, asyncio.CancelledError)):
+                    await sending
             await sender.send_messages(messages, transaction=transaction)
             sent += len(messages)
             asked = pair.primary.namespace.operation_count
@@ -403,6 +408,22 @@ async def test_a_transaction_takes_what_the_service_allows_whatever_failed_befor
             assert pair.primary.namespace.operation_count == asked
         await transaction.commit()
     assert len(await taken(pair)) == MAX_OPERATIONS
+
+
+async def test_messages_of_a_rollback_that_fails_can_be_settled_again(
+    pair: MemoryPair, client: ServiceBusClient
+) -> None:
+    async with client.get_queue_sender(QUEUE) as sender, client.get_queue_receiver(QUEUE) as receiver:
+        await sender.send_messages(ServiceBusMessage("x"))
+        (message,) = await receiver.receive_messages()
+        transaction = client.transaction()
+        await receiver.complete_message(message, transaction=transaction)
+        pair.primary.inject(Fault(FaultKind.DOWN, count=1))
+        with pytest.raises(ServiceBusConnectionError):
+            await transaction.rollback()
+        assert (transaction.state, message.is_settled) == (TransactionState.ROLLED_BACK, False)
+        with pytest.raises(InvalidOperationError):
+            await receiver.complete_message(message, transaction=transaction)
 
 
 async def test_a_rollback_that_fails_is_a_note_on_the_error_that_caused_it(

@@ -30,7 +30,9 @@ def test_a_url_may_have_the_port_and_the_account() -> None:
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1)
 
 
-@given(st.sampled_from(["proxy.example", "10.0.0.1", "::1", "fe80::1"]), st.integers(1, 65_535), texts, texts | st.just(""))
+@given(
+    st.sampled_from(["proxy.example", "10.0.0.1", "::1", "fe80::1"]), st.integers(1, 65_535), texts, texts | st.just("")
+)
 def test_the_url_of_a_proxy_names_the_same_proxy(host: str, port: int, username: str, password: str) -> None:
     for proxy in (HttpProxy(host, port, username, password), HttpProxy(host, port)):
         assert http_proxy_of({"proxy_hostname": proxy.url}) == proxy
