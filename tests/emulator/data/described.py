@@ -34,7 +34,8 @@ def described(namespace: Namespace, now: float) -> dict[str, Any]:
                 if kept["counter"] or kept["states"]:
                     found[entity.path][name, fragment.index] = kept
     directory = namespace.directory
-    found["counts"] = len(directory), directory.partitioned_count, sorted(namespace._gate._idle_ends._at)
+    idle = sorted(key for key in namespace._gate._idle_ends._at if directory.get(key) is not None)
+    found["counts"] = len(directory), directory.partitioned_count, idle
     return found
 
 
