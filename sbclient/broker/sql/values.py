@@ -19,7 +19,7 @@ import operator
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 from uuid import UUID
 
 from sbclient.amqp.types import ticks_of
@@ -76,6 +76,9 @@ class PreciseTime(datetime):
     """
 
     tick: int = 0
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # a copy of a datetime has no further digit
 
 
 class FilterError(ServiceBusError):
