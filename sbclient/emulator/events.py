@@ -21,6 +21,9 @@ MAX_RECENT: Final = 200
 CONNECTION: Final = "connection."
 """Begins the names of events of connections."""
 
+DROPPED: Final = "events.dropped"
+"""Tells a slow subscriber how many events it has not got."""
+
 MAX_SUBSCRIBERS: Final = 100
 HEARTBEAT_S: Final = 15.0
 
@@ -83,7 +86,7 @@ class Subscription:
         self._queue.clear()
         self._has_some.clear()
         if self._dropped:
-            events.insert(0, {"event": "events.dropped", "count": self._dropped})
+            events.insert(0, {"event": DROPPED, "count": self._dropped})
             self._dropped = 0
         return events
 

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from sbclient.broker.directory import Entity
 from sbclient.emulator.control.api import ControlApi, error_response
-from sbclient.emulator.events import CONNECTION, Subscription
+from sbclient.emulator.events import CONNECTION, DROPPED, Subscription
 from sbclient.emulator.net.http_messages import Request, Response, json_response
 from sbclient.emulator.page.namespace_watcher import NO_SNAPSHOT, NamespaceSnapshot, NamespaceWatcher, Snapshot
 from sbclient.emulator.page.overview import detail_of
@@ -197,7 +197,7 @@ class WatchStream:
             {**event, "namespace": name}
             for name, subscription in self._subscriptions.items()
             for event in subscription.take_all()
-            if not event["event"].startswith(CONNECTION)
+            if not event["event"].startswith((CONNECTION, DROPPED))
         ]
         self._events = ()
         if events:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from sbclient.emulator.events import CONNECTION
 from sbclient.emulator.page.files import FOLDER, HEADERS, INDEX, SETTINGS_FILE, page_file, settings_script
 from sbclient.entities import CORRELATION_FIELDS, SETTINGS, EntityKind
 from sbclient.formats.entity_settings import described, settings_text, with_settings
+from tests.telemetry.test_log_events_page import rows as log_events
 
+ROOT: Final = Path(__file__).parents[3]
 FILES = {path: path.read_text(encoding="utf-8") for path in sorted(FOLDER.iterdir())}
 FILES[FOLDER / SETTINGS_FILE] = settings_script()
 NOT_WRITTEN = {FOLDER / "preact.js", FOLDER / "htm.js", FOLDER / SETTINGS_FILE}
@@ -93,6 +99,30 @@ def test_a_form_as_it_opens_asks_for_every_setting_and_for_what_the_service_woul
 
 def test_a_form_asks_for_every_field_of_a_correlation_filter() -> None:
     assert [row["name"] for row in _in_script("CORRELATION")] == list(CORRELATION_FIELDS)
+
+
+def published() -> Iterator[str]:
+    """The events that the activity of the page can show: of the namespaces, and of a pair in the same process."""
+    for path in (ROOT / "sbclient" / "emulator").rglob("*.py"):
+        if path.name == "context.py":  # passes on the names that the others give
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and re.search(r"\.publish(_change)?$", ast.unparse(node.func)):
+                name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
+                assert isinstance(name, str), f"{path}, line {node.lineno}: write the name of the event as a literal"
+                if not name.startswith(CONNECTION):
+                    yield name
+    yield from (name for name, row in log_events().items() if row.level.endswith(", pair"))
+
+
+def test_the_activity_has_words_for_each_event_that_is_published_and_for_no_other() -> None:
+    text = FILES[FOLDER / "activity.js"]
+    (words,) = re.findall(r"^const WORDS = \{$(.*?)^\};$", text, re.M | re.S)
+    named, events = set(re.findall(r'^  "([^"]+)": "', words, re.M)), set(published())
+    assert events - named == set(), "published without words: add them to WORDS in emulator/page/static/activity.js"
+    assert named - events == set(), "not published: remove them from WORDS in emulator/page/static/activity.js"
+    for path, own in OWN.items():
+        assert set(re.findall(r'"([a-z_]+\.[a-z_]+)"', own)) - events == set(), f"not published, but in {path}"
 
 
 def test_lines_have_the_maximum_length_of_the_project() -> None:

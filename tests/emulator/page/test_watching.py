@@ -15,7 +15,7 @@ from sbclient import clock
 from sbclient.broker.faults import Call, Fault, FaultKind, Operation
 from sbclient.delivery import Settlement, SettleMode
 from sbclient.emulator.context import NamespaceContext, entity_rules_of
-from sbclient.emulator.events import MAX_SUBSCRIBERS
+from sbclient.emulator.events import MAX_QUEUED, MAX_SUBSCRIBERS
 from sbclient.emulator.faults import WireFaults
 from sbclient.emulator.net.http_messages import Response
 from sbclient.emulator.page.namespace_registry import NamespaceRegistry
@@ -253,6 +253,15 @@ class TestWatch:
         assert (await viewer.next())["events"] == [
             {"event": "entity.created", "at": 2.0, "path": "q", "namespace": "contoso-backup"}
         ]
+        await viewer.close()
+
+    async def test_every_event_has_a_time_after_more_connections_than_are_queued(self, emulated: Emulated) -> None:
+        viewer = await emulated.viewer()
+        await viewer.next()
+        for _ in range(MAX_QUEUED):
+            emulated.primary.events.publish("connection.opened", 1.0)
+        emulated.primary.events.publish("entity.created", 2.0, path="q")
+        assert [each["at"] for each in (await viewer.next())["events"]] == [2.0]
         await viewer.close()
 
     async def test_a_slow_viewer_gets_the_changes_of_a_longer_time_at_once(self, emulated: Emulated) -> None:
