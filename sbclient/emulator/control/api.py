@@ -1,4 +1,4 @@
-"""The control API: show, reset and purge a namespace, inject faults, and follow its events. JSON over HTTP.
+"""The control API: shows and changes a namespace as no client can. JSON over HTTP.
 
 Every request needs the Manage right on the whole namespace. Faults of the broker do not affect this API. Faults of
 connections affect it on the port of the namespace but not on the HTTP port, where `?namespace=` selects the namespace.
