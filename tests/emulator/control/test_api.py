@@ -11,9 +11,12 @@ from typing import Any, Final
 
 import pytest
 
-from sbclient import clock
+from sbclient import ServiceBusAdministrationClient, ServiceBusSender, clock
 from sbclient.broker.faults import Call, Fault, FaultKind, NoAnswer, Operation
+from sbclient.cli import dead_letter
+from sbclient.emulator import Emulator
 from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.control.api import ITEM, ROUTES
 from sbclient.emulator.control.fault_json import KINDS
 from sbclient.emulator.events import MAX_SUBSCRIBERS
 from sbclient.emulator.faults import OF_CONNECTIONS, WireFault, WireFaultKind, WireFaults
@@ -35,6 +38,23 @@ USES: Final[Mapping[str, Callable[[WireFaults, float], object]]] = {
     WireFaultKind.SERVER_BUSY: lambda faults, now: faults.is_busy("orders", now),
 }
 """What applies each fault of the wire."""
+
+
+WITHOUT_HTTP: Final[Mapping[str, object]] = {
+    "entities": ServiceBusAdministrationClient.create_queue,
+    "faults": Emulator.inject,
+    "messages": ServiceBusSender.send_messages,
+    "resubmit": dead_letter.resubmit,
+}
+"""What does the same as a request that changes a namespace, where it is no method of `Emulator` with the same name."""
+
+
+def test_each_change_can_be_made_without_http_too() -> None:
+    changes = {name.removesuffix(ITEM) for name, methods in ROUTES.items() if methods.keys() - {"GET"}}
+    assert changes - vars(Emulator).keys() - WITHOUT_HTTP.keys() == set(), (
+        "add a method of that name to Emulator, or to WITHOUT_HTTP what a client calls instead"
+    )
+    assert WITHOUT_HTTP.keys() - changes == set(), "remove them from WITHOUT_HTTP"
 
 
 class TestState:
