@@ -256,13 +256,16 @@ def test_every_picture_is_there_is_shown_and_is_small() -> None:
     assert [path.name for path in sorted(shown) if path.stat().st_size > 150_000] == []
 
 
-def test_each_folder_has_its_line_in_the_readme_of_the_tests() -> None:
-    """What each folder of tests proves, and which tests to run after a change of a folder of the package."""
+def test_each_folder_and_root_file_has_its_line_in_the_readme_of_the_tests() -> None:
+    """What each folder of tests proves, and which tests to run after a change of a folder or file of the package."""
     proves, _, runs = (ROOT / "tests" / "README.md").read_text(encoding="utf-8").partition("## What to run after")
     assert folders(proves) >= {f"{path.parent.name}/" for path in (ROOT / "tests").glob("*/__init__.py")}
     rows = [row.split(" | ") for row in re.findall(r"^\| (`.+) \|$", runs, re.M)]
     packages = {f"{path.parent.name}/" for path in (ROOT / "sbclient").glob("*/__init__.py")} | {"sbclient_spark/"}
-    assert {name.removeprefix("sbclient/") for changed, _ in rows for name in folders(changed)} == packages
+    places = {name.removeprefix("sbclient/") for changed, _ in rows for name in re.findall(r"`([^`]+)`", changed)}
+    files = {path.name for path in (ROOT / "sbclient").glob("[!_]*.py")}
+    assert packages | files <= places, "add it to a row of 'What to run after a change' in tests/README.md"
+    assert [each for each in places if not any((ROOT / top / each).exists() for top in ("sbclient", ""))] == []
     assert [
         name for _, run in rows for name in re.findall(r"`([^`]+)`", run) if not (ROOT / "tests" / name).exists()
     ] == []
