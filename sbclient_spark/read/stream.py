@@ -351,9 +351,10 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if facts.created is None and offset.until is not None:
             is_new = await _is_numbered_anew(client, path, offset)
         else:
-            is_new = None not in (facts.created, offset.created) and facts.created != offset.created
+            is_new = None not in (facts.created, _known(offset.created)) and facts.created != offset.created
         if not is_new:
-            return replace(offset, created=facts.created) if offset.created is None else offset
+            is_learned = _known(offset.created) is None and facts.created is not None
+            return replace(offset, created=facts.created) if is_learned else offset
         about = f"{path!r} was deleted and created again ({facts.created or 'its numbers start again'})"
         if self._options.fail_on_data_loss:
             raise InvalidOperationError(
@@ -361,7 +362,23 @@ class ServiceBusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 "failOnDataLoss to false to read it from its start"
             )
         log_event("stream.recreated", "{about}: reading it from its start", {"about": about}, level=logging.WARNING)
-        return QueueOffset(created=facts.created or f"after {offset.until}")
+        return QueueOffset(created=facts.created or f"{AFTER}{offset.until}")
+
+
+AFTER: Final = "after "
+"""Stands before the time of the newest message that was read, where the time of a later creation is unknown."""
+
+
+def _known(created: str | None) -> str | None:
+    """The time of the creation of a queue; None if only the time is known that it came after."""
+    return None if created is None or created.startswith(AFTER) else created
+
+
+def _is_another(created: str | None, before: str | None) -> bool:
+    """Whether a queue was created again between two offsets."""
+    if created is None or created == before:
+        return False
+    return created.startswith(AFTER) or None not in (_known(created), _known(before))
 
 
 async def _is_numbered_anew(client: ServiceBusClient, path: str, offset: QueueOffset) -> bool:
@@ -440,7 +457,7 @@ class PeekStreamReader(ServiceBusStreamReader):
         for path, queue in end.queues.items():
             before = begin.queues[path]
             starts = queue.first if begin.batch == 0 and queue.first is not None else before.next
-            if before.created != queue.created and None not in (before.created, queue.created):
+            if _is_another(queue.created, before.created):
                 starts = {}
             for fragment, high in queue.next.items():
                 low = starts.get(fragment, first_number_of(fragment))

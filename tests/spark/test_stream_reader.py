@@ -24,6 +24,7 @@ from sbclient.testing import Fault, FaultKind, Operation
 from sbclient.transport.memory.transport import drop_memory_host, memory_host
 from sbclient_spark.clients import WorkerClients, open_client, worker_clients
 from sbclient_spark.read import receive_stream
+from sbclient_spark.read.browsing import EntityFacts, entity_facts
 from sbclient_spark.read.columns import READ_SCHEMA
 from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.options import read_options
@@ -374,6 +375,44 @@ def test_a_queue_that_was_created_again_is_an_error_or_read_from_its_start(
     with pytest.raises(InvalidOperationError, match="created again"):
         stream.batch()
     assert sorted(tolerant.batch()) == texts(range(10, 13))
+    assert tolerant.batch() == []
+
+
+def test_a_queue_that_was_created_again_is_noticed_without_its_description(
+    clients: WorkerClients, set_forward: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As without the Manage right: the times of messages tell it."""
+
+    async def no_facts(*_: Any, **__: Any) -> EntityFacts:
+        return EntityFacts(is_partitioned=False, requires_session=False)
+
+    monkeypatch.setattr("sbclient_spark.read.stream.entity_facts", no_facts)
+    create(clients)
+    send(clients, range(10))
+    stream, tolerant = Stream(clients), Stream(clients, failOnDataLoss=False)
+    for late_s, more in enumerate((range(10), range(10, 13), range(0))):  # nothing, more and no message is not new
+        if more.start:
+            send(clients, more)
+        if not more:
+            take(clients, 13)
+        set_forward(late_s)
+        for each in (stream, tolerant):
+            each.restart()
+            assert each.batch() == texts(more)
+    delete(clients)
+    set_forward(5)
+    create(clients)
+    send(clients, range(20, 23))
+    for each in (stream, tolerant):
+        each.restart()
+    with pytest.raises(InvalidOperationError, match="created again"):
+        stream.batch()
+    assert tolerant.batch() == texts(range(20, 23))
+    assert tolerant.batch() == []
+    monkeypatch.setattr("sbclient_spark.read.stream.entity_facts", entity_facts)  # the right is granted
+    send(clients, range(23, 25))
+    tolerant.restart()
+    assert tolerant.batch() == texts(range(23, 25))
     assert tolerant.batch() == []
 
 
