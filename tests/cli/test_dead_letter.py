@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient.cli.selection import MessageSelection
 from sbclient.delivery import ServiceBusSubQueue
 from sbclient.entities import EntityStatus
 from sbclient.message import ServiceBusReceivedMessage
 from tests.cli.calling import PRIMARY, SECONDARY, call, lines, on, paired
 from tests.cli.test_backlog import BACKLOG_0, dead_letters, left_behind, shown
+from tests.payloads import encoded
 
 
 def filled(
@@ -68,6 +71,21 @@ def test_filters(arguments: list[str], prices: list[int]) -> None:
     if "--sequence-number" not in arguments:
         assert len(lines(call("dead-letter", "list", "orders", "--json", *arguments))) == len(prices)
         assert f"{len(prices)} dead letter" in call("dead-letter", "list", "orders", *arguments).stdout
+
+
+def test_limits_of_a_selection_are_exact() -> None:
+    at, tick = datetime(2030, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+    message = ServiceBusReceivedMessage.of(encoded(ServiceBusMessage("x")), sequence_number=1, enqueued_time_utc=at)
+    assert [MessageSelection(since=at + step * tick)(message) for step in (-1, 0, 1)] == [True, True, False]
+    assert [MessageSelection(before=at + step * tick)(message) for step in (-1, 0, 1)] == [False, False, True]
+    assert [MessageSelection(reason=reason)(message) for reason in (None, "", "x")] == [True, True, False]
+    dead = ServiceBusReceivedMessage.of(
+        encoded(ServiceBusMessage("x", application_properties={"DeadLetterReason": "odd"})),
+        sequence_number=2,
+        enqueued_time_utc=at,
+    )
+    assert [MessageSelection(reason=reason)(dead) for reason in (None, "", "odd")] == [True, False, True]
+    assert [MessageSelection(session=session)(message) for session in (None, "", "x")] == [True, False, False]
 
 
 def test_list_prints_one_line_without_the_body() -> None:

@@ -7,10 +7,11 @@ import os
 import threading
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
-from sbclient.cli.feed import AHEAD, Feed
+from sbclient.cli.feed import AHEAD, Feed, StandardInput
 
 pytestmark = pytest.mark.real_time
 
@@ -84,3 +85,13 @@ async def test_cancelled_wait_loses_no_item() -> None:
     os.close(write)
     assert [line async for line in feed] == ["one\n", "two\n"]
     assert [line async for line in feed] == []
+
+
+def test_the_rest_of_an_input_begins_with_the_line_that_was_read_last() -> None:
+    lines = ["a\n", "\n", "c"]
+    for taken in range(len(lines) + 1):
+        source: Any = StandardInput("utf-8")
+        source._lines = iter(lines)
+        assert [next(source) for _ in range(taken)] == lines[:taken]
+        assert list(source.rest()) == lines[max(taken - 1, 0) :]
+        assert list(source.rest()) == [], "it was read to its end"

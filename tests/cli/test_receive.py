@@ -191,6 +191,27 @@ async def test_messages_are_abandoned_when_stdout_closes(monkeypatch: pytest.Mon
     assert await waiting(pair) == 6
 
 
+async def test_messages_that_the_reader_of_a_pipe_has_taken_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def taken_by_reader() -> None:
+        pass
+
+    def print_some(bodies: Any) -> None:
+        if len(printed) == 3:
+            raise OutputClosed
+        printed.extend(bodies)
+
+    monkeypatch.setattr(reception, "unread_bytes", lambda: 0)
+    monkeypatch.setattr(reception, "taken_by_reader", taken_by_reader)
+    monkeypatch.setattr(reception, "print_bodies", print_some)
+    pair = memory_pair(seed=1)
+    await filled(pair, 10)
+    printed: list[Any] = []
+    with pytest.raises(OutputClosed):
+        await _Script().run(pair)
+    assert printed == [b"0", b"1", b"2"]
+    assert await waiting(pair) == 7
+
+
 async def test_interrupted_receive_leaves_nothing_locked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reception, "print_bodies", lambda bodies: None)
     pair = memory_pair(seed=1)

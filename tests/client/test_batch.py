@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -52,6 +55,28 @@ def test_changes_after_add_message_are_not_sent() -> None:
     filled.add_message(message)
     message.subject = "after"
     assert filled.messages[0].subject == "before"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda given: pickle.loads(pickle.dumps(given))])
+def test_a_copy_and_its_original_are_filled_apart(copied: Any) -> None:
+    original = batch(100_000, 7)
+    original.add_message(ServiceBusMessage("a"))
+    other = copied(original)
+    original.add_message(ServiceBusMessage("b"))
+    other.add_message(ServiceBusMessage("c"))
+    for filled, last in ((original, "b"), (other, "c")):
+        assert [str(message) for message in filled.messages] == ["a", last]
+        assert filled.size_in_bytes == batch_size_of(filled.messages) + 2 * 7
+
+
+def test_a_batch_has_at_most_4500_messages() -> None:
+    full, message = batch(10_000_000), ServiceBusMessage(b"", message_id="i")
+    for _ in range(4500):
+        full.add_message(message)
+    size = full.size_in_bytes
+    with pytest.raises(MessageSizeExceededError):
+        full.add_message(message)
+    assert (len(full), full.size_in_bytes) == (4500, size)
 
 
 def test_only_messages_can_be_added() -> None:

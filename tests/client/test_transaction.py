@@ -151,6 +151,19 @@ async def test_a_partitioned_entity_requires_one_key_in_a_transaction(
     assert texts(await taken(pair, "wide")) == ["1", "2", "3"]
 
 
+async def test_a_session_id_is_the_key_of_a_transaction_too(pair: MemoryPair, client: ServiceBusClient) -> None:
+    await make_queue(pair, "wide", enable_partitioning=True)
+    async with client.get_queue_sender("wide") as sender, client.transaction() as transaction:
+        await sender.send_messages(ServiceBusMessage("1", session_id="a"), transaction=transaction)
+        asked = pair.primary.namespace.operation_count
+        for other in (ServiceBusMessage("2", session_id="b"), keyed("2", "b")):
+            with pytest.raises(InvalidOperationError, match="'b'"):
+                await sender.send_messages(other, transaction=transaction)
+        assert pair.primary.namespace.operation_count == asked
+        await sender.send_messages(keyed("2", "a"), transaction=transaction)
+    assert texts(await taken(pair, "wide")) == ["1", "2"]
+
+
 async def test_a_rejected_send_does_not_set_the_key_of_a_transaction(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:

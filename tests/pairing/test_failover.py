@@ -14,6 +14,7 @@ from sbclient.client.sender import ServiceBusSender
 from sbclient.errors import (
     BacklogUnavailableError,
     InvalidOperationError,
+    MessagingEntityDisabledError,
     MessagingEntityNotFoundError,
     OperationTimeoutError,
     ScheduleUnavailableError,
@@ -26,7 +27,7 @@ from sbclient.errors import (
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.options import PairedNamespaceOptions
-from sbclient.rules.failover import FailoverState
+from sbclient.rules.failover import FailoverState, PingKeys
 from sbclient.rules.partition_key import fragment_of
 from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import AT_ONCE, BACKLOG, QUEUE, diverted, make_queue, options, taken, texts, until
@@ -293,6 +294,25 @@ async def test_other_errors_do_not_start_the_failover_deadline(pair: MemoryPair,
         await fail(sender, error)
         assert state(client) is HEALTHY
     assert await diverted(pair) == []
+
+
+async def test_every_answer_of_the_primary_proves_that_it_was_reached(pair: MemoryPair) -> None:
+    proofs: dict[type[ServiceBusError], bool] = {
+        ServiceBusConnectionError: False,
+        OperationTimeoutError: False,
+        ServiceBusServerBusyError: True,
+        ServiceBusInternalError: True,
+        ServiceBusQuotaExceededError: True,
+        MessagingEntityDisabledError: True,
+        MessagingEntityNotFoundError: True,
+        InvalidOperationError: True,
+    }
+    for kind, is_proof in proofs.items():
+        state = pair.client().pair.state
+        state.entity(QUEUE).failed(kind("x"), PingKeys())
+        assert state.is_primary_reached == is_proof, kind
+        state.entity(QUEUE).failed(ServiceBusConnectionError("x"), PingKeys())
+        assert state.is_primary_reached == is_proof, kind
 
 
 async def test_a_deleted_entity_is_an_outage(pair: MemoryPair) -> None:

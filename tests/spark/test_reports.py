@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from sbclient_spark.write.progress import ProgressListener
-from sbclient_spark.write.reports import REPORT_SCHEMA, TaskReport, publish, summary
+from sbclient_spark.write.reports import REPORT_SCHEMA, SessionDigests, TaskReport, publish, split_sessions, summary
 
 
 def test_a_report_is_a_row_with_the_same_fields() -> None:
@@ -79,3 +79,14 @@ def test_a_metrics_file_that_cannot_be_written_does_not_fail_the_write(
         publish(summary("commit", "orders", []), metrics_path=str(blocked / "metrics.jsonl"), metrics_log=True)
     assert [vars(record)["event_name"] for record in caplog.records] == ["write.commit", "metrics.not_written"]
     assert "context" in vars(caplog.records[0])
+
+
+def test_sessions_of_two_queues_differ_however_their_names_end() -> None:
+    tasks = [("q", "1s"), ("q1", "s"), ("q1s", ""), ("", "q1s")]
+    digests = []
+    for path, session in tasks:
+        found = SessionDigests()
+        found.add(path, [session])
+        digests.append(found.packed())
+    assert split_sessions(digests) == 0
+    assert split_sessions([*digests, digests[0]]) == 1
