@@ -52,7 +52,7 @@ def names_of(kind: type) -> set[str]:
 def test_descriptions_have_exactly_the_sdks_names(kind: type) -> None:
     theirs = names_of(getattr(sdk, kind.__name__))
     assert names_of(kind) == theirs, (
-        "name here what azure-servicebus lacks; transport/sdk/entities.py must leave it out"
+        "name here what azure-servicebus lacks, and in LACKING of transport/sdk/entities.py"
     )
 
 

@@ -1,7 +1,7 @@
 """Settings of entities as text by name: the form of `sbclient admin --set` and of the control API of the emulator.
 
 A rule has `sql` and `action`, or the fields of a correlation filter: `correlation_id`, `property.country` for text and
-`property.price:` for JSON. An empty text of an optional setting, such as `forward_to`, stands for none.
+`property.price:` for JSON. An empty text of a setting without a default, such as `forward_to`, stands for none.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ def settings_text(properties: EntityProperties) -> dict[str, str]:
 
 
 def _value(name: str, text: str, kind: type[Any]) -> Any:
+    if not text and SETTINGS[name].default is None and name not in NOT_SET_AS_TEXT:
+        return None
     try:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
@@ -94,7 +96,7 @@ def _value(name: str, text: str, kind: type[Any]) -> Any:
         wanted = _WANTED.get(kind) or "one of " + ", ".join(str(each.value) for each in kind)
         raise InvalidOperationError(f"{name} is {text!r}: it must be {wanted}") from error
     if kind is str:
-        return text or None
+        return text
     raise InvalidOperationError(f"{name} cannot be set as text")
 
 

@@ -7,6 +7,8 @@ from datetime import timedelta
 import pytest
 
 from sbclient.entities import (
+    PROPERTIES_OF,
+    SETTINGS,
     UNLIMITED,
     CorrelationRuleFilter,
     EntityKind,
@@ -78,6 +80,16 @@ def test_text_that_is_no_value_or_names_no_setting_is_refused(name: str, text: s
 def test_written_settings_describe_the_same_entity(kind: EntityKind, properties: EntityProperties) -> None:
     again = described(kind, properties.name, [pair for pair in settings_text(properties).items() if pair[1]])
     assert (again, settings_text(again)) == (properties, settings_text(properties))
+
+
+@pytest.mark.parametrize("kind", [EntityKind.QUEUE, EntityKind.TOPIC, EntityKind.SUBSCRIPTION])
+def test_an_empty_text_unsets_what_has_no_default(kind: EntityKind) -> None:
+    for name in settings_text(PROPERTIES_OF[kind]("orders")):
+        if SETTINGS[name].default is None:
+            assert described(kind, "orders", [(name, "")]) == PROPERTIES_OF[kind]("orders"), name
+        else:
+            with pytest.raises(InvalidOperationError, match=name):
+                described(kind, "orders", [(name, "")])
 
 
 def test_parts_of_a_rule_that_are_not_given_stay() -> None:

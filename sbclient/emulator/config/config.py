@@ -6,8 +6,8 @@ Laws (source: the file's documented form, unless said otherwise):
    duplicate window of 20 s. The profile limits the values, not Microsoft's emulator.
 2. The rules of a subscription replace the default rule, which accepts every message.
 3. Field names are case-insensitive. An unknown field is an error, because it would have no effect.
-4. Ours: several namespaces, each with a Port and AuthorizationRules; EnablePartitioning, MaxSizeInMegabytes,
-   AutoDeleteOnIdle, Status, UserMetadata and AuthorizationRules of entities; the filter types True and False.
+4. Ours: several namespaces, each with a Port and AuthorizationRules; the settings of entities that are `InConfig.OURS`;
+   the filter types True and False.
 """
 
 from __future__ import annotations

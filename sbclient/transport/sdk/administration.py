@@ -30,6 +30,7 @@ from sbclient.rules.entity_path import canonical
 from sbclient.transport.base import Administration
 from sbclient.transport.sdk.entities import (
     action_to_sdk,
+    added_elements,
     creation_options,
     filter_to_sdk,
     from_sdk_namespace,
@@ -39,6 +40,7 @@ from sbclient.transport.sdk.entities import (
 )
 from sbclient.transport.sdk.errors import translated
 from sbclient.transport.sdk.feeds import blank, descriptions, has_next_page, kind_in, runtimes
+from sbclient.transport.sdk.http import ADDED_ELEMENTS
 
 if TYPE_CHECKING:
     from sbclient.transport.sdk.transport import SdkTransport
@@ -70,6 +72,7 @@ class SdkAdministration(Administration):
                 if not isinstance(chosen, TrueRuleFilter):
                     options["filter"] = filter_to_sdk(chosen)
                 return await sdk.create_rule(*address.names, **options)
+            ADDED_ELEMENTS.set(added_elements(properties))
             return await _method(sdk, "create", address.kind)(*address.names, **creation_options(properties))
 
         made = self._from_sdk(address.kind, await self._ask(make, f"create {address}"))
@@ -93,9 +96,12 @@ class SdkAdministration(Administration):
 
     async def update(self, address: EntityAddress, properties: EntityProperties) -> None:
         wanted = to_sdk_properties(properties)
-        await self._ask(
-            lambda sdk: _method(sdk, "update", address.kind)(*address.names[:-1], wanted), f"update {address}"
-        )
+
+        async def change(sdk: Any) -> None:
+            ADDED_ELEMENTS.set(added_elements(properties))
+            await _method(sdk, "update", address.kind)(*address.names[:-1], wanted)
+
+        await self._ask(change, f"update {address}")
 
     async def delete(self, address: EntityAddress) -> None:
         async def remove(sdk: Any) -> None:

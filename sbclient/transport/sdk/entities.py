@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sbclient import entities as own
 from sbclient.entities import CORRELATION_FIELDS, LEAST_UNLIMITED, NEVER, UNLIMITED
 from sbclient.errors import InvalidOperationError
+from sbclient.formats.entity_settings import value_text
 
 P = TypeVar("P", own.QueueProperties, own.TopicProperties, own.SubscriptionProperties)
 
@@ -17,10 +19,20 @@ _NO_LIMIT: Final = "P10675199DT2H48M5.4775807S"
 _STATED_ONLY: Final = ("name", "status", *(name for name, each in own.SETTINGS.items() if each.is_answer))
 """Attributes that are not passed when an entity is created."""
 
+LACKING: Final = ("filtering_messages_before_publishing",)
+"""Settings that the SDK does not have or does not write; `http.ElementOrder` adds their elements to a request."""
+
+
+def added_elements(properties: own.EntityProperties) -> dict[str, str]:
+    """Return the text of each element that the SDK does not write, by name."""
+    given = {name: getattr(properties, name, None) for name in LACKING}
+    return {own.element_name(name): value_text(value) for name, value in given.items() if value is not None}
+
 
 def creation_options(properties: own.Description) -> dict[str, Any]:
     """Return the keyword arguments of the SDK's create methods; the service has defaults for those that are None."""
-    chosen = {name: value for name, value in properties.items() if value is not None and name not in _STATED_ONLY}
+    left_out = (*_STATED_ONLY, *LACKING)
+    chosen = {name: value for name, value in properties.items() if value is not None and name not in left_out}
     return {name: _to_sdk(value) for name, value in chosen.items()}
 
 
@@ -36,7 +48,8 @@ def to_sdk_properties(properties: own.EntityProperties) -> Any:
             created_at_utc=None,
         )
     kind: Any = getattr(management, type(properties).__name__)
-    values = {name: _to_sdk(value) for name, value in properties.items()}
+    known = signature(kind).parameters
+    values = {name: _to_sdk(value) for name, value in properties.items() if name in known}
     return kind(values.pop("name"), **values)
 
 
@@ -83,7 +96,7 @@ def action_to_sdk(action: own.SqlRuleAction | None) -> Any:
 
 def from_sdk_properties(kind: type[P], sdk: Any) -> P:
     """Return our description for the description of the SDK."""
-    values: dict[str, Any] = {field.name: getattr(sdk, field.name) for field in fields(kind)}
+    values: dict[str, Any] = {field.name: getattr(sdk, field.name, None) for field in fields(kind)}
     for name in ("auto_delete_on_idle", "default_message_time_to_live"):
         values[name] = _duration(values[name])
     for name in own.FORWARDING:

@@ -30,6 +30,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
 from xml.etree import ElementTree
@@ -122,8 +124,12 @@ class _LimitedResponse(aiohttp.ClientResponse):
         return aiohttp.ClientPayloadError(f"the answer of the management API {reason}")
 
 
+ADDED_ELEMENTS: Final[ContextVar[Mapping[str, str]]] = ContextVar("added elements")
+"""The elements that the SDK does not write, of the entity that the current task describes."""
+
+
 class ElementOrder(HeadersPolicy):
-    """Applies `as_service_reads`.
+    """Applies `as_service_reads`, and adds the elements that the SDK does not write.
 
     It takes the place of the policy for headers, which precedes the one that computes the length of the body.
     """
@@ -131,17 +137,20 @@ class ElementOrder(HeadersPolicy):
     def on_request(self, request: Any) -> None:
         super().on_request(request)
         if request.http_request.body:
-            request.http_request.set_bytes_body(as_service_reads(request.http_request.body))
+            request.http_request.set_bytes_body(as_service_reads(request.http_request.body, ADDED_ELEMENTS.get({})))
 
 
-def as_service_reads(document: bytes) -> bytes:
+def as_service_reads(document: bytes, added: Mapping[str, str] = MappingProxyType({})) -> bytes:
     """Return a request with its elements in the order in which the service applies them, and without their prefix.
+
+    Args:
+        added: the texts of further elements, by name.
 
     The SDK sends `ForwardTo`, `UserMetadata` and `ForwardDeadLetteredMessagesTo` of queues, and `UserMetadata` of
     topics and subscriptions, behind elements that they must precede. The service then ignores them. It does not accept
     a prefix of the names of elements either.
     """
-    document = _ordered(document)
+    document = _ordered(document, added)
     if (declared := _PREFIX.search(document)) is None:
         return document
     prefix = declared[1] + b":"
@@ -152,16 +161,18 @@ def as_service_reads(document: bytes) -> bytes:
 _PREFIX: Final = re.compile(rb'\bxmlns:([\w.-]+)="' + re.escape(SERVICE_BUS.encode()) + b'"')
 
 
-def _ordered(document: bytes) -> bytes:
+def _ordered(document: bytes, added: Mapping[str, str]) -> bytes:
     """Return a request in the order of the service. Rules, which have it already, stay as they are."""
     root = ElementTree.fromstring(document)
     for described in root.iterfind("{*}content/*"):
         name = described.tag.rpartition("}")[2]
         if name not in KINDS or KINDS[name] is EntityKind.RULE:
             return document
+        for element, text in added.items():
+            ElementTree.SubElement(described, f"{{{SERVICE_BUS}}}{element}").text = text
         places = {f"{{{SERVICE_BUS}}}{element}": at for at, element in enumerate(TABLES[KINDS[name]])}
         elements = sorted(described, key=lambda element: places.get(element.tag, len(places)))
-        if elements == list(described):
+        if elements == list(described) and not added:
             return document
         described[:] = elements
     ordered: bytes = ElementTree.tostring(root, "utf-8", xml_declaration=True)
