@@ -31,6 +31,7 @@ from sbclient.entities import LEAST_UNLIMITED, UNLIMITED
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import read_timestamp
 from sbclient.formats.message_json import (
+    ATTRIBUTES,
     content_text,
     message_of,
     property_json,
@@ -40,7 +41,7 @@ from sbclient.formats.message_json import (
     value_json,
     value_of_json,
 )
-from sbclient.message import ServiceBusMessage
+from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 
 NAN = st.just(math.nan)  # one of many, which JSON does not tell apart
 PROPERTIES = st.one_of(
@@ -128,8 +129,15 @@ MESSAGES = [
         {"message_id": "m ", "session_id": " s", "correlation_id": "c", "subject": "x", "content_type": "t/x"},
         {"reply_to": "r", "to": "t", "reply_to_session_id": "rs", "time_to_live": timedelta(days=1, microseconds=1000)},
         {"scheduled_enqueue_time_utc": SCHEDULE, "application_properties": {"a": 1, "b": "1", " c": SCHEDULE}},
+        {"partition_key": " k", "application_properties": {"": None, "yes": False, "0": 0.0}},
+        {"session_id": "", "message_id": "0", "time_to_live": timedelta(0), "subject": ""},
     )
 ]
+ENCODED_BODIES = [
+    (AmqpMessageBodyType.VALUE, value)
+    for value in (None, "", " text ", 0, False, [], [None, {"uuid": "x"}], {"a": [Long(1)]}, b"\xff", Symbol("x"))
+] + [(AmqpMessageBodyType.SEQUENCE, parts) for parts in ([[]], [[1, None]], [["a"], [b"", {"b": ULong(2)}]])]
+ATTRIBUTES_OF_A_MESSAGE = (*ATTRIBUTES, "application_properties", "body_type")
 
 
 @pytest.mark.parametrize("message", MESSAGES)
@@ -138,11 +146,52 @@ def test_a_message_is_the_same_again_after_its_way_through_json_twice(message: S
     again = message_of(json.loads(text))
     assert content_text(again) == text
     assert bytes(again) == bytes(message)
-    assert again.application_properties == message.application_properties
-    for name in ("message_id", "session_id", "correlation_id", "subject", "content_type", "reply_to", "to"):
-        assert getattr(again, name) == getattr(message, name)
-    for name in ("reply_to_session_id", "time_to_live", "scheduled_enqueue_time_utc"):
-        assert getattr(again, name) == getattr(message, name)
+    for name in ATTRIBUTES_OF_A_MESSAGE:
+        assert getattr(again, name) == getattr(message, name), name
+
+
+@pytest.mark.parametrize(("kind", "body"), ENCODED_BODIES)
+def test_a_body_of_values_is_the_same_again_in_its_sections(kind: AmqpMessageBodyType, body: Any) -> None:
+    message = ServiceBusMessage(None, application_properties={"a": 1, "mark": 2})
+    message._body_type, message._body = kind, body
+    text = content_text(message, hidden=("mark",))
+    again = message_of(json.loads(text))
+    assert (again.body_type, again.application_properties) == (kind, {"a": 1})
+    assert encode_value(again.body) == encode_value(body)
+    assert content_text(again) == text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"body": "a", "body_base64": "YQ=="},
+        {"body_base64": "YQ"},
+        {"body_base64": "%"},
+        {"body_base64": 5},
+        {"body_base64": "YQ==", "body_type": "value"},
+        {"body": [[1], 2], "body_type": "sequence"},
+        {"body": [], "body_type": "sequence"},
+        {"body_type": "sequence"},
+        {"body_type": "rows"},
+        {"body": "\ud800"},
+        {"subject": 5},
+        {"time_to_live": 5},
+        {"time_to_live": ""},
+        {"scheduled_enqueue_time_utc": ""},
+        {"application_properties": []},
+        {"application_properties": {"a": [1]}},
+        {"bodi": "a"},
+    ],
+)
+def test_a_member_that_is_no_value_of_a_message_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOperationError):
+        message_of(wrong)
+
+
+def test_a_member_that_is_null_or_ignored_is_not_set() -> None:
+    again = message_of(dict.fromkeys(ATTRIBUTES) | {"application_properties": None, "n": 1}, ignored=("n",))
+    assert content_text(again) == content_text(ServiceBusMessage(b""))
+    assert bytes(message_of({"body": None, "body_base64": "/w=="})) == b"\xff"
 
 
 @pytest.mark.parametrize(("body_type", "body"), [("value", [1, "2"]), ("value", "x"), ("sequence", [[1], ["a", None]])])
