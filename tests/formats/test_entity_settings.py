@@ -27,7 +27,9 @@ QUEUE = QueueProperties("q", forward_to="next", lock_duration=timedelta(seconds=
 CORRELATION = RuleProperties(
     "r",
     CorrelationRuleFilter(
-        correlation_id="id", label="a", properties={"n": 1, "text": "1", "yes": True, "a:": "1", "b:": 1, ":": ""}
+        correlation_id="id",
+        label="a",
+        properties={"n": 1, "text": "1", "yes": True, "a:": "1", "b:": 1, ":": "", " c ": " ", "": "x"},
     ),
 )
 

@@ -24,13 +24,35 @@ from sbclient.settings.durations import duration_text, seconds_of
         ("P1DT0.5S", 86400.5),
         ("P2W", 1209600.0),
         ("pt20s", 20.0),
+        ("P1.5D", 129_600.0),
+        ("PT1H0,5M", 3630.0),
     ],
 )
 def test_a_span_is_read_in_seconds(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "-1", "1 fortnight", "P1Y", "P1M", "soon", "1,5", "nan"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "P",
+        "PT",
+        "P1DT",
+        "-1",
+        "1 fortnight",
+        "P1Y",
+        "P1M",
+        "soon",
+        "1,5",
+        "nan",
+        "P1.5DT1H",
+        "P0,5DT0S",
+        "PT1.5H1S",
+        "PT0.5M0.5S",
+        "P1W1D",
+    ],
+)
 def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(InvalidOperationError):
         seconds_of(text)

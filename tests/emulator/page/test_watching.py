@@ -377,6 +377,24 @@ class TestWatch:
         assert last[1] > 5
         await viewer.close()
 
+    async def test_a_message_of_a_topic_arrives_once_and_each_copy_leaves(self, emulated: Emulated) -> None:
+        create(emulated.primary.host, EntityKind.TOPIC, "t")
+        for name in ("x", "y"):
+            create(emulated.primary.host, EntityKind.SUBSCRIPTION, "t", name)
+        viewer = await emulated.viewer()
+        await viewer.next()
+        for count in range(1, 4):
+            emulated.send("t", ServiceBusMessage(b"x"))
+            (facts,) = (await viewer.next())["namespaces"]
+            assert facts["arrived"] == count
+            for name in ("x", "y"):
+                how: dict[str, Any] = {"max_message_count": 1, "mode": DELETE}
+                path = f"t/Subscriptions/{name}"
+                emulated.primary.host.namespace.receive(Call(Operation.RECEIVE, clock.now()), path, **how)
+            (facts,) = (await viewer.next())["namespaces"]
+            assert (facts["arrived"], facts["left"]) == (count, 2 * count)
+        await viewer.close()
+
     async def test_an_entity_that_was_created_again_has_a_history_of_its_own(self, emulated: Emulated) -> None:
         for _ in range(3):
             emulated.queue("orders")
