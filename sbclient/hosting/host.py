@@ -328,10 +328,15 @@ class BrokerHost:
             accepted = self.namespace.accept_session(call, path, session)
             return accepted
 
-        if session is NEXT_AVAILABLE_SESSION:
-            lock = await self._wait_for(Operation.SESSION, path, session, 0, accept, None, timeout_s, front_end)
-        else:
-            lock = await self.perform(Operation.SESSION, path, accept, timeout_s=timeout_s, front_end=front_end)
+        try:
+            if session is NEXT_AVAILABLE_SESSION:
+                lock = await self._wait_for(Operation.SESSION, path, session, 0, accept, None, timeout_s, front_end)
+            else:
+                lock = await self.perform(Operation.SESSION, path, accept, timeout_s=timeout_s, front_end=front_end)
+        except asyncio.CancelledError:
+            if accepted is not None:  # the answer was delayed, and the link has ended
+                self.namespace.release_session(Call(Operation.SESSION, clock.true_now()), path, accepted)
+            raise
         if lock is None:
             raise OperationTimeoutError(
                 f"The operation did not complete within the allotted timeout: no session of {path} became available "

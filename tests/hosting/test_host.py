@@ -297,22 +297,31 @@ async def test_a_batch_receive_returns_the_messages_available_with_the_first(run
         assert elapsed() == 2
 
 
-@pytest.mark.parametrize(("waiting", "is_fit"), [(2, True), (3, False)])
-async def test_the_number_of_waiting_receivers_is_limited(waiting: int, is_fit: bool) -> None:
+@pytest.mark.parametrize("waits_at", ["t/Subscriptions/x", "T/subscriptions/y", "t/Subscriptions/x/$DeadLetterQueue"])
+@pytest.mark.parametrize("joins_at", ["t/Subscriptions/y", "t/subscriptions/y/$DeadLetterQueue", "q/$DeadLetterQueue"])
+async def test_the_waiting_receivers_of_an_entity_with_all_its_parts_are_limited(waits_at: str, joins_at: str) -> None:
     running = Running(profile=replace(STD_2021, max_concurrent_receives=3))
     management, now = running.namespace.management, clock.now()
+    running.create("q")
     management.create(Call(Operation.MANAGE, now), topic_address("t"), TopicProperties("t"))
     for name in "xy":
         where = address(f"t/Subscriptions/{name}")
         management.create(Call(Operation.MANAGE, now), where, SubscriptionProperties(name))
-    others = [asyncio.create_task(running.receive(10, path="t/Subscriptions/x")) for _ in range(waiting)]
-    await asyncio.sleep(1)
-    if is_fit:
-        assert await running.receive(1, path="t/subscriptions/y/$DeadLetterQueue") == []
-    else:
-        with pytest.raises(ServiceBusQuotaExceededError):
-            await running.receive(1, path="t/Subscriptions/y")
-    await asyncio.gather(*others)
+    for _ in range(2):  # who has left does not count
+        others = [asyncio.create_task(running.receive(10, path=waits_at)) for _ in range(2)]
+        await asyncio.sleep(1)
+        assert await running.receive(1, path=joins_at) == []
+        others.append(asyncio.create_task(running.receive(8, path=waits_at)))
+        await asyncio.sleep(1)
+        if joins_at.startswith("q"):
+            assert await running.receive(1, path=joins_at) == []
+        else:
+            with pytest.raises(ServiceBusQuotaExceededError):
+                await running.receive(1, path=joins_at)
+        others[0].cancel()
+        await asyncio.sleep(1)
+        assert await running.receive(1, path=joins_at) == []
+        await asyncio.wait(others)
     assert running.host._waiting._counts == {}
     assert STD_2021.max_concurrent_receives == 5_000
 
@@ -557,6 +566,22 @@ async def test_a_slow_accept_is_late_and_a_lost_one_holds_the_session(running: R
     assert caught.value.is_in_doubt
     with pytest.raises(SessionCannotBeLockedError):
         await accept(running, session="x")
+
+
+@pytest.mark.parametrize("session", ["x", NEXT_AVAILABLE_SESSION])
+@pytest.mark.parametrize("kind", [FaultKind.SLOW, FaultKind.LOSE_ACKNOWLEDGEMENT])
+async def test_a_cancelled_accept_whose_answer_is_delayed_holds_no_session(
+    running: Running, kind: FaultKind, session: Any
+) -> None:
+    await running.send(message("a", session_id="x"), path="s")
+    latency: dict[str, Any] = {"latency_s": 5.0} if kind is FaultKind.SLOW else {}
+    running.host.inject(Fault(kind, "s", operations=[Operation.SESSION], count=1, **latency))
+    accepting = asyncio.create_task(accept(running, 20, session=session))
+    await asyncio.sleep(2)
+    accepting.cancel()
+    await asyncio.wait([accepting])
+    waiting = asyncio.create_task(running.host.accept_session("s", NEXT_AVAILABLE_SESSION, timeout_s=1))
+    assert await running.receive(1, path="s", lock=await waiting) == ["a"]
 
 
 async def test_one_message_wakes_one_of_many_sessions(running: Running) -> None:

@@ -306,8 +306,12 @@ class ReceiverLink(LinkHandler):
         """Settle in order with the requests to the coordinator, which are tasks too."""
         for delivery in deliveries:
             self._settle(delivery, state)
+            if not is_settled:
+                continue
             declared = self._peer.transactions.get(state.txn_id)
-            if is_settled and declared is not None:
+            if declared is None:  # its control link has ended in the same step
+                self._abandon(delivery.context)
+            else:
                 declared.on_rollback.append(partial(self._abandon, delivery.context))
 
     def _abandon(self, token: UUID) -> None:

@@ -26,14 +26,16 @@ from sbclient.amqp import (
 )
 from sbclient.amqp.types import Described
 from sbclient.broker.entry import WORK_AT_ONCE, Entry, Selector
+from sbclient.broker.faults import Fault, FaultKind, Operation
 from sbclient.broker.profile import PREM_2021
 from sbclient.emulator.amqp import jms
+from sbclient.emulator.amqp.conditions import TRANSACTION_ROLLBACK
 from sbclient.emulator.context import NamespaceContext
 from sbclient.emulator.management.api import ManagementApi
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
-from tests.emulator.amqp.client import Client, connected, create
+from tests.emulator.amqp.client import Client, condition_of, connected, create
 from tests.emulator.requests import request
 from tests.payloads import encode_sections
 
@@ -292,15 +294,34 @@ async def test_a_link_without_a_source_unsubscribes(context: NamespaceContext, h
         assert subscriptions(host) == []
 
 
-async def test_a_rollback_returns_what_was_settled_for_good(context: NamespaceContext) -> None:
+@pytest.mark.parametrize("ends_by", ["a rollback", "a commit that fails", "the end of its control link"])
+async def test_a_transaction_that_fails_returns_what_was_settled_for_good(
+    context: NamespaceContext, ends_by: str
+) -> None:
     async with connected(context, "q") as client:
-        await numbered(client, "q", 1)
-        coordinator = await client.coordinator()
-        declared = await client.declare(coordinator)
-        assert isinstance(declared, Declared)
+        await numbered(client, "q", 1, 2)
         link = await client.receiver("q", credit=2)
-        first = (await client.event(DeliveryReceived, link)).delivery
-        first.settle(TransactionalState(declared.txn_id, ACCEPTED), settled=True)
-        assert await client.discharge(coordinator, declared.txn_id, fail=True) == ACCEPTED
-        again = (await client.event(DeliveryReceived, link)).delivery
-        assert EncodedMessage.of(again.payload).header.delivery_count == 1
+        deliveries = [(await client.event(DeliveryReceived, link)).delivery for _ in range(2)]
+        for cycle in (1, 2):
+            coordinator = await client.coordinator()
+            declared = await client.declare(coordinator)
+            assert isinstance(declared, Declared)
+            for delivery in deliveries:
+                delivery.settle(TransactionalState(declared.txn_id, ACCEPTED), settled=True)
+            if ends_by == "the end of its control link":
+                coordinator.detach()
+            elif ends_by == "a commit that fails":
+                context.host.inject(Fault(FaultKind.ERROR, "q", operations=(Operation.TRANSACTION,), count=1))
+                assert condition_of(await client.discharge(coordinator, declared.txn_id)) == TRANSACTION_ROLLBACK
+            else:
+                assert await client.discharge(coordinator, declared.txn_id, fail=True) == ACCEPTED
+            link.grant(2)
+            client.flush()
+            deliveries = [(await client.event(DeliveryReceived, link)).delivery for _ in range(2)]
+            assert [EncodedMessage.of(each.payload).header.delivery_count for each in deliveries] == [cycle, cycle]
+        declared = await client.declare(coordinator := await client.coordinator())
+        assert isinstance(declared, Declared)
+        for delivery in deliveries:
+            delivery.settle(TransactionalState(declared.txn_id, ACCEPTED), settled=True)
+        assert await client.discharge(coordinator, declared.txn_id) == ACCEPTED
+    assert len(context.host.namespace.queue("q")) == 0

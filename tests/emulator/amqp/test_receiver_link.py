@@ -581,12 +581,20 @@ async def test_a_session_held_by_another_receiver_cannot_be_locked_until_it_deta
         assert Sections((await received(other, again)).payload).header.delivery_count == 0
 
 
-async def test_client_that_stops_waiting_for_a_session_holds_none(context: NamespaceContext, sessions: str) -> None:
+@pytest.mark.parametrize("name", [None, "a"])
+@pytest.mark.parametrize("answers_late", [False, True])
+async def test_client_that_stops_waiting_for_a_session_holds_none(
+    context: NamespaceContext, sessions: str, answers_late: bool, name: str | None
+) -> None:
+    if answers_late:
+        await put(context, sessions, ServiceBusMessage("1", session_id="a"))
+        context.host.inject(Fault(FaultKind.SLOW, sessions, operations=[Operation.SESSION], count=1, latency_s=9.0))
     async with connected(context, sessions) as client:
-        attaching = asyncio.ensure_future(client.receiver(sessions, filters=session_filter(None)))
+        attaching = asyncio.ensure_future(client.receiver(sessions, filters=session_filter(name)))
         await asyncio.sleep(1)
         attaching.cancel()
-    await put(context, sessions, ServiceBusMessage("1", session_id="a"))
+    await asyncio.sleep(1)
+    await put(context, sessions, ServiceBusMessage("2", session_id="a"))
     lock = await context.host.accept_session(sessions, "a", timeout_s=1)
     assert lock.session_id == "a"
 
