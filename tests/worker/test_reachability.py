@@ -154,6 +154,8 @@ def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         for _ in range(3):
             made.record_result(ServiceBusAuthorizationError("no"))
         made.record_result()
+        for error in (ServiceBusConnectionError, ServiceBusAuthorizationError, ServiceBusConnectionError):
+            made.record_result(error("without an answer in between"))
 
     with caplog.at_level("INFO", logger="sbclient"):
         asyncio.run(talk())
@@ -162,5 +164,8 @@ def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         "worker.reachable",
         "worker.rejected",
         "worker.accepted",
+        "worker.unreachable",
+        "worker.rejected",
+        "worker.unreachable",
     ]
-    assert not any("reachable" in record.getMessage() for record in caplog.records[2:])
+    assert not any("reachable" in record.getMessage() for record in caplog.records[2:4])

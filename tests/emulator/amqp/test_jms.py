@@ -265,6 +265,25 @@ async def test_subscriptions_of_clients_live_as_long_as_they_say(context: Namesp
     assert b"<IsClientAffine>false</IsClientAffine>" in shown.body
 
 
+async def test_only_a_durable_subscriber_takes_a_subscription_that_others_have_made(
+    context: NamespaceContext, host: BrokerHost
+) -> None:
+    create(host, EntityKind.SUBSCRIPTION, "t", "mine")
+    durable: dict[str, Any] = {"address": "t", **TOPIC, **DURABLE}
+    async with connected(context, "t") as client:
+        await numbered(client, "t", 1)
+        for number in (1, 2):  # it stays when its receiver leaves
+            link = await received_from(client, "mine", **durable)
+            assert await bodies(client, link, 1) == [str(number)]
+            await numbered(client, "t", number + 1)
+            await detached(client, link, "t")
+            assert subscriptions(host) == ["mine"]
+        other = await received_from(client, "mine", address="t", **TOPIC)
+        assert subscriptions(host) == ["mine", "mine$client$ND"]
+        await detached(client, other, "t")
+        assert subscriptions(host) == ["mine"]
+
+
 async def test_a_subscription_that_is_not_shared_has_one_receiver(context: NamespaceContext) -> None:
     async with connected(context, "t") as client:
         await received_from(client, "mine", address="t", **TOPIC, **DURABLE)
