@@ -56,7 +56,7 @@ def test_order_is_option_environment_file_default(tmp_path: Path) -> None:
 
 def test_an_option_without_values_counts_as_not_set(tmp_path: Path) -> None:
     for file in (None, in_file(tmp_path, "queue = [0, 1]")):
-        for empty in ([], None):
+        for empty in (list[str](), None):
             assert given({"queue": empty}, file=file).settings.queue == (None if file is None else (0, 1))
 
 

@@ -203,6 +203,13 @@ class TestLimits:
         assert status(await talk.ended()) == 413
         assert talk.asked == []
 
+    async def test_body_in_pieces_is_bounded(self, talk: Talk) -> None:
+        talk.say(b"PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(17):
+            talk.say(b"10000\r\n" + b"a" * 2**16 + b"\r\n")
+        assert status(await talk.ended()) == 413
+        assert talk.asked == []
+
     async def test_slow_request_times_out(self, talk: Talk) -> None:
         talk.say(GET[:1])
         began_at = clock.now()
