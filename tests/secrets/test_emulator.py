@@ -14,7 +14,9 @@ from azure.servicebus.aio import ServiceBusClient as SdkClient
 import sbclient
 from sbclient.broker.faults import Fault, FaultKind
 from sbclient.emulator import Emulator
+from sbclient.emulator.control.api import ITEM, ROUTES
 from sbclient.emulator.faults import WireFault, WireFaultKind
+from sbclient.emulator.page.watch_api import RESOURCES
 from sbclient.emulator.sas import ROOT_KEY_NAME
 from sbclient.entities import AccessRights, AuthorizationRule, EntityKind
 from sbclient.message import ServiceBusMessage
@@ -40,6 +42,12 @@ from tests.secrets.reachable import reprs_of
 pytestmark = pytest.mark.real_time
 
 FOREVER: Final = 4_000_000_000
+
+STREAMS: Final = {"events", "watch"}
+"""Requests of the control API whose answers do not end. The other answers are read to the end."""
+
+MESSAGES: Final = {"messages", "messages" + ITEM}
+"""Requests of the control API that `MAY_SHOW` bodies."""
 
 
 @pytest.fixture
@@ -119,10 +127,12 @@ async def test_messages_of_every_client_leak_nothing(emulator: Emulator, capture
         await sdk_sender.send_messages([SdkMessage(BODY, application_properties={"note": PROPERTY})])
         for received in await sdk_receiver.receive_messages(max_message_count=5, max_wait_time=5):
             await sdk_receiver.dead_letter_message(received, reason="broken")
-    for target in ("state", "state?entity=orders", "faults", "overview", "sessions?entity=jobs"):
-        status, text = await request(port, "GET", f"/$control/{target}", header())
-        assert status == 200
-        capture.add(f"GET /$control/{target}", text)
+    readable = {name for name, methods in ROUTES.items() if "GET" in methods} | RESOURCES.keys()
+    for target in readable - STREAMS - MESSAGES:
+        for query in ("", "?entity=orders", "?entity=jobs"):
+            status, text = await request(port, "GET", f"/$control/{target}{query}", header())
+            assert status == 200 or not query, text
+            capture.add(f"GET /$control/{target}{query}", text)
     status, text = await request(port, "GET", "/health")
     capture.add("GET /health", text)
     events = await watching
@@ -133,9 +143,12 @@ async def test_messages_of_every_client_leak_nothing(emulator: Emulator, capture
 async def watched(port: int) -> str:
     """Return the event stream until a connection is opened, and the watch stream of two seconds."""
     text = b""
-    for target in ("events", "watch?namespace=contoso&entity=orders"):
+    for target in sorted(STREAMS):
         reader, writer = await asyncio.open_connection("localhost", port)
-        writer.write(f"GET /$control/{target} HTTP/1.1\r\nHost: localhost:{port}\r\n{header()}\r\n\r\n".encode())
+        query = "namespace=contoso&entity=orders"
+        writer.write(
+            f"GET /$control/{target}?{query} HTTP/1.1\r\nHost: localhost:{port}\r\n{header()}\r\n\r\n".encode()
+        )
         with suppress(TimeoutError):
             async with asyncio.timeout(HANG_S if target == "events" else 2):
                 while b"connection.opened" not in text or target != "events":
@@ -186,9 +199,12 @@ async def test_invalid_requests_leak_nothing(emulator: Emulator, capture: Output
     wrong = [
         ("PUT", "/new", f"<a>{KEY}"),
         ("PUT", "/new", described("Queue", AuthorizationRules=f"<AuthorizationRule>{KEY}")),
-        ("POST", "/$control/faults", f"{{{BODY}"),
-        ("POST", "/$control/purge", f'"{BODY}"'),
-        ("POST", "/$control/messages?entity=orders", f'{{"body": "{BODY}"'),
+        *(
+            (method, f"/$control/{name.replace(ITEM, '/1')}?entity=nowhere", wrong)
+            for name, methods in ROUTES.items()
+            for method in methods.keys() - {"GET"}
+            for wrong in (f"{{{BODY}", f'"{BODY}"', f'{{"body": "{BODY}"')
+        ),
         ("POST", "/$control/messages?entity=orders", f'{{"body": "{BODY}", "session_id": 5}}'),
         ("POST", "/$control/messages?entity=orders", f'{{"body": "{BODY}", "application_properties": "{PROPERTY}"}}'),
         ("POST", "/$control/messages?entity=orders", f'[{{"body_base64": "{BODY}"}}]'),

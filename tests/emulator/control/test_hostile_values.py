@@ -5,13 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import quote
 
 import pytest
 
 from sbclient.emulator.context import NamespaceContext
+from sbclient.emulator.control.api import ITEM, ROUTES
+from sbclient.emulator.net.http_messages import Request
 from sbclient.entities import EntityKind
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage
@@ -39,6 +41,7 @@ BODIES: Final[dict[str, list[Any]]] = {
     ],
     "PUT faults": [{"seed": 1, "faults": [{"kind": "down"}]}, [{"kind": "down"}]],
     "DELETE faults": [None],
+    "DELETE faults/1": [None],
     "POST messages?entity=orders": [
         {
             "body": "x",
@@ -55,15 +58,10 @@ BODIES: Final[dict[str, list[Any]]] = {
     ],
     "POST entities": [{"kind": "queue", "names": ["new"], "settings": {"lock_duration": "30s"}}],
     "PUT entities?entity=orders": [{"settings": {"max_delivery_count": "5", "default_message_time_to_live": "1d"}}],
+    "DELETE entities?entity=orders": [None],
 }
+"""For each request that is not GET, bodies with every member that it takes; None = it takes none."""
 
-QUERIES: Final = {
-    "state": ("entity",),
-    "messages": ("entity", "order", "fragment", "session", "text", "count", "places"),
-    "messages/1": ("entity",),
-    "sessions": ("entity", "prefix"),
-    "entities": ("entity", "rule"),
-}
 TEXTS: Final = ("", "-1", "٣", "1" * 25, "9" * 5_000, "1_0", "1e3", "0.0", "-.-", "." * 5_000, "\0", "x" * 5_000)
 
 
@@ -79,15 +77,51 @@ def with_value(body: Any, value: Any) -> Iterator[Any]:
             yield from ([*body[:place], each, *body[place + 1 :]] for each in with_value(inner, value))
 
 
-async def answered(context: NamespaceContext, method: str, target: str, body: bytes) -> None:
+async def answered(context: NamespaceContext, asked: Request) -> None:
     """Send a request, and check the answer."""
     began_at = time.process_time()
-    answer = await Control(context).api.answer(request(method, f"/$control/{target}", body))
+    answer = await Control(context).api.answer(asked)
     assert answer.status in (200, 400, 404, 409), answer.body[:300]
     assert time.process_time() - began_at < 2.0
     if answer.status != 200:
         assert len(answer.body) < 10_000
-    json.loads(answer.body)
+    if answer.events is None:
+        json.loads(answer.body)
+    else:
+        await answer.events.aclose()
+
+
+class Query(dict[str, str]):
+    """The parameters of a request. `read` are the names of those that its handler has looked for."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        super().__init__(given)
+        self.read: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> str:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        self.read.add(str(name))
+        return super().__contains__(name)
+
+
+def route_of(target: str) -> tuple[str, str]:
+    """The key of `ROUTES` and the method that a row of `BODIES` stands for."""
+    method, path = target.split()
+    return path.partition("?")[0].replace("/1", ITEM), method
+
+
+def test_each_request_that_is_not_get_has_its_bodies() -> None:
+    known = {route_of(target) for target in BODIES}
+    routes = {(name, method) for name, methods in ROUTES.items() for method in methods if method != "GET"}
+    assert routes - known == set(), "add them to BODIES in tests/emulator/control/test_hostile_values.py"
+    assert known - routes == set(), "remove them from BODIES in tests/emulator/control/test_hostile_values.py"
 
 
 @pytest.fixture
@@ -109,15 +143,24 @@ async def test_every_value_in_a_body_is_answered(
             for body in with_value(copy.deepcopy(template), value):
                 data = json.dumps(body).encode()
                 sizes.append(len(data))
-                await answered(context_with_queue, method, path, data)
+                await answered(context_with_queue, request(method, f"/$control/{path}", data))
     record_property("attacks", len(sizes))
     record_property("bytes", max(sizes))
 
 
 @pytest.mark.promise("emulator.json")
-@pytest.mark.parametrize("path", QUERIES)
-async def test_every_value_in_a_query_is_answered(path: str, context_with_queue: NamespaceContext) -> None:
-    for name in QUERIES[path]:
-        for text in TEXTS:
-            rest = "entity=orders&" if name != "entity" else ""
-            await answered(context_with_queue, "GET", f"{path}?{rest}{name}={quote(text)}", b"")
+@pytest.mark.parametrize(("name", "method"), [(name, method) for name in ROUTES for method in ROUTES[name]])
+async def test_every_value_in_the_address_is_answered(
+    name: str, method: str, context_with_queue: NamespaceContext, record_property: Callable[[str, object], None]
+) -> None:
+    body = json.dumps(next((BODIES[each][0] for each in BODIES if route_of(each) == (name, method)), None)).encode()
+    asked = request(method, f"/$control/{name.replace(ITEM, '/1')}", b"" if body == b"null" else body)
+    query = Query({"entity": "orders"})
+    await answered(context_with_queue, replace(asked, query=query))
+    attacks = [replace(asked, query={"entity": "orders", each: text}) for each in sorted(query.read) for text in TEXTS]
+    if name.endswith(ITEM):
+        attacks += [replace(asked, segments=(*asked.segments[:2], text)) for text in TEXTS]
+    for each in attacks:
+        await answered(context_with_queue, each)
+    record_property("attacks", len(attacks))
+    assert ROUTES[name][method].query in {*query.read, ""}
