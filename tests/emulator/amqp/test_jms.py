@@ -313,7 +313,7 @@ async def test_a_link_without_a_source_unsubscribes(context: NamespaceContext, h
         assert subscriptions(host) == []
 
 
-@pytest.mark.parametrize("ends_by", ["a rollback", "a commit that fails", "the end of its control link"])
+@pytest.mark.parametrize("ends_by", ["a rollback", "a commit that fails", "the end of its control link", "a later end"])
 async def test_a_transaction_that_fails_returns_what_was_settled_for_good(
     context: NamespaceContext, ends_by: str
 ) -> None:
@@ -327,7 +327,10 @@ async def test_a_transaction_that_fails_returns_what_was_settled_for_good(
             assert isinstance(declared, Declared)
             for delivery in deliveries:
                 delivery.settle(TransactionalState(declared.txn_id, ACCEPTED), settled=True)
-            if ends_by == "the end of its control link":
+            if ends_by == "a later end":  # of its control link, in another step than the settlement
+                client.flush()
+                await asyncio.sleep(1)
+            if ends_by in ("the end of its control link", "a later end"):
                 coordinator.detach()
             elif ends_by == "a commit that fails":
                 context.host.inject(Fault(FaultKind.ERROR, "q", operations=(Operation.TRANSACTION,), count=1))
