@@ -168,7 +168,10 @@ def seen_in(broker: Driver) -> dict[FragmentAddress, tuple[object, ...]]:
                     )
                     for entry in fragment.browse(broker.now, 0)
                 ]
-                states = [(one, session.state) for one, session in fragment.sessions(broker.now)]
+                states = [
+                    (one, session.state, session.state is not None and fragment.state_of(one))
+                    for one, session in fragment.sessions(broker.now)
+                ]
                 counts = (fragment.counter, fragment.arrived_count, fragment.deferred_count, fragment.scheduled_count)
                 usage = (fragment.size_bytes, fragment.usage.size_bytes, list(fragment.seen._in_order))
                 found[FragmentAddress(entity.path, name, fragment.index)] = content, states, counts, usage
@@ -226,7 +229,7 @@ def _sessions(kept: Kept) -> None:
             lock = kept.held("q", session)
             kept.set_state("q", lock, state)
             kept.release("q", lock)
-            kept.wait(1)
+            kept.wait(1.25)
     kept.receive(lock=kept.held("q", "a"))
     kept.wait(61)  # its lock ends
 

@@ -125,6 +125,24 @@ def test_a_fault_affects_only_its_operations(broker: Driver) -> None:
     assert broker.receive() == []
 
 
+@pytest.mark.parametrize("fragments", [None, (3,)])
+@pytest.mark.parametrize("kind", list(FaultKind))
+def test_a_fault_counts_the_requests_that_it_affects(kind: FaultKind, fragments: tuple[int, ...] | None) -> None:
+    faults = Faults("contoso", Random(1))
+    fault = faults.inject(Fault(kind, "q", fragments=fragments, count=2))
+    affected = []
+    for _ in range(4):
+        call = Call(Operation.SEND, START)
+        try:
+            faults.check(call, "q")
+            faults.check_fragment(call, "q", 3)
+        except (ServiceBusError, NoAnswer):
+            affected.append(True)
+        else:
+            affected.append(call.answer_after_s > 0)
+    assert (affected, fault.applied, faults.active(START)) == ([True, True, False, False], 2, [])
+
+
 def test_a_fault_ends_after_its_count(broker: Driver) -> None:
     broker.queue()
     for count in (1, 2):

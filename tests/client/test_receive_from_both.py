@@ -378,6 +378,38 @@ async def test_what_arrives_while_its_request_is_cancelled_is_returned_by_the_ne
     assert await taken(both, secondary=True) == []
 
 
+@pytest.mark.parametrize("mode", list(ServiceBusReceiveMode))
+@pytest.mark.parametrize("later_s", [0.0, 50.0, 70.0])
+async def test_what_arrives_for_a_cancelled_call_is_returned_by_the_next_call(
+    both: MemoryPair, monkeypatch: pytest.MonkeyPatch, later_s: float, mode: ServiceBusReceiveMode
+) -> None:
+    receive = MemoryReceiver.receive
+
+    async def late(link: MemoryReceiver, **asked: Any) -> list[ServiceBusReceivedMessage]:
+        try:
+            return await receive(link, **asked)
+        except asyncio.CancelledError:
+            monkeypatch.undo()
+            await asyncio.gather(fill(both, "late"), fill(both, "late", secondary=True))
+            return await receive(link, **asked)
+
+    async with both.client(BOTH) as client, client.get_queue_receiver(QUEUE, receive_mode=mode) as receiver:
+        monkeypatch.setattr(MemoryReceiver, "receive", late)
+        waiting = asyncio.ensure_future(receiver.receive_messages(max_wait_time=60))
+        await clock.sleep(0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await clock.sleep(later_s)
+        sides = []
+        for _ in range(2):
+            (message,) = await receiver.receive_messages(max_wait_time=5)
+            sides.append(message.namespace)
+            if mode is ServiceBusReceiveMode.PEEK_LOCK:
+                await receiver.complete_message(message)
+        assert sorted(sides) == ["primary", "secondary"]
+
+
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
