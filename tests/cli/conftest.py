@@ -14,21 +14,28 @@ from sbclient.cli.common import _call
 from sbclient.transport.memory.transport import drop_memory_host
 from tests.cli.calling import PRIMARY, SECONDARY, on
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 @pytest.fixture(autouse=True)
 def _namespaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("SERVICEBUS_CONNECTION_STRING", "SERVICEBUS_SECONDARY_CONNECTION_STRING"):
         monkeypatch.delenv(name, raising=False)
+    left_by_others = {each: signal.getsignal(each) for each in _SIGNALS}
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_DFL)  # Spark leaves one of its own in this process
     before = _of_process()
     yield
     drop_memory_host(PRIMARY)
     drop_memory_host(SECONDARY)
     assert _of_process() == before, "a command has left something in the process"
+    for each, handler in left_by_others.items():
+        signal.signal(each, handler)
 
 
 def _of_process() -> list[object]:
     """What a command changes in its process while it runs. It may leave the handlers that a process starts with."""
-    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(each) for each in _SIGNALS]
     common = (signal.SIG_DFL, signal.default_int_handler, startup_signals._terminate)
     return [
         [each for each in handlers if each not in common],
