@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbclient.amqp.annotated import encode_annotated
-from sbclient.amqp.batch import EncodedBatch, split_batch
+from sbclient.amqp.batch import EncodedBatch, size_in_batch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_string, encode_value, sized_map
 from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_application_properties, encode_message
@@ -205,6 +205,14 @@ def test_time_to_live_beyond_the_header_is_written_as_creation_and_expiry(
     read = EncodedMessage.of(encoded)
     assert (read.time_to_live, read.session_id, read.content_type) == (life, message.session_id, message.content_type)
     assert split_batch(EncodedBatch([read, read]).payload) == [encoded, encoded]
+
+
+@pytest.mark.parametrize("first_bytes", [*range(200, 280), 65_500, 65_536, 70_000])
+def test_a_batch_has_the_size_that_was_counted(first_bytes: int) -> None:
+    messages = [EncodedMessage.of(payload_of(ServiceBusMessage(bytes(each)))) for each in (first_bytes, 10, 300)]
+    counted = sum(size_in_batch(message, is_first=number == 0) for number, message in enumerate(messages))
+    batch = EncodedBatch(messages)
+    assert counted == batch.size_bytes == len(batch.payload)
 
 
 def test_the_longest_time_to_live_ends_with_the_year_9999() -> None:

@@ -157,6 +157,16 @@ def test_context_variables_of_structlog_are_fields_of_a_record_unless_it_has_the
     assert not {"request", "name_"} & outside.keys()
 
 
+def test_a_context_variable_may_have_any_name(caplog: pytest.LogCaptureFixture) -> None:
+    log = get_logger("sbclient.test")
+    of_records = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+    with structlog.contextvars.bound_contextvars(**dict.fromkeys(of_records, "mine")):
+        log.warning("a.b", "{path} failed", path="orders")
+    (record,) = caplog.records
+    assert record.getMessage() == "orders failed"
+    assert {name for name, value in vars(record).items() if value == "mine"} == {f"{name}_" for name in of_records}
+
+
 async def test_context_variables_of_a_sender_reach_the_events_of_its_failover(
     pair: MemoryPair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
@@ -24,6 +25,7 @@ from sbclient.entities import (
     CorrelationRuleFilter,
     EntityAddress,
     EntityKind,
+    EntityProperties,
     EntityStatus,
     FalseRuleFilter,
     QueueProperties,
@@ -446,12 +448,20 @@ RULES: Final = st.builds(
 )
 
 
-@given(RULES)
-def test_a_rule_is_the_same_again_after_an_export(rule: RuleProperties) -> None:
-    kinds = EntityKind.TOPIC, EntityKind.SUBSCRIPTION, EntityKind.RULE
-    described = TopicProperties("t"), SubscriptionProperties("s"), rule
-    addresses = [EntityAddress(kind, ("t", "s", "r")[: number + 1]) for number, kind in enumerate(kinds)]
-    text, left_out = write_entities(dict(zip(addresses, described, strict=True)))
+@given(st.lists(RULES, max_size=2))
+def test_rules_are_the_same_again_after_an_export(rules: list[RuleProperties]) -> None:
+    rules = [replace(rule, name=f"r{number}") for number, rule in enumerate(rules)]
+    subscription = EntityAddress(EntityKind.SUBSCRIPTION, ("t", "s"))
+    described: dict[EntityAddress, EntityProperties] = {
+        EntityAddress(EntityKind.TOPIC, ("t",)): TopicProperties("t"),
+        subscription: SubscriptionProperties("s"),
+        **{EntityAddress(EntityKind.RULE, ("t", "s", rule.name)): rule for rule in rules},
+    }
+    text, left_out = write_entities(described)
     (read,) = read_exchanged(text, "entities.json")
+    again = by_names(read)
     assert left_out == []
-    assert by_names(read)["t", "s", "r"].properties == rule
+    assert again[subscription.names].replaces_default
+    assert {names[2]: each.properties for names, each in again.items() if len(names) == 3} == {
+        rule.name: rule for rule in rules
+    }
