@@ -115,7 +115,7 @@ ROWS: Final = (
     Row(
         "memory",
         "processor time of send, receive and complete at memory:// / put and get of asyncio.Queue",
-        120.0,
+        100.0,
         _measure("receiving", "memory"),
         is_most=True,
     ),
