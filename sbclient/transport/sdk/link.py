@@ -32,6 +32,7 @@ from sbclient.errors import (
     ServiceBusError,
     ServiceBusQuotaExceededError,
     ServiceBusServerBusyError,
+    with_doubt,
 )
 from sbclient.tasks import Move, OwnedTasks
 from sbclient.telemetry import metrics
@@ -209,7 +210,7 @@ class SdkLink(Generic[S]):
         except Exception as error:
             own = translated(error, f"{doing} {self._subject}", self._place)
             if isinstance(own, ServiceBusError) and not self._was_opened:
-                own.is_in_doubt = False
+                with_doubt(own, False)
             if isinstance(own, ServiceBusAuthenticationError) and self._place is not None:
                 metrics.add(metrics.CREDENTIAL_REJECTIONS, 1, metrics.server(self._place.namespace))
             if not isinstance(own, _HARMLESS):
