@@ -319,6 +319,10 @@ class _OtherKeys:
             raise WireError(DECODE_ERROR, "the keys of a map have equal hashes: use strings")
 
 
+_EMPTY_CONSTANTS: Final = b"\x40\x41\x42\x43\x44"
+"""Constructors of null, true, false and 0, whose values have no bytes and can be shared."""
+
+
 def _array(table: list[Decoder], bounds: Callable[[bytes, int, int], tuple[int, int, int]], *, typed: bool) -> Decoder:
     def decode_array(buffer: bytes, position: int, depth: int) -> tuple[Any, int]:
         position, stop, count = bounds(buffer, position, depth)
@@ -339,9 +343,12 @@ def _array(table: list[Decoder], bounds: Callable[[bytes, int, int], tuple[int, 
             _check(position, stop, count, depth, buffer)
         decode_element = table[code]
         values = []
-        for _ in range(count):
-            value, position = decode_element(buffer, position, depth + 1)
-            values.append(value)
+        if count and code in _EMPTY_CONSTANTS:
+            values = [decode_element(buffer, position, depth + 1)[0]] * count
+        else:
+            for _ in range(count):
+                value, position = decode_element(buffer, position, depth + 1)
+                values.append(value)
         if position != stop:
             raise WireError(DECODE_ERROR, f"an array ends at byte {position}, its size says {stop}")
         if typed:
