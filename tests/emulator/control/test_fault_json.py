@@ -53,7 +53,7 @@ def test_fault_of_the_wire() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_fault_is_read_as_it_was_written(kind: str) -> None:
-    said: dict[str, Any] = {"kind": kind, "duration_s": 12.345}
+    said: dict[str, Any] = {"kind": kind, "duration_s": 12.345, "probability": 0.000412345, "count": 123_456_789}
     if kind not in [each.value for each in OF_CONNECTIONS]:
         said["entity"] = "orders"
     written = write_fault(read_fault(said, NOW), NOW)
