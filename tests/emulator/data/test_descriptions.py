@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from contextlib import closing
 from dataclasses import fields, is_dataclass
 from datetime import UTC
 from typing import Any
@@ -119,7 +120,7 @@ def test_messages(attributes: dict[str, Any], body: bytes) -> None:
     for name, value in attributes.items():
         setattr(entry, name, value)
     assert {*attributes, "content"} | OF_A_LOCK == set(Entry.__slots__)
-    with sqlite3.connect(":memory:") as database:
+    with closing(sqlite3.connect(":memory:")) as database:
         database.executescript(rows.SCHEMA)
         database.execute(rows._PUT_MESSAGE, (1, "", entry.number, *rows._row_of(entry)))
         ((_, number, *row),) = database.execute(rows._MESSAGES, (1,))
