@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
 import math
+from collections import deque
+from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 K = TypeVar("K", int, str)
@@ -11,21 +12,23 @@ K = TypeVar("K", int, str)
 _SLACK = 64
 
 
-class DeadlineHeap(Generic[K]):
-    """One time for each key. Setting, dropping and taking the earliest cost O(log n).
+class Deadlines(Generic[K]):
+    """One time for each key. Setting, dropping and taking the earliest cost O(1) for times that are set in their order,
+    as those of locks and expiries mostly are, and O(log n) for the others.
 
-    A time that was moved or dropped stays in the heap until it reaches the top. If more than half of the heap is stale,
-    it is rebuilt.
+    A time that was moved or dropped stays until it is the first. If more than half of the times are stale, all stale
+    ones are deleted.
 
     Attributes:
         earliest: the earliest time, infinity if there is none; read-only.
     """
 
-    __slots__ = ("_at", "_heap", "earliest")
+    __slots__ = ("_at", "_heap", "_rising", "earliest")
 
     def __init__(self) -> None:
         self._at: dict[K, float] = {}
-        self._heap: list[tuple[float, K]] = []
+        self._rising: deque[tuple[float, K]] = deque()
+        self._heap: list[tuple[float, K]] = []  # what was set after a later time
         self.earliest = math.inf
 
     def __len__(self) -> int:
@@ -35,13 +38,17 @@ class DeadlineHeap(Generic[K]):
         """Set or move the time of a key."""
         was_at = self._at.get(key)
         self._at[key] = at
-        heapq.heappush(self._heap, (at, key))
+        rising, item = self._rising, (at, key)
+        if not rising or rising[-1] <= item:
+            rising.append(item)
+        else:
+            heappush(self._heap, item)
         if at < self.earliest:
             self.earliest = at
         elif was_at == self.earliest:
             self._update_earliest()
-        if len(self._heap) > _SLACK + 2 * len(self._at):
-            self._rebuild()
+        if len(rising) + len(self._heap) > _SLACK + 2 * len(self._at):
+            self._delete_stale()
 
     def drop(self, key: K) -> None:
         """Remove a key; unknown keys are ignored."""
@@ -49,25 +56,28 @@ class DeadlineHeap(Generic[K]):
         if was_at is not None:
             if was_at == self.earliest:
                 self._update_earliest()
-            if len(self._heap) > _SLACK + 2 * len(self._at):
-                self._rebuild()
+            if len(self._rising) + len(self._heap) > _SLACK + 2 * len(self._at):
+                self._delete_stale()
 
     def pop_due(self, now: float) -> tuple[K, float] | None:
         """Remove and return the key with the earliest time, if it is due."""
-        if self.earliest > now or not self._heap:
+        if self.earliest > now or not self._at:
             return None
-        at, key = heapq.heappop(self._heap)
+        rising, heap = self._rising, self._heap
+        at, key = heappop(heap) if heap and (not rising or heap[0] < rising[0]) else rising.popleft()
         del self._at[key]
         self._update_earliest()
         return key, at
 
     def _update_earliest(self) -> None:
-        """Find the earliest time, and drop stale ones before it."""
-        heap, at = self._heap, self._at
+        """Find the earliest time, and delete stale ones before it."""
+        rising, heap, at = self._rising, self._heap, self._at
+        while rising and at.get(rising[0][1]) != rising[0][0]:
+            rising.popleft()
         while heap and at.get(heap[0][1]) != heap[0][0]:
-            heapq.heappop(heap)
-        self.earliest = heap[0][0] if heap else math.inf
+            heappop(heap)
+        self.earliest = min(rising[0][0] if rising else math.inf, heap[0][0] if heap else math.inf)
 
-    def _rebuild(self) -> None:
-        self._heap = [(at, key) for key, at in self._at.items()]
-        heapq.heapify(self._heap)
+    def _delete_stale(self) -> None:
+        self._rising = deque(sorted((at, key) for key, at in self._at.items()))
+        self._heap = []

@@ -24,7 +24,7 @@ from random import Random
 from typing import Final, TypeAlias
 
 from sbclient.amqp import EncodedMessage
-from sbclient.broker.deadlines import DeadlineHeap
+from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.entry import MAX_DEAD_LETTER_TEXT, Entry, Selector
 from sbclient.broker.locks import Locks
 from sbclient.broker.policy import Policy, Usage
@@ -90,7 +90,7 @@ class Fragment(Storage):
         self._sessions = Sessions(self._entries)
         self._locks = Locks(index, random)
         self._locks_ended_at = -math.inf
-        self._expiries: DeadlineHeap[int] = DeadlineHeap()
+        self._expiries: Deadlines[int] = Deadlines()
 
     # ------------------------------------------------------------------ contents
 

@@ -9,7 +9,7 @@ import math
 from random import Random
 from typing import Final
 
-from sbclient.broker.deadlines import DeadlineHeap
+from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.entry import Entry
 
 TOKEN_FRAGMENT_BITS: Final = 16
@@ -23,7 +23,7 @@ class Locks:
     """
 
     def __init__(self, fragment_index: int, random: Random) -> None:
-        self.ends: DeadlineHeap[int] = DeadlineHeap()
+        self.ends: Deadlines[int] = Deadlines()
         self._fragment_index = fragment_index
         self._random = random
         self._entries: dict[int, Entry] = {}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sbclient.broker.changes import Changes, FragmentAddress, FragmentLog
-from sbclient.broker.deadlines import DeadlineHeap
+from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.descriptions import seconds_of
 from sbclient.broker.directory import Directory, Entity
 from sbclient.broker.entity import Queue
@@ -70,7 +70,7 @@ class RequestGate:
         self.changes: Changes | None = None
         self._fragment_count = fragment_count
         self._is_waited_for = is_waited_for
-        self._idle_ends: DeadlineHeap[str] = DeadlineHeap()
+        self._idle_ends: Deadlines[str] = Deadlines()
 
     def check(
         self,

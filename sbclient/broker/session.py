@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 
 from sortedcontainers import SortedSet
 
-from sbclient.broker.deadlines import DeadlineHeap
+from sbclient.broker.deadlines import Deadlines
 from sbclient.broker.entry import Entry
 from sbclient.broker.ordered_numbers import OrderedNumbers
 
@@ -89,7 +89,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._available: OrderedDict[str, None] = OrderedDict()
         self._listed: SortedSet[str] = SortedSet()  # those with messages or state
-        self.lock_ends: DeadlineHeap[str] = DeadlineHeap()
+        self.lock_ends: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
         return len(self._sessions)
