@@ -22,7 +22,7 @@ from sbclient.options import PAIR_OPTIONS, RETRY_OPTIONS, SYPHON_LIMITS
 from sbclient.testing import MemoryPair
 from sbclient.transport.memory import transport as memory
 from sbclient.worker.settings import SETTINGS as WORKER_SETTINGS
-from tests.pages import reference
+from tests.pages import constants, reference
 from tests.pages.defaults import wrong_defaults
 from tests.pages.every import TABLES
 from tests.pages.table import COMMAND, DOCS, Part
@@ -208,6 +208,36 @@ def test_another_default_in_a_sentence_is_found() -> None:
     assert not list(wrong_defaults(said, defaults))
     for name in defaults:
         assert len(list(wrong_defaults(said, defaults | {name: "50 s"}))) == 1
+
+
+def test_no_text_has_the_former_number_of_a_constant() -> None:
+    before, now = constants.recorded(), constants.constants()
+    former = [
+        f"\n{name} was {value}: {place}"
+        for name, value in before.items()
+        if now.get(name) != value
+        for place in constants.places(name, value)
+    ]
+    assert not former, f"correct those of these lines that mean the constant, then run {COMMAND}:{''.join(former)}"
+    assert now == before, f"run {COMMAND}"
+
+
+def test_numbers_are_found_as_texts_write_them() -> None:
+    for name, value, forms in (
+        ("LONGEST_WAIT", "7776000 s", ("more than 90 days ago", "a 90-day wait", "2,160 h")),
+        ("GRACE_S", "60.0", ("within a minute", "one minute", "60 seconds", "`60 s`", "1 min")),
+        ("PAUSE_S", "0.5", ("500 ms",)),
+        ("LEAST_S", "1.5", ("waits 1.5 s",)),
+        ("MAX_BYTES", "262144", ("256 KiB", "262,144 bytes")),
+        ("MAX_READ", "10000", ("up to 10,000 messages",)),
+        ("MAX_VIEWERS", "20", ("at most 20 viewers",)),
+        ("TRIES_UNTIL_EMPTY", "3", ("after three failed tries",)),
+    ):
+        written = constants.written(f"sbclient/a.py: {name}", value)
+        assert [form for form in forms if not written.search(form)] == [], name
+        assert not written.search(
+            "190 days, 4,160 h, 61 s, 1256 KiB, 110,000, 10,000.5, 120 viewers, thirteen tries"
+        ), name
 
 
 OPTIONS: Final = {field.name for field in fields(PairedNamespaceOptions)}

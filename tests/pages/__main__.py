@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 
 from sbclient.cli import deviations
-from tests.pages import reference, worker_file
+from tests.pages import constants, reference, worker_file
 from tests.pages.every import TABLES
 from tests.pages.table import DOCS
 
@@ -16,6 +16,7 @@ def main() -> None:
     reference.PAGE.write_text(reference.page(), encoding="utf-8")
     (DOCS / "deviations.md").write_text(deviations.page(), encoding="utf-8")
     worker_file.PATH.write_text(worker_file.text(), encoding="utf-8")
+    constants.PATH.write_text(constants.text(), encoding="utf-8")
     for table in TABLES:
         if find_spec(table.needs) is None:
             sys.stderr.write(f"{table.name} is left as it is: {table.needs} is not installed\n")
