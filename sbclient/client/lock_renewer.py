@@ -110,8 +110,10 @@ class AutoLockRenewer:
     ) -> None:
         end_at = clock.monotonic() + max_s
         error: Exception | None = None
+        if self._is_done(receiver, renewable):
+            return
         try:
-            while not self._is_done(receiver, renewable):
+            while not receiver.is_closed:
                 left_s = self._left_s(renewable)
                 pause_s = left_s / 2
                 if clock.monotonic() + pause_s >= end_at:
@@ -123,7 +125,7 @@ class AutoLockRenewer:
                     break
                 await clock.sleep(pause_s)
                 if self._is_done(receiver, renewable):
-                    return
+                    continue  # a transaction is not decided, and a rollback locks the message again
                 if isinstance(renewable, ServiceBusReceivedMessage):
                     await receiver.renew_message_lock(renewable)
                 else:

@@ -482,7 +482,7 @@ class ServiceBusReceiver:
         timeout_s = self._core.retry.options.timeout
         with transaction.counting(1):
             await self._link.settle(message, settlement, timeout_s=timeout_s, transaction=link)
-        transaction.settled(message)
+        transaction.settled(message, partial(self._stop_renewing, message))
 
     def _check_settleable(self, message: ServiceBusReceivedMessage, mode: SettleMode | None = None) -> None:
         """Check that a message can be settled, or that its lock can be renewed if `mode` is None."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
@@ -51,7 +51,7 @@ class Transaction:
         self._link: TransactionLink | None = None
         self._beginning = asyncio.Lock()
         self._keys: dict[str, str] = {}
-        self._settled: list[ServiceBusReceivedMessage] = []
+        self._settled: list[tuple[ServiceBusReceivedMessage, Callable[[], object]]] = []
         self.state = TransactionState.NEW
 
     async def __aenter__(self) -> Self:
@@ -126,9 +126,9 @@ class Transaction:
             raise
         self._ends_at = min(self._ends_at, now + MAX_DURATION_S)
 
-    def settled(self, message: ServiceBusReceivedMessage) -> None:
+    def settled(self, message: ServiceBusReceivedMessage, on_committed: Callable[[], object]) -> None:
         """Record a message settled in this transaction: a rollback undoes its settlement."""
-        self._settled.append(message)
+        self._settled.append((message, on_committed))
 
     async def commit(self, *, timeout: Seconds | None = None) -> None:
         """Apply all sends and settlements.
@@ -145,6 +145,8 @@ class Transaction:
             self._undone()
             raise
         self.state = TransactionState.COMMITTED
+        for _, on_committed in self._settled:
+            on_committed()
 
     async def rollback(self, *, timeout: Seconds | None = None) -> None:
         """Undo all sends and settlements; settled messages are locked again."""
@@ -155,7 +157,7 @@ class Transaction:
 
     def _undone(self) -> None:
         self.state = TransactionState.ROLLED_BACK
-        for message in self._settled:
+        for message, _ in self._settled:
             message.is_settled = False
 
     def _timeout_s(self, timeout: float | None) -> float:

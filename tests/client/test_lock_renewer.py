@@ -53,12 +53,16 @@ async def test_a_message_whose_settlement_is_undone_stays_locked(client: Service
         client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver,
     ):
         (message,) = await receiver.receive_messages()
-        for _ in range(3):
+        for undecided_s in (0.0, 40.0, 0.0):  # the renewer looks after 30 s
             transaction = client.transaction()
             await receiver.complete_message(message, transaction=transaction)
+            await clock.sleep(undecided_s)
             await transaction.rollback()
             await clock.sleep(70.0)
-        await receiver.complete_message(message)
+        async with client.transaction() as transaction:
+            await receiver.complete_message(message, transaction=transaction)
+        await clock.sleep(1.0)
+        assert receiver.renewals == {}
 
 
 async def test_the_callback_of_a_registration_comes_before_that_of_its_renewer(
