@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 import re
@@ -31,6 +32,27 @@ from sbclient.worker.settings import SETTINGS as WORKER_SETTINGS
 from sbclient.worker.settings import WorkerSettings
 
 ROOT: Final = Path(__file__).parents[1]
+
+
+def test_something_reads_each_option() -> None:
+    """Every field of a class of options, settings or limits is read where it is not declared or checked."""
+    declared, read = dict[str, str](), set[str]()
+    for path in (path for package in ("sbclient", "sbclient_spark") for path in (ROOT / package).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = list(ast.walk(tree))
+        checks = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "__post_init__"]
+        checked = {inner for node in checks for inner in ast.walk(node)}
+        loaded = (node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
+        read |= {node.attr for node in loaded if node not in checked}
+        for kind in (node for node in nodes if isinstance(node, ast.ClassDef)):
+            if re.search(r"(Options|Settings|Limits|Policy)$", kind.name):
+                for field in (field for field in kind.body if isinstance(field, ast.AnnAssign)):
+                    assert isinstance(field.target, ast.Name)
+                    repeated = re.search(r"^same_as\(\w+\['(\w+)'\]", ast.unparse(field.value)) if field.value else None
+                    declared[f"{kind.name}.{field.target.id}"] = repeated[1] if repeated else field.target.id
+    assert len(declared) > 150
+    by_side = {"WorkerSettings.primary_file", "WorkerSettings.secondary_file"}
+    assert {option for option, name in declared.items() if name not in read} == by_side, "nothing reads this option"
 
 
 @pytest.mark.deviation("pairing.headroom", "pairing.missing-destinations")
