@@ -238,9 +238,8 @@ class SyphonWorker:
         """
         log.info(
             "worker.started",
-            "the worker started (until {until}, HTTP port {http_port})",
-            until=self._settings.until or "stopped",
-            http_port=self._settings.http_port,
+            "the worker started with {settings}",
+            settings=self._settings.shown() or "the defaults",
         )
         self._manager.notify("READY=1", self.line())
         metrics.watch(self)

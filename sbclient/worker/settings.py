@@ -131,6 +131,11 @@ class WorkerSettings:
         """Return the limits of the syphon."""
         return SyphonLimits(**values_of(self, SYPHON_LIMITS))
 
+    def shown(self) -> str:
+        """Return the settings that differ from their defaults on one line, without the connection strings."""
+        given = ((row, getattr(self, row.attribute)) for row in SETTINGS.values() if not row.is_secret)
+        return ", ".join(f"{row.name}={row.shown(value)}" for row, value in given if value != row.default)
+
     @property
     def start_timeout_s(self) -> float | None:
         """Seconds to wait for the secondary at the start; None = no limit."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
+from sbclient.cli.common import Exit
 from sbclient.transport.memory.transport import drop_memory_host
 from sbclient.worker.settings import SETTINGS
 from tests import commands
@@ -29,6 +31,15 @@ def _namespaces() -> Iterator[None]:
 
 def call(*arguments: str, status: int = 0, environment: dict[str, str] | None = None) -> Any:
     return commands.call("syphon", *arguments, status=status, env=ENVIRONMENT if environment is None else environment)
+
+
+def test_the_help_and_the_page_have_the_same_exit_statuses() -> None:
+    text = " ".join(call("--help").stdout.replace("│", " ").split())
+    helped = text.partition("Exit status: ")[2].partition("SIGINT or SIGTERM")[0]
+    page = (Path(__file__).parents[2] / "docs" / "syphon.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\d, ]+) \|", page.partition("## Exit status")[2].partition("\n## ")[0], re.M)
+    shown = {int(number) for row in rows for number in row.split(", ")}
+    assert {int(number) for number in re.findall(r"(?:^|; |and )(\d+)\b", helped)} == shown <= set(Exit)
 
 
 def error_of(result: Any) -> str:

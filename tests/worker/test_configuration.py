@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from sbclient.errors import InvalidOperationError
 from sbclient.worker.configuration import Configuration, configure
 from sbclient.worker.settings_file import SettingsFile, read_settings_file
+from tests.pages.worker_file import EXAMPLES
 
 PAIR = {
     "SERVICEBUS_CONNECTION_STRING": "memory://contoso",
@@ -52,6 +54,14 @@ def test_order_is_option_environment_file_default(tmp_path: Path) -> None:
         "syphon.toml, line 3",
         "default",
     ]
+
+
+def test_what_differs_from_the_defaults_is_shown_on_one_line_without_the_connection_strings() -> None:
+    assert given().settings.shown() == ""
+    examples = {name: str(value) for name, value in EXAMPLES.items() if not name.endswith("_file")} | {"queue": "0,1"}
+    shown = given(examples | {"destination": ["orders"], "sessions": True}).settings.shown()
+    assert set(re.findall(r"(\w+)=", shown)) == {*examples, "sessions"}
+    assert ("memory" in shown, "\n" in shown) == (False, False)
 
 
 def test_an_option_without_values_counts_as_not_set(tmp_path: Path) -> None:
