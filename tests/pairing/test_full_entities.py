@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from dataclasses import asdict
+from typing import Any, Final
 
 import pytest
 
 from sbclient import clock
+from sbclient.amqp import EncodedBatch, encode_message
+from sbclient.broker.descriptions import policy_of
+from sbclient.broker.profile import STD_2021
 from sbclient.client.client import ServiceBusClient
 from sbclient.client.sender import ServiceBusSender
+from sbclient.emulator.page.overview import detail_of, row_of
+from sbclient.entities import EntityKind, settings_of
 from sbclient.errors import ServiceBusQuotaExceededError
 from sbclient.message import ServiceBusMessage
 from sbclient.rules.failover import FailoverState
+from sbclient.rules.ping import ping_message
 from sbclient.testing import MemoryPair
-from tests.client.scene import QUEUE, until
+from sbclient.worker.diagnosis import Doctor
+from tests.client.scene import BACKLOG, QUEUE, until
 
 CAPACITY_BYTES = 40_000
 MINUTES_20 = 1_200.0
@@ -100,3 +109,39 @@ async def test_pings_of_an_empty_entity_need_no_more_room_than_they_have(
         await sender.send_messages(ServiceBusMessage("first"))
         client.pair.mark_unhealthy(QUEUE)
         await until(lambda: client.pair.status().entities[QUEUE].state is FailoverState.HEALTHY, at_most_s=70.0)
+
+
+LIMITS: Final = {"max_size_in_megabytes": (2, 2 * 2**20)}
+"""A low value of each setting that limits what an entity holds, and the number that the page shows for it."""
+NO_LIMITS: Final = {"max_delivery_count", "max_message_size_in_kilobytes", "size_in_bytes"}
+
+
+def test_every_number_of_an_entity_is_known_to_limit_what_it_holds_or_not() -> None:
+    kinds = (EntityKind.QUEUE, EntityKind.TOPIC)
+    numbers = {name for kind in kinds for name, type_ in settings_of(kind).items() if type_ in (int, float)}
+    assert numbers == LIMITS.keys() | NO_LIMITS, (
+        "name it in LIMITS or in NO_LIMITS of tests/pairing/test_full_entities.py"
+    )
+
+
+@pytest.mark.parametrize("name", LIMITS)
+async def test_what_is_full_by_a_limit_refuses_pings_and_is_shown_by_the_doctor_and_the_page(
+    pair: MemoryPair, client: ServiceBusClient, name: str
+) -> None:
+    value, shown = LIMITS[name]
+    entity, body = pair.secondary.namespace.directory.find(BACKLOG[0])
+    setattr(entity.description, name, value)
+    for field, limit in asdict(policy_of(entity.description, STD_2021)).items():
+        setattr(body.policy, field, limit)
+    link = client.pair.state.secondary.open_sender(BACKLOG[0])
+
+    for message in (ServiceBusMessage(PAYLOAD * 80), ServiceBusMessage(PAYLOAD[:400]), ping_message(message_id="m")):
+        copies = [link.send(EncodedBatch([encode_message(message)]), timeout_s=9) for _ in range(999)]
+        with pytest.raises(ServiceBusQuotaExceededError):
+            await asyncio.gather(*copies)
+    await link.close()
+    found = await Doctor(client, "memory://contoso", "memory://contoso-backup").examine(sample_s=0)
+    (full,) = [problem for problem in found.problems if problem.code == "queue_full"]
+    assert (f"{value:,}" in full.text, name in full.advice) == (True, True), full
+    (part,) = detail_of(entity, ())["parts"]
+    assert (row_of(entity, ())["state"], shown in part.values()) == ("full", True)
