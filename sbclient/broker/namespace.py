@@ -398,9 +398,7 @@ class Namespace:
         queue = self._entered_queue(call, path)
         queue.check_receiver(with_session=lock is not None)
         if lock is not None:
-            holder = queue.placement.session_holder(call, lock)
-            holder.advance(call.now)
-            holder.check_session(lock)
+            _check_held(queue, call, lock)
         asked = distinct(numbers)
         fragment = queue.placement.keeper_of(call, asked, "ReceiveBatch")
         found = fragment.check_deferred(asked, call.now, lock)
@@ -426,13 +424,19 @@ class Namespace:
         max_message_count: int,
         from_number: int = 0,
         session_id: str | None = None,
+        lock: SessionLock | None = None,
     ) -> list[Entry]:
         """Read messages from a sequence number on without taking them; of a topic only scheduled ones. See `receive`.
 
         Args:
             cursor: the position of this reader, which the caller keeps between calls.
+            session_id: only messages of this session.
+            lock: only messages of this session, whose lock must not have ended.
         """
         _, target = self._gate.check(call, path)
+        if lock is not None:
+            _check_held(self._readable(path, target), call, lock)
+            session_id = lock.session_id
         return peek(target, self.faults, self._random, call, cursor, max_message_count, from_number, session_id)
 
     # ------------------------------------------------------------------ settle
@@ -633,3 +637,9 @@ class Namespace:
     def _writable(self, entity: Entity, target: Queue | Topic, path: str) -> None:
         if target is not entity.body or entity.topic is not None:
             raise InvalidOperationError(f"{path} cannot be sent to directly: send to {(entity.topic or entity).path}")
+
+
+def _check_held(queue: Queue, call: Call, lock: SessionLock) -> None:
+    holder = queue.placement.session_holder(call, lock)
+    holder.advance(call.now)
+    holder.check_session(lock)

@@ -90,8 +90,16 @@ async def test_the_lock_of_a_session_is_renewed_and_lost(kind: NamespaceKind) ->
         assert until - before >= timedelta(seconds=1)
         assert receiver.session.locked_until_utc == until
         await clock.sleep(until.timestamp() - clock.now() + 0.5)
-        with pytest.raises(SessionLockLostError):
-            await receiver.complete_message(message)
+        for call in (
+            receiver.complete_message(message),
+            receiver.receive_messages(1, max_wait_time=1),
+            receiver.peek_messages(),
+            receiver.session.get_state(),
+            receiver.session.set_state(b"x"),
+            receiver.session.renew_lock(),
+        ):
+            with pytest.raises(SessionLockLostError):
+                await call
 
 
 async def test_next_available_session_accepts_an_unlocked_session(kind: NamespaceKind) -> None:

@@ -117,7 +117,7 @@ class MemoryReceiver(ReceiverLink):
                 self._cursor,
                 max_message_count=max_message_count,
                 from_number=sequence_number,
-                session_id=self.session_id,
+                lock=self._lock,
             )
             return [entry.peeked() for entry in found]
 
