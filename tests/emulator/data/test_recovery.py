@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,15 +21,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sbclient.amqp import EncodedMessage
 from sbclient.amqp.types import Int, Long, Symbol
+from sbclient.broker.faults import Operation
+from sbclient.broker.management import Management
 from sbclient.broker.namespace import Namespace
 from sbclient.broker.session import SessionLock
 from sbclient.broker.transactions import Transaction
 from sbclient.delivery import Settlement, SettleMode
+from sbclient.emulator.control.api import ITEM, ROUTES
 from sbclient.emulator.control.message_store import purge, resubmit
+from sbclient.emulator.control.namespace_state import clear
 from sbclient.emulator.data.directory import open_database
 from sbclient.emulator.data.rows import NamespaceRows
 from sbclient.entities import CorrelationRuleFilter, QueueProperties, SqlRuleAction, SqlRuleFilter
 from sbclient.errors import ServiceBusError
+from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from tests.broker.driver import (
     ABANDON,
@@ -58,6 +65,23 @@ def restored(path: Path, now: float) -> Namespace:
     NamespaceRows(database, namespace, now, lambda: None)
     database.close()
     return namespace
+
+
+CONTROL: Final[Mapping[str, str | Callable[[Namespace, float], object]]] = {
+    "POST purge": lambda namespace, now: purge(namespace, now, "plain"),
+    "POST resubmit": lambda namespace, now: resubmit(namespace, now, "plain/$DeadLetterQueue"),
+    "POST messages": "sends as `send` and `schedule` do",
+    **dict.fromkeys(["POST entities", "PUT entities", "DELETE entities"], "call the management of the broker"),
+    **dict.fromkeys(["POST faults", "PUT faults", "DELETE faults", f"DELETE faults{ITEM}"], "faults are not kept"),
+    "POST reset": "leaves no entity to the other requests; it is the last one of CHANGES",
+}
+"""What each request of the control API changes, or why it is not made here."""
+
+NOT_KEPT: Final = """
+    begin_transaction get get_session_state list_sessions listed locked namespace open_receiver open_sender peek release
+    release_session renew_locks renew_session rollback runtime
+"""
+"""The operations of the broker after which a restart finds what it found before: locks end with the process."""
 
 
 class History(RuleBasedStateMachine):
@@ -255,12 +279,24 @@ class History(RuleBasedStateMachine):
         else:
             self.attempt(lambda: self.driver.delete(address(f"{path}/$Rules/{name}")))
 
-    @rule(purges=st.booleans())
-    def operate(self, purges: bool) -> None:
-        if purges:
-            purge(self.driver.namespace, self.driver.now, "plain")
-        else:
-            resubmit(self.driver.namespace, self.driver.now, "plain/$DeadLetterQueue")
+    @rule(request=st.sampled_from(sorted(name for name, made in CONTROL.items() if not isinstance(made, str))))
+    def operate(self, request: str) -> None:
+        made = CONTROL[request]
+        assert not isinstance(made, str)
+        made(self.driver.namespace, self.driver.now)
+        self.note()
+
+    @rule()
+    def settle_each(self) -> None:
+        found = self.driver.receive("plain", 2)
+        tokens = [each.lock_token for each in found if each.lock_token is not None]
+        self.driver.namespace.settle_each(self.driver.call(Operation.SETTLE), "plain", tokens, COMPLETE)
+        self.note()
+
+    @rule(selector=st.sampled_from([None, "n > 3"]))
+    def subscribe(self, selector: str | None) -> None:
+        call = self.driver.call(Operation.MANAGE)
+        self.driver.management.subscribe(call, "t", "jms", is_durable=True, selector=selector)
         self.note()
 
     # ------------------------------------------------------------------ recovery
@@ -333,6 +369,13 @@ def history() -> Iterator[History]:
     history.teardown()
 
 
+def reset(history: History) -> None:
+    namespace = history.driver.namespace
+    clear(cast(BrokerHost, SimpleNamespace(namespace=namespace, heal=namespace.faults.heal)))
+    history.driver.queue("plain")
+    history.note()
+
+
 def replace_rule(history: History) -> None:
     """Delete a rule and create another one of the same name before the changes are written."""
     history.driver.delete(address("t/Subscriptions/some/$Rules/r"))
@@ -358,13 +401,45 @@ CHANGES: Sequence[Callable[[History], None]] = (
     lambda history: history.send("t", None, None, None, None),
     lambda history: history.delete_topic(),  # the rows of the new one have the same ids
     lambda history: history.delete("plain", creates=False),
+    lambda history: history.settle_each(),
+    lambda history: history.schedule("plain"),
+    lambda history: history.cancel(),
+    lambda history: history.settle("plain", DEFER),
+    lambda history: history.receive_deferred("plain"),
+    lambda history: history.subscribe("n > 3"),
+    lambda history: history.transact(commits=True),
+    lambda history: history.send("plain", None, None, None, None),
+    lambda history: history.transact(commits=True),
+    reset,
 )
 
 
-def test_restart_finds_each_kind_of_change(history: History) -> None:
+def test_restart_finds_each_kind_of_change(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, expected = set[str](), set[str]()
+
+    def noted(name: str, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            made.add(name)
+            return operation(*arguments, **named)
+
+        return call
+
+    for kind in (Namespace, Management):
+        for name, operation in vars(kind).items():
+            if callable(operation) and name[0] != "_" and "call" in signature(operation).parameters:
+                expected.add(name)
+                monkeypatch.setattr(kind, name, noted(name, operation))
     for change in CHANGES:
         change(history)
         history.die_now()
+    not_kept = set(NOT_KEPT.split())
+    assert expected - made <= not_kept, "add it to CHANGES, or to NOT_KEPT if a restart finds nothing of it"
+    assert not_kept <= expected
+
+
+def test_each_request_that_is_not_get_is_made_or_needs_not_be() -> None:
+    routes = {f"{method} {name}" for name, methods in ROUTES.items() for method in methods if method != "GET"}
+    assert routes == set(CONTROL), "name it in CONTROL of tests/emulator/data/test_recovery.py"
 
 
 def test_ids_whose_window_has_ended_are_removed(history: History) -> None:
