@@ -99,9 +99,13 @@ class Settlement:
                 encodable(name, text)
 
 
+UNKNOWN_TIME: Final = datetime.fromtimestamp(0, tz=UTC)
+"""`enqueued_time_utc` of a received message if the service did not send it. Check for it before you compute an age."""
+
+
 def expiry(enqueued_at: datetime, time_to_live: timedelta | None) -> datetime | None:
-    """When a message expires; None if never, the latest time there is if a datetime cannot hold it."""
-    if time_to_live is None:
+    """When a message expires; None if never or unknown, the latest time there is if a datetime cannot hold it."""
+    if time_to_live is None or enqueued_at == UNKNOWN_TIME:
         return None
     try:
         return enqueued_at + time_to_live

@@ -602,8 +602,8 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
 
         sequence_number: 64 bits; on a partitioned entity the top 16 bits identify the fragment.
         enqueued_sequence_number: its number in the entity that stored it first, or None.
-        enqueued_time_utc: when it was stored.
-        expires_at_utc: when it expires, or None.
+        enqueued_time_utc: when it was stored; 1970-01-01 UTC if the service did not send it.
+        expires_at_utc: when it expires, or None if never or unknown.
         locked_until_utc: when the lock ends; None for a peeked, deleted or session message.
         lock_token: identifies this delivery; None for a peeked or deleted message.
         delivery_count: number of earlier failed deliveries.

@@ -31,6 +31,7 @@ from sbclient.amqp.encode import encode_string, sized_map
 from sbclient.amqp.encoded import encode_entries, encoded_content
 from sbclient.amqp.sections import APPLICATION_PROPERTIES, map_content, map_entries
 from sbclient.amqp.types import TimeSpan
+from sbclient.delivery import UNKNOWN_TIME
 from sbclient.errors import InvalidOperationError
 from sbclient.formats.iso8601 import ticks_of
 from sbclient.message import MAX_ID_LENGTH, PropertyValue, ServiceBusReceivedMessage
@@ -321,7 +322,9 @@ def _time_to_live(value: Any) -> timedelta | None:
 
 
 def _remaining(time_to_live: timedelta, since: datetime, now: float) -> timedelta:
-    """Return what is left of a time to live: whole seconds, at least one."""
+    """Return what is left of a time to live: whole seconds, at least one; all of it if its begin is unknown."""
+    if since == UNKNOWN_TIME:
+        return time_to_live
     passed = timedelta(seconds=now) - (since - _EPOCH)
     left = time_to_live - max(passed, timedelta(0))
     if left < timedelta(seconds=1):

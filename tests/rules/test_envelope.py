@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sbclient.amqp import EncodedBatch, EncodedMessage, encode_message
 from sbclient.amqp.encode import encode_map, encode_string, encode_value, sized_map
 from sbclient.amqp.types import Described, Int, Long, Symbol, TimeSpan, ULong
+from sbclient.delivery import UNKNOWN_TIME
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage
 from sbclient.rules.envelope import (
@@ -55,6 +56,12 @@ def refusal(properties: dict[str, Any], *, now: float = NOW, time_to_live_mode: 
 def remaining(time_to_live: timedelta, passed_s: float, *, schedule: datetime | None = None) -> timedelta | None:
     sealed = seal(encode_message(plain(time_to_live=time_to_live, scheduled_enqueue_time_utc=schedule)), "orders")
     return unseal(received(sealed), now=NOW + passed_s, time_to_live_mode="remaining").message.time_to_live
+
+
+def test_all_of_the_time_to_live_remains_if_it_is_unknown_when_the_message_came() -> None:
+    sealed = seal(encode_message(plain(time_to_live=timedelta(seconds=9))), "orders")
+    home = unseal(received(sealed, at=UNKNOWN_TIME), now=NOW, time_to_live_mode="remaining")
+    assert home.message.time_to_live == timedelta(seconds=9)
 
 
 @pytest.mark.deviation("pairing.schedule-property")

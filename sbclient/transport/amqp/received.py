@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sbclient.amqp import EncodedMessage, IncomingDelivery, Sections, WireError, servicebus
 from sbclient.amqp.types import Timestamp
-from sbclient.delivery import expiry
+from sbclient.delivery import UNKNOWN_TIME, expiry
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpAnnotatedMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.telemetry.log import get_logger
@@ -18,7 +18,6 @@ log = get_logger(__name__)
 
 _TOKEN_BYTES: Final = 16
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
-_UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
 _STATES: Final = {state.value: state for state in ServiceBusMessageState}
 
 
@@ -75,7 +74,7 @@ class AmqpReceivedMessage(ServiceBusReceivedMessage):
         message.enqueued_sequence_number = int(original) if isinstance(original, int) else None
         enqueued_at = annotations.get(servicebus.ENQUEUED_TIME)
         if not isinstance(enqueued_at, datetime):
-            enqueued_at = _limited(enqueued_at) or _UNKNOWN
+            enqueued_at = _limited(enqueued_at) or UNKNOWN_TIME
         message.enqueued_time_utc = enqueued_at
         ttl = content.time_to_live
         message.expires_at_utc = None if ttl is None else expiry(enqueued_at, ttl)

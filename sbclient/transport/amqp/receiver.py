@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
@@ -65,8 +65,6 @@ LEAST_ATTACH_S: Final = 15.0
 
 CLOSE_S: Final = 2.0
 """How long the service may take to let go of a link that is closed."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AmqpReceiver(ReceiverLink):

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -18,7 +18,7 @@ from sbclient.amqp import EncodedMessage
 from sbclient.amqp.annotated import TYPE, VALUE, SdkMessage, encode_annotated, is_sdk_message, parts_of
 from sbclient.amqp.decimals import DECIMAL128, decode_decimal, encode_decimal, service_decimal
 from sbclient.amqp.types import DATE_TIME_OFFSET, TIME_SPAN, URI, DateTimeOffset, Uri, ticks_of
-from sbclient.delivery import expiry
+from sbclient.delivery import UNKNOWN_TIME, expiry
 from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusMessageState, ServiceBusReceivedMessage
 from sbclient.telemetry.log import get_logger
@@ -126,8 +126,6 @@ def _described(descriptor: str, value: Any) -> dict[str, Any]:
 
 log = get_logger(__name__)
 
-_UNKNOWN: Final = datetime.fromtimestamp(0, tz=UTC)
-
 
 class SdkReceivedMessage(ServiceBusReceivedMessage):
     """A message received through the SDK.
@@ -163,7 +161,7 @@ def received(sdk_message: Any, *, is_locked: bool, has_session: bool) -> SdkRece
             error=str(error),
         )
         return None
-    enqueued_at = sdk_message.enqueued_time_utc or _UNKNOWN
+    enqueued_at = sdk_message.enqueued_time_utc or UNKNOWN_TIME
     message = SdkReceivedMessage.of(
         content,
         sequence_number=sdk_message.sequence_number or 0,

@@ -31,6 +31,7 @@ from sbclient.amqp.types import (
     ULong,
     UShort,
 )
+from sbclient.delivery import UNKNOWN_TIME
 from sbclient.errors import ServiceBusError
 from sbclient.message import AmqpMessageBodyType, AmqpMessageHeader, ServiceBusMessage, ServiceBusMessageState
 from sbclient.rules.envelope import seal, unseal
@@ -216,6 +217,9 @@ def test_delivery_count_and_end_of_the_time_to_live_are_read() -> None:
     )
     message = AmqpReceivedMessage.read(payload, lock_token=None, has_session=False)
     assert (message.delivery_count, message.expires_at_utc) == (2, MOMENT + timedelta(seconds=1))
+    without = encode_sections(header=Header(ttl=1000), data=[b""])
+    message = AmqpReceivedMessage.read(without, lock_token=None, has_session=False)
+    assert (message.enqueued_time_utc, message.expires_at_utc) == (UNKNOWN_TIME, None)
 
 
 def test_message_of_a_session_has_a_token_and_no_lock_of_its_own() -> None:

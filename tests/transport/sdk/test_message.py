@@ -17,6 +17,7 @@ from sbclient.amqp import encode_message
 from sbclient.amqp.annotated import is_sdk_message
 from sbclient.amqp.encode import encode_value
 from sbclient.amqp.types import Char, DateTimeOffset, Decimal32, Decimal64, TimeSpan, Uri
+from sbclient.delivery import UNKNOWN_TIME
 from sbclient.errors import InvalidOperationError
 from sbclient.message import (
     AmqpMessageBodyType,
@@ -258,6 +259,10 @@ def test_attributes_of_the_broker_are_those_of_the_sdk_message() -> None:
     assert locked.expires_at_utc == given.enqueued_time_utc + timedelta(minutes=1)
     assert (locked.lock_token, locked.locked_until_utc) == (UUID(int=7), NEW_YEAR)
     assert (in_session.lock_token, in_session.locked_until_utc) == (UUID(int=7), None)
+    vars(given)["enqueued_time_utc"] = None
+    unknown = received(given, is_locked=True, has_session=False)
+    assert unknown is not None
+    assert (unknown.enqueued_time_utc, unknown.expires_at_utc) == (UNKNOWN_TIME, None)
     assert (peeked.lock_token, peeked.locked_until_utc) == (None, None)
 
 
