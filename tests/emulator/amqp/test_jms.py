@@ -156,12 +156,12 @@ async def test_a_selector_that_takes_much_work_is_refused_at_once(
         *("n = " + "9" * 60_000, "JMS" * 20_000, "n = 1e999999", "n IN (" + "1," * 20_000),
     )
     async with connected(context, "q") as client:
-        began_at = time.process_time()
+        began_at = time.thread_time()
         for number, text in enumerate(hostile):
             link = client.session.attach_receiver(f"link {number}", source=Source("q", **selecting(text)))
             client.flush()
             assert await client.refusal(link) == "amqp:invalid-field", text[:20]
-        assert time.process_time() - began_at < 1.0
+        assert time.thread_time() - began_at < 1.0
     record_property("attacks", len(hostile))
     record_property("bytes", max(map(len, hostile)))
 

@@ -79,10 +79,10 @@ def with_value(body: Any, value: Any) -> Iterator[Any]:
 
 async def answered(context: NamespaceContext, asked: Request) -> None:
     """Send a request, and check the answer."""
-    began_at = time.process_time()
+    began_at = time.thread_time()
     answer = await Control(context).api.answer(asked)
     assert answer.status in (200, 400, 404, 409), answer.body[:300]
-    assert time.process_time() - began_at < 2.0
+    assert time.thread_time() - began_at < 2.0
     if answer.status != 200:
         assert len(answer.body) < 10_000
     if answer.events is None:

@@ -665,10 +665,10 @@ class TestLists:
 
     async def test_filter_with_a_long_pattern_takes_little_time(self, api: ManagementApi) -> None:
         await made(api, ("/" + "a" * 260, QUEUE))
-        begun = time.process_time()
+        begun = time.thread_time()
         target = f"/$Resources/queues?$filter={quote('path like ' + repr('%a' * 4 + 'b'))}"
         assert titles(await api.answer(request("GET", target))) == []
-        assert time.process_time() - begun < 1
+        assert time.thread_time() - begun < 1
 
     async def test_filter_selects_subscriptions_and_rules(self, api: ManagementApi) -> None:
         await made(api, ("/t", TOPIC), ("/t/subscriptions/b", SUBSCRIPTION), ("/t/subscriptions/a", SUBSCRIPTION))

@@ -102,14 +102,14 @@ def test_unreasonable_document_is_rejected(document: bytes) -> None:
 )
 def test_memory_and_time_follow_the_bytes(document: bytes, record_property: Callable[[str, object], None]) -> None:
     record_property("bytes", len(document))
-    began_at = time.process_time()
+    began_at = time.thread_time()
     tracemalloc.start()
     read_document(document)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
     assert peak_bytes < 20 * len(document) + 2_000_000
-    assert time.process_time() - began_at < 1.0  # some hundredths, tenths while the memory is traced
+    assert time.thread_time() - began_at < 1.0  # some hundredths, tenths while the memory is traced
 
 
 @pytest.mark.promise("emulator.xml")

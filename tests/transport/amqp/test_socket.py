@@ -327,9 +327,9 @@ async def test_hostile_websocket_frames_end_the_connection(sent: bytes) -> None:
             await reader.read()
 
     async with server(serve) as port:
-        began_at = time.process_time()
+        began_at = time.thread_time()
         await failure(local(port), transport_type=TransportType.AmqpOverWebsocket)
-    assert time.process_time() - began_at < 1.0
+    assert time.thread_time() - began_at < 1.0
 
 
 async def test_connection_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from random import Random
-from time import process_time
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -236,13 +236,16 @@ async def test_an_operation_is_struck_by_its_own_fault_only(transport: MemoryTra
 
 def test_a_sender_a_receiver_and_a_namespace_cost_well_under_a_millisecond() -> None:
     host = memory_host("cheap")
-    names = iter(f"cheap{number}" for number in range(200))
+    names = iter(f"cheap{number}" for number in range(600))
 
     def cost_s(make: Any) -> float:
-        began_at = process_time()
-        for _ in range(200):
-            make()
-        return (process_time() - began_at) / 200
+        taken = []
+        for _ in range(3):  # one may wait for a collection of what other tests have left
+            began_at = thread_time()
+            for _ in range(200):
+                make()
+            taken.append(thread_time() - began_at)
+        return min(taken) / 200
 
     transport = MemoryTransport(host)
     assert cost_s(lambda: transport.open_sender("q")) < 1e-3
