@@ -18,6 +18,7 @@ from sbclient.options import (
     OWN_OPTIONS,
     PAIR_OPTIONS,
     PARTNER_CLOSE_GRACE,
+    RETRY_OPTIONS,
     SERVER_BUSY_PAUSE,
     SYPHON_LIMITS,
     TRANSPORT_OPTIONS,
@@ -30,6 +31,9 @@ from sbclient.options import (
 from sbclient.settings.table import settings_of
 from sbclient.worker.settings import SETTINGS as WORKER_SETTINGS
 from sbclient.worker.settings import WorkerSettings
+from sbclient_spark.drain.options import DRAIN_TABLE
+from sbclient_spark.read.options import READ_TABLE
+from sbclient_spark.write.options import WRITE_TABLE
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -53,6 +57,15 @@ def test_something_reads_each_option() -> None:
     assert len(declared) > 150
     by_side = {"WorkerSettings.primary_file", "WorkerSettings.secondary_file"}
     assert {option for option, name in declared.items() if name not in read} == by_side, "nothing reads this option"
+
+
+def test_a_test_names_each_option() -> None:
+    files = [path for path in (ROOT / "tests").rglob("*.py") if "pages" not in path.parts]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files).lower().replace("-", "_")
+    words = set(re.findall(r"\w+", text))
+    tables = (PAIR_OPTIONS, RETRY_OPTIONS, SYPHON_LIMITS, WORKER_SETTINGS, WRITE_TABLE, READ_TABLE, DRAIN_TABLE)
+    rows = [row for table in tables for row in table.values()]
+    assert [row.name for row in rows if not {row.name.lower(), row.attribute} & words] == [], "test what it does"
 
 
 @pytest.mark.deviation("pairing.headroom", "pairing.missing-destinations")

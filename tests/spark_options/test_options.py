@@ -15,7 +15,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.options import PAIR_OPTIONS
 from sbclient.settings.table import settings_of
 from sbclient_spark.drain.options import DRAIN_TABLE, DrainOptions, drain_options
-from sbclient_spark.options import OPTIONS_OF_CLIENT, ConnectionOptions
+from sbclient_spark.options import OPTIONS_OF_CLIENT, ConnectionOptions, Secret
 from sbclient_spark.read.options import READ_TABLE, ReadOptions, read_options
 from sbclient_spark.write.options import WRITE_TABLE, WriteOptions, write_options
 from tests.fresh_process import output_of
@@ -141,6 +141,14 @@ def test_a_namespace_is_needed() -> None:
         {"queue": "orders", "fullyQualifiedNamespace": "contoso.servicebus.windows.net", "auth": "managedidentity"}
     )
     assert options.connection.auth == "managedIdentity"
+
+
+def test_the_secondary_is_given_by_a_variable_or_by_its_name() -> None:
+    options = write_options({**LEAST, "secondaryConnectionStringEnv": "B"})
+    assert options.connection.secondary.connection_string == Secret(env="B")
+    hosts = {"fullyQualifiedNamespace": "a.servicebus.windows.net", "secondaryNamespace": "b.servicebus.windows.net"}
+    options = write_options({"queue": "orders", "auth": "managedIdentity", **hosts})
+    assert options.connection.secondary.fully_qualified_namespace == "b.servicebus.windows.net"
 
 
 def test_the_path_of_save_and_of_a_connection_string_name_the_entity() -> None:
