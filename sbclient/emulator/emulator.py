@@ -26,7 +26,7 @@ from sbclient.certificate import LOCAL_NAMES, Certificate, default_directory
 from sbclient.emulator.config.entities import NamespaceConfig, make_entities
 from sbclient.emulator.config.namespace_choice import chosen_namespaces
 from sbclient.emulator.context import MAX_UNAUTHENTICATED, AnyFault, NamespaceContext, ServerSettings, entity_rules_of
-from sbclient.emulator.control.message_store import purge
+from sbclient.emulator.control import changes
 from sbclient.emulator.control.namespace_state import clear
 from sbclient.emulator.data.directory import DataDirectory
 from sbclient.emulator.faults import WireFaults
@@ -359,13 +359,13 @@ class Emulator:
     def inject(self, fault: AnyFault, namespace: str | None = None) -> AnyFault:
         """Inject a fault of the broker or the wire into a namespace, None = the first one; return it, for `heal`."""
         context = self.context(namespace)
-        self._in_loop(lambda: context.inject(fault))
+        self._in_loop(lambda: changes.inject(context, fault))
         return fault
 
     def heal(self, fault: AnyFault | None = None, namespace: str | None = None) -> None:
         """Heal one fault of a namespace, or all of them."""
         context = self.context(namespace)
-        self._in_loop(lambda: context.heal(fault))
+        self._in_loop(lambda: changes.heal(context, fault))
 
     def reset(self, namespace: str | None = None) -> None:
         """Restore the start of a namespace, or of all: configured entities, no messages, no faults."""
@@ -378,8 +378,8 @@ class Emulator:
         Raises:
             MessagingEntityNotFoundError: the entity does not exist.
         """
-        broker = self.context(namespace).host.namespace
-        return self._in_loop(lambda: purge(broker, clock.now(), path))
+        context = self.context(namespace)
+        return self._in_loop(lambda: changes.purge(context, path))
 
     def _reset(self, served: _Served) -> None:
         served.context.wire_faults.heal()

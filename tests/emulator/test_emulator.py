@@ -352,6 +352,18 @@ class TestSwitches:
         emulator.heal(first)
         assert emulator.context().active_faults() == [second]
 
+    async def test_each_change_is_published(self, emulator: Emulator) -> None:
+        emulator.create_queue("orders")
+        emulator.heal(emulator.inject(Fault(FaultKind.DOWN)))
+        emulator.heal()
+        emulator.purge()
+        emulator.reset()
+        published = [event["event"] for event in emulator.context().events.recent]
+        assert published == [
+            *("entity.created", "fault.thrown", "fault.healed", "fault.all_healed", "namespace.purged"),
+            "namespace.reset",
+        ]
+
     async def test_purge(self, emulator: Emulator) -> None:
         create(emulator.context().host, EntityKind.QUEUE, "orders")
         assert emulator.purge("orders") == emulator.purge() == 0

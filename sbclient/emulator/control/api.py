@@ -15,8 +15,8 @@ from sbclient import clock
 from sbclient.broker.directory import path_of
 from sbclient.broker.faults import Call, Operation
 from sbclient.emulator.context import AnyFault, NamespaceContext
+from sbclient.emulator.control import changes
 from sbclient.emulator.control.fault_json import read_fault, write_fault
-from sbclient.emulator.control.message_store import purge
 from sbclient.emulator.control.messages_api import TIMEOUT_S, MessagesApi, entity_of, numbers_of
 from sbclient.emulator.control.namespace_state import state_of
 from sbclient.emulator.events import EventStream
@@ -130,9 +130,7 @@ class ControlApi:
             raise InvalidOperationError(f"entity is {path!r}: give the path of a queue, topic or subscription")
         if path is None and numbers is not None:
             raise InvalidOperationError("sequence_numbers are given without an entity: give its path as well")
-        count = purge(self.context.host.namespace, clock.now(), path, numbers)
-        self.context.publish("namespace.purged", path=path, count=count)
-        return {"purged": count}
+        return {"purged": changes.purge(self.context, path, numbers)}
 
     # ------------------------------------------------------------------ faults
 
@@ -144,7 +142,7 @@ class ControlApi:
 
     async def replace(self, request: Request) -> Any:
         faults, seed = self._faults_in(request)
-        self._heal()
+        changes.heal(self.context)
         return self._inject_all(faults, seed)
 
     def _faults_in(self, request: Request) -> tuple[list[AnyFault], int | None]:
@@ -156,18 +154,13 @@ class ControlApi:
         if seed is not None:
             self.context.random.seed(seed)
         for fault in faults:
-            self.context.inject(fault)
-            self.context.publish("fault.thrown", **write_fault(fault, clock.now()))
+            changes.inject(self.context, fault)
         return {"faults": self.numbered_faults(faults)}
 
     async def heal_all(self, request: Request) -> Any:
         _check_heals_all(request)
-        self._heal()
+        changes.heal(self.context)
         return {"faults": []}
-
-    def _heal(self) -> None:
-        self.context.heal()
-        self.context.publish("fault.all_healed")
 
     async def heal_one(self, request: Request) -> Any:
         _check_heals_all(request)
@@ -177,8 +170,7 @@ class ControlApi:
         if chosen is None:
             return json_response(404, {"error": f"fault {number[:32]!r} does not exist, or has healed already"})
         fault = self._ids.pop(chosen)
-        self.context.heal(fault)
-        self.context.publish("fault.healed", **write_fault(fault, clock.now()))
+        changes.heal(self.context, fault)
         return {"faults": self.numbered_faults()}
 
     def numbered_faults(self, injected: Sequence[AnyFault] = ()) -> list[dict[str, Any]]:
