@@ -22,4 +22,4 @@ def write_reason(reason: str) -> str:
 
 def read_reason(value: str) -> str:
     """Return the reason in the value of the header, without line breaks."""
-    return " ".join(unquote(value[: 9 * _MOST]).split())[:_MOST]
+    return " ".join(unquote(value[: 12 * _MOST]).split())[:_MOST]

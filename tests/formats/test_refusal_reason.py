@@ -19,7 +19,7 @@ def test_a_reason_is_the_same_again(reason: str) -> None:
     assert read_reason(value) == " ".join(readable.split())
 
 
-@pytest.mark.parametrize("character", ["a", "%", "é", "€"])
+@pytest.mark.parametrize("character", ["a", "%", "é", "€", "🚚"])
 def test_the_first_two_thousand_characters_are_kept(character: str) -> None:
     for length in (1_999, 2_000, 2_001, 20_000):
         kept = character * min(length, 2_000)
