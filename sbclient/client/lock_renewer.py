@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self, TypeAlias
 
 from sbclient import clock
 from sbclient.arguments.checked import checked
@@ -16,6 +16,10 @@ from sbclient.tasks import OwnedTasks
 
 if TYPE_CHECKING:
     from sbclient.client.receiver import ServiceBusReceiver, ServiceBusSession
+
+
+LEAST_S: Final = 0.1
+"""A lock with less time left counts as one with so much: half of it passes before the renewal."""
 
 
 def _check_holder(name: str, value: Any) -> Any:
@@ -125,6 +129,8 @@ class AutoLockRenewer:
                     break
                 await clock.sleep(pause_s)
                 if self._is_done(receiver, renewable):
+                    if left_s == LEAST_S:  # the lock has ended
+                        return
                     continue  # a transaction is not decided, and a rollback locks the message again
                 if isinstance(renewable, ServiceBusReceivedMessage):
                     await receiver.renew_message_lock(renewable)
@@ -144,7 +150,7 @@ class AutoLockRenewer:
     def _left_s(self, renewable: Renewable) -> float:
         until = renewable.locked_until_utc
         left_s = (until - datetime.fromtimestamp(clock.now(), UTC)).total_seconds() if until else 0.0
-        return max(left_s, 0.1)
+        return max(left_s, LEAST_S)
 
     @staticmethod
     def _is_done(receiver: ServiceBusReceiver, renewable: Renewable) -> bool:

@@ -65,6 +65,17 @@ async def test_a_message_whose_settlement_is_undone_stays_locked(client: Service
         assert receiver.renewals == {}
 
 
+async def test_nothing_is_left_of_a_renewal_whose_lock_ended_in_a_transaction(client: ServiceBusClient) -> None:
+    await send(client)
+    async with AutoLockRenewer() as renewer, client.get_queue_receiver(QUEUE, auto_lock_renewer=renewer) as receiver:
+        (message,) = await receiver.receive_messages()
+        transaction = client.transaction()
+        await receiver.complete_message(message, transaction=transaction)
+        await clock.sleep(65.0)
+        assert receiver.renewals == {}
+        await transaction.rollback()
+
+
 async def test_the_callback_of_a_registration_comes_before_that_of_its_renewer(
     pair: MemoryPair, client: ServiceBusClient
 ) -> None:
