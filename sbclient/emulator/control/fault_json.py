@@ -21,6 +21,8 @@ from sbclient.errors import InvalidOperationError, ServiceBusError, ServiceBusQu
 from sbclient.settings.table import suggestion
 
 QUOTA: Final = "quota"
+_SHORTEST_S: Final = 0.001
+"""The shortest duration of a fault, so that one that is about to end can be injected again as it is listed."""
 
 _ERRORS: Final[dict[str, type[ServiceBusError]]] = {
     name: kind
@@ -85,7 +87,7 @@ def write_fault(fault: AnyFault, now: float) -> dict[str, Any]:
     if fault.probability < 1:
         fields["probability"] = fault.probability
     if fault.until_at < math.inf:
-        fields["duration_s"] = round(fault.until_at - now, 3)
+        fields["duration_s"] = round(max(fault.until_at - now, _SHORTEST_S), 3)
     for name in _EXTRAS.get(kind, ()):
         value = getattr(fault, name)
         if name == "error":
@@ -139,7 +141,7 @@ _CHECKS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "entity": _text,
     "probability": _number(1e-9, 1),
     "count": _number(1, 2**31, is_whole=True),
-    "duration_s": _number(0.001, _YEAR_S),
+    "duration_s": _number(_SHORTEST_S, _YEAR_S),
     "latency_s": _number(0, 86_400),
     "fragments": _list_of(_number(0, 1023, is_whole=True)),
     "operations": _list_of(_operation),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sbclient.broker.faults import Fault, FaultKind, Operation
-from sbclient.emulator.control.fault_json import KINDS, read_fault, write_fault
+from sbclient.emulator.control.fault_json import _COMMON, _EXTRAS, ERROR_NAMES, KINDS, read_fault, write_fault
 from sbclient.emulator.faults import OF_CONNECTIONS, WireFault, WireFaultKind
 from sbclient.errors import (
     InvalidOperationError,
@@ -51,17 +53,39 @@ def test_fault_of_the_wire() -> None:
     assert (fault.kind, fault.entity_path, fault.condition) == (WireFaultKind.DETACH, "q", "amqp:link:stolen")
 
 
+TEXT = st.text(min_size=1, max_size=9) | st.just("é" * 260)
+MEMBERS: dict[str, st.SearchStrategy[Any]] = {
+    "entity": TEXT,
+    "probability": st.floats(1e-9, 1, exclude_max=True),
+    "count": st.integers(1, 2**31),
+    "duration_s": (st.integers(1, 4) | st.integers(5, 366 * 86_400_000)).map(lambda each: each / 1000),
+    "latency_s": st.floats(0, 86_400),
+    "fragments": st.lists(st.integers(0, 1023), min_size=1),
+    "operations": st.lists(st.sampled_from(list(map(str, Operation))), min_size=1),
+    "error": st.sampled_from(ERROR_NAMES).filter(lambda name: name != "ServiceBusQuotaExceededError"),  # is `quota`
+    "condition": TEXT,
+    "description": TEXT,
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_fault_is_read_as_it_was_written(kind: str) -> None:
-    said: dict[str, Any] = {"kind": kind, "duration_s": 12.345, "probability": 0.000412345, "count": 123_456_789}
-    if kind not in [each.value for each in OF_CONNECTIONS]:
-        said["entity"] = "orders"
-    written = write_fault(read_fault(said, NOW), NOW)
-    assert written.items() >= said.items()
-    for later_s in (0.0, 1.25, 12.0, 12.3):
-        again = write_fault(read_fault(written, NOW), NOW + later_s)
-        assert again == written | {"duration_s": round(12.345 - later_s, 3)}
-        assert read_fault(again, NOW + later_s).until_at == pytest.approx(NOW + 12.345, abs=0.001)
+def test_every_fault_is_listed_as_it_was_injected_and_can_be_injected_again(kind: str) -> None:
+    names = [*_COMMON[1:], *_EXTRAS.get(kind, ())]
+    if kind in OF_CONNECTIONS:
+        names.remove("entity")
+
+    @given(st.fixed_dictionaries({name: MEMBERS[name] for name in names}), st.floats(0, 1, exclude_max=True))
+    @settings(max_examples=20)
+    def check(said: dict[str, Any], passed: float) -> None:
+        said = {"kind": kind} | said
+        fault = read_fault(said, NOW)
+        assert write_fault(fault, NOW) == said
+        now = NOW + (fault.until_at - NOW) * passed
+        later = write_fault(fault, now)
+        assert later | {"duration_s": said["duration_s"]} == said
+        assert read_fault(later, now).until_at == pytest.approx(fault.until_at, abs=0.001)
+
+    check()
 
 
 @pytest.mark.parametrize(
