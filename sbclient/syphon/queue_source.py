@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,7 +26,7 @@ from sbclient.rules.backoff import growing
 from sbclient.rules.entity_path import is_entity_path
 from sbclient.rules.envelope import path_of
 from sbclient.rules.refusal import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from sbclient.rules.sequence_number import by_partition
+from sbclient.rules.sequence_number import by_partition, partition_of
 from sbclient.syphon.budget import SyphonBudget
 from sbclient.syphon.destination import FORGET_AFTER_S
 from sbclient.syphon.destination_table import Destinations
@@ -87,8 +88,9 @@ class QueueSource(Source):
         self._full_polls = 0
         self._is_refused = False
         self._nameless: list[int] = []
-        self._counts = self._next_counts = QueueCounts()
-        self._scanned_to = 0
+        self._counts = QueueCounts()
+        self._scanned: QueueCounts | None = None
+        self._scans = asyncio.Lock()  # two at a time would share the place at which the link peeks
         self._read_time = clock.reader()
         self._ahead_s = clock.now() - clock.monotonic()
 
@@ -138,6 +140,10 @@ class QueueSource(Source):
             messages = await self._link.receive(max_message_count=max_message_count, max_wait_time_s=max_wait_time_s)
         self._full_polls += len(messages) == max_message_count
         self._counts.remove_received(messages)
+        if (scanned := self._scanned) is not None:
+            passed = [message for message in messages if scanned.has_passed(message)]
+            if passed or not messages:
+                scanned.remove_received(passed)
         return await self.take(self._link, messages)
 
     async def receive_parked(self, numbers: Sequence[int]) -> list[InFlight]:
@@ -181,9 +187,9 @@ class QueueSource(Source):
     async def _find_parked(self, numbers: Sequence[int]) -> list[ServiceBusReceivedMessage]:
         try:
             found = await self._link.receive_deferred(numbers, timeout_s=SETTLE_S)
-            self._counts.remove_parked(len(found))
-            if self._next_counts is not self._counts:
-                self._next_counts.remove_parked(sum(one.sequence_number < self._scanned_to for one in found))
+            for one in found:
+                for counts in self._counts_with(one):
+                    counts.remove_parked()
             return found
         except MessageNotFoundError:
             if len(numbers) == 1:
@@ -259,27 +265,35 @@ class QueueSource(Source):
     async def scan(self) -> Scan:
         """Peek at every message of the queue; the destinations remember the parked ones."""
         active = forwardable = forgotten = untried = 0
-        counts = self._next_counts = QueueCounts()
-        next_number = 1
-        self._scanned_to = 0
-        while page := await self._link.peek(
-            max_message_count=PEEK_MESSAGES, sequence_number=next_number, timeout_s=SETTLE_S
-        ):
-            self._scanned_to = page[-1].sequence_number + 1
-            for message in page:
-                if message.sequence_number in self.in_flight:
-                    continue
-                counts.add(message)
-                if message.state is ServiceBusMessageState.ACTIVE:
-                    active += 1
-                    forwardable += self._destinations.can_forward(message)
-                elif message.state is ServiceBusMessageState.DEFERRED and not self._remember(message):
-                    forgotten += 1
-                    path = path_of(message)
-                    untried += path is None or self._destinations.failures_of(path) < TRIES_UNTIL_EMPTY
-            next_number = self._scanned_to
-        self._counts = counts
+        async with self._scans:
+            next_number = 1
+            counts = self._scanned = QueueCounts()
+            try:
+                while page := await self._link.peek(
+                    max_message_count=PEEK_MESSAGES, sequence_number=next_number, timeout_s=SETTLE_S
+                ):
+                    counts.passes(page[-1])
+                    for message in page:
+                        if message.sequence_number in self.in_flight:
+                            continue
+                        counts.add(message)
+                        if message.state is ServiceBusMessageState.ACTIVE:
+                            active += 1
+                            forwardable += self._destinations.can_forward(message)
+                        elif message.state is ServiceBusMessageState.DEFERRED and not self._remember(message):
+                            forgotten += 1
+                            path = path_of(message)
+                            untried += path is None or self._destinations.failures_of(path) < TRIES_UNTIL_EMPTY
+                    next_number = page[-1].sequence_number + 1
+            finally:
+                self._scanned = None
+            self._counts = counts
         return Scan(active, forwardable, forgotten, untried)
+
+    def _counts_with(self, message: ServiceBusReceivedMessage) -> list[QueueCounts]:
+        """The counts that a message changes: the current ones, and those of a scan that has passed it."""
+        scanned = self._scanned
+        return [self._counts, scanned] if scanned is not None and scanned.has_passed(message) else [self._counts]
 
     def _remember(self, message: ServiceBusReceivedMessage) -> bool:
         path = path_of(message)
@@ -395,9 +409,8 @@ class QueueSource(Source):
         self.end(one, error)
         if error is not None:
             return None
-        self._counts.add_parked(one.message)
-        if self._next_counts is not self._counts and one.message.sequence_number < self._scanned_to:
-            self._next_counts.add_parked(one.message)  # the current scan has passed it while it was in flight
+        for counts in self._counts_with(one.message):
+            counts.add_parked(one.message)
         metrics.add(metrics.PARKED, 1, self._where)
         return one.message.sequence_number
 
@@ -437,6 +450,7 @@ class QueueCounts:
         self.parked = 0
         self._oldest_waiting: datetime | None = None
         self._oldest_parked: datetime | None = None
+        self._passed_to: dict[int, float] = {}
 
     @property
     def oldest_waiting(self) -> datetime | None:
@@ -447,6 +461,15 @@ class QueueCounts:
     def oldest_parked(self) -> datetime | None:
         """Enqueued time of the oldest parked message."""
         return self._oldest_parked if self.parked else None
+
+    def passes(self, message: ServiceBusReceivedMessage) -> None:
+        """The scan looks at all messages up to this one, and at no more of the partitions that it has left."""
+        number = message.sequence_number
+        self._passed_to = {**dict.fromkeys(self._passed_to, math.inf), partition_of(number): number}
+
+    def has_passed(self, message: ServiceBusReceivedMessage) -> bool:
+        """Return whether the scan looks at a message no more."""
+        return message.sequence_number <= self._passed_to.get(partition_of(message.sequence_number), 0)
 
     def add(self, message: ServiceBusReceivedMessage) -> None:
         """Count a message that a scan found."""
@@ -463,9 +486,9 @@ class QueueCounts:
         self._oldest_parked = min(self._oldest_parked or at, at) if self.parked else at
         self.parked += 1
 
-    def remove_parked(self, count: int) -> None:
-        """Remove deferred messages that were received."""
-        self.parked = max(self.parked - count, 0)
+    def remove_parked(self) -> None:
+        """Remove a deferred message that was received."""
+        self.parked = max(self.parked - 1, 0)
 
     def remove_received(self, messages: Sequence[ServiceBusReceivedMessage]) -> None:
         """Remove the messages of one receive; if it returned none, none waits. The remaining ones are younger."""

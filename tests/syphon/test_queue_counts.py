@@ -57,9 +57,11 @@ def test_parked_ones_come_and_go() -> None:
     counts.add_parked(message(4))
     counts.add_parked(message(7))
     assert (counts.parked, counts.oldest_parked) == (2, at(4))
-    counts.remove_parked(2)
+    counts.remove_parked()
+    counts.remove_parked()
     assert (counts.parked, counts.oldest_parked) == (0, None)
     counts.add_parked(message(8))
     assert (counts.parked, counts.oldest_parked) == (1, at(8))
-    counts.remove_parked(5)
+    counts.remove_parked()
+    counts.remove_parked()
     assert counts.parked == 0

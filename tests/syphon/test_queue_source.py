@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from random import Random
+from typing import Any
+
+import pytest
 
 from sbclient import clock
-from sbclient.broker.faults import Operation
 from sbclient.client.client import ServiceBusClient
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import SyphonLimits
@@ -17,10 +18,10 @@ from sbclient.syphon.queue_source import QueueSource
 from sbclient.syphon.source import Source
 from sbclient.syphon.status import Progress
 from sbclient.telemetry import metrics
-from sbclient.testing import Fault, FaultKind, MemoryPair
-from tests.client.scene import BACKLOG, QUEUE, options, texts
+from sbclient.testing import MemoryPair
+from tests.client.scene import BACKLOG, QUEUE, make_queue, options, texts
 
-PAGE_S = 5.0
+PAGE_S = 5.03  # no page comes while a message is on its way
 
 
 class Recorder(Destinations):
@@ -53,43 +54,51 @@ def depths(source: QueueSource) -> dict[object, float]:
     }
 
 
-async def test_what_comes_and_goes_during_a_scan_is_counted_once(pair: MemoryPair) -> None:
-    """Before and behind the page that is asked for: messages are parked, received again and completed."""
+@pytest.mark.parametrize("is_partitioned", [False, True])
+async def test_what_comes_and_goes_is_counted_once_whatever_scans_run(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, is_partitioned: bool
+) -> None:
+    """Messages are received, parked, received again and completed at each moment of scans that overlap or fail."""
+    await make_queue(pair, BACKLOG[0], secondary=True, enable_partitioning=is_partitioned)
     async with pair.client(options(backlog_queue_count=1)) as client:
         client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages([ServiceBusMessage(str(number)) for number in range(250)])
+        sender = client.get_queue_sender(QUEUE)
+        for number in range(250):
+            await sender.send_messages(ServiceBusMessage(str(number)))
         source, _ = source_alone(client)
-        random, parked = Random(1), set[int]()
-        await source.receive(max_message_count=250, max_wait_time_s=1.0)
+        random, waiting, parked = Random(1), 250, set[int]()
+        await source.scan()
+        peek = source._link.peek
 
-        async def change(numbers: Collection[int]) -> None:
-            for number in numbers:
-                if random.random() < 0.3:
-                    continue
-                if number not in parked:
-                    await source.in_flight[number].park()
-                    parked.add(number)
-                elif random.random() < 0.5:
-                    (again,) = await source.receive_parked([number])
-                    parked.remove(number)
-                    if random.random() < 0.3:
-                        await again.complete()
+        async def slow_peek(**asked: Any) -> list[ServiceBusReceivedMessage]:
+            await clock.sleep(PAGE_S)
+            return await peek(**asked)
 
-        slow = Fault(FaultKind.SLOW, operations=(Operation.PEEK,), latency_s=PAGE_S)
-        for _ in range(3):
-            pair.secondary.inject(slow)
-            scan = asyncio.ensure_future(source.scan())
-            await clock.sleep(PAGE_S + 1.0)
-            scanned, later = [
-                [*filter(known.__contains__, parked | source.in_flight.keys())]
-                for known in (range(source._scanned_to), range(source._scanned_to + 120, 251))
-            ]
-            await change([*scanned, *later])
-            assert depths(source)["waiting"] == len(source.in_flight)
-            await scan
-            assert depths(source) == {"waiting": len(source.in_flight), "parked": len(parked)}
-            pair.secondary.heal(slow)
+        monkeypatch.setattr(source._link, "peek", slow_peek)
+        tasks: list[asyncio.Task[Any]] = [asyncio.ensure_future(source.keep_locks())]
+        for _ in range(200):
+            if random.random() < 0.4:
+                if not waiting:
+                    await sender.send_messages(ServiceBusMessage("late"))
+                    waiting = 1
+                waiting -= len(await source.receive(max_message_count=random.randrange(1, 20), max_wait_time_s=1.0))
+            for one in random.sample([*source.in_flight.values()], len(source.in_flight) // 3):
+                parked.add(number := one.message.sequence_number)
+                assert await one.park() == number
+            for number in random.sample([*parked], len(parked) // 4):
+                (again,) = await source.receive_parked([number])
+                parked.remove(number)
+                if random.random() < 0.1:
+                    await again.complete()
+            if random.random() < 0.15:
+                tasks.append(asyncio.ensure_future(source.scan()))
+            elif len(tasks) > 1 and random.random() < 0.1:
+                random.choice(tasks[1:]).cancel()
+            await clock.sleep(random.choice([0.0, 1.0, PAGE_S]))
+            assert depths(source) == {"waiting": len(source.in_flight) + waiting, "parked": len(parked)}
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert depths(source) == {"waiting": len(source.in_flight) + waiting, "parked": len(parked)}
         await source.close()
 
 

@@ -47,7 +47,16 @@ BACKLOG_FAULTS: Final[list[dict[str, Any]]] = [
 ]
 
 
-TOTALS: Final = {"_generation", "_rejections", "_full_polls", "_scanned_to", "_usual_bytes", "_to_visit", "worker"}
+TOTALS: Final = {
+    "_generation",
+    "_rejections",
+    "_full_polls",
+    "_passed_to",
+    "_scanned",
+    "_usual_bytes",
+    "_to_visit",
+    "worker",
+}
 TIMES: Final = {"_oldest_waiting", "_oldest_parked"}
 """What only counts, or does not matter at rest."""
 
