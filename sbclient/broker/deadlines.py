@@ -23,12 +23,13 @@ class Deadlines(Generic[K]):
         earliest: the earliest time, infinity if there is none; read-only.
     """
 
-    __slots__ = ("_at", "_heap", "_rising", "earliest")
+    __slots__ = ("_at", "_heap", "_rising", "_stale_count", "earliest")
 
     def __init__(self) -> None:
         self._at: dict[K, float] = {}
         self._rising: deque[tuple[float, K]] = deque()
         self._heap: list[tuple[float, K]] = []  # what was set after a later time
+        self._stale_count = 0
         self.earliest = math.inf
 
     def __len__(self) -> int:
@@ -45,19 +46,14 @@ class Deadlines(Generic[K]):
             heappush(self._heap, item)
         if at < self.earliest:
             self.earliest = at
-        elif was_at == self.earliest:
-            self._update_earliest()
-        if len(rising) + len(self._heap) > _SLACK + 2 * len(self._at):
-            self._delete_stale()
+        if was_at is not None:
+            self._note_stale(was_at)
 
     def drop(self, key: K) -> None:
         """Remove a key; unknown keys are ignored."""
         was_at = self._at.pop(key, None)
         if was_at is not None:
-            if was_at == self.earliest:
-                self._update_earliest()
-            if len(self._rising) + len(self._heap) > _SLACK + 2 * len(self._at):
-                self._delete_stale()
+            self._note_stale(was_at)
 
     def pop_due(self, now: float) -> tuple[K, float] | None:
         """Remove and return the key with the earliest time, if it is due."""
@@ -69,15 +65,23 @@ class Deadlines(Generic[K]):
         self._update_earliest()
         return key, at
 
+    def _note_stale(self, was_at: float) -> None:
+        """Note that a time was moved or dropped."""
+        self._stale_count += 1
+        if was_at == self.earliest:
+            self._update_earliest()
+        elif self._stale_count > _SLACK + len(self._at):
+            self._rising = deque(sorted((at, key) for key, at in self._at.items()))
+            self._heap = []
+            self._stale_count = 0
+
     def _update_earliest(self) -> None:
         """Find the earliest time, and delete stale ones before it."""
         rising, heap, at = self._rising, self._heap, self._at
         while rising and at.get(rising[0][1]) != rising[0][0]:
             rising.popleft()
+            self._stale_count -= 1
         while heap and at.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
+            self._stale_count -= 1
         self.earliest = min(rising[0][0] if rising else math.inf, heap[0][0] if heap else math.inf)
-
-    def _delete_stale(self) -> None:
-        self._rising = deque(sorted((at, key) for key, at in self._at.items()))
-        self._heap = []

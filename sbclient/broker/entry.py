@@ -25,6 +25,9 @@ MAX_DEAD_LETTER_TEXT: Final = MAX_REASON
 _ACTIVE: Final = ServiceBusMessageState.ACTIVE
 _NO_PROPERTIES: Final[Mapping[str, PropertyValue]] = MappingProxyType({})
 _CLOCK_GRAIN_S = 1e-5
+_new: Final = object.__new__
+_set_int: Final = vars(UUID)["int"].__set__
+_set_safety: Final = vars(UUID)["is_safe"].__set__
 _UNKNOWN_SAFETY: Final = SafeUUID.unknown
 _LAST_TIME = datetime.max.replace(tzinfo=UTC).timestamp()
 
@@ -159,9 +162,9 @@ class Entry:
 
 def uuid_of(number: int) -> UUID:
     """Return `UUID(int=number)`, whose checks take a microsecond, for a number of this broker."""
-    made = object.__new__(UUID)
-    object.__setattr__(made, "int", number)
-    object.__setattr__(made, "is_safe", _UNKNOWN_SAFETY)
+    made = _new(UUID)
+    _set_int(made, number)
+    _set_safety(made, _UNKNOWN_SAFETY)
     return made
 
 

@@ -6,6 +6,7 @@ The sections of the sender are sent as the bytes that arrived; the broker replac
 from __future__ import annotations
 
 import math
+import struct
 from datetime import timedelta
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -14,7 +15,11 @@ from sbclient.amqp import BrokerAnnotations, encode_delivery
 from sbclient.broker.entry import Entry, uuid_of
 from sbclient.broker.session import SessionLock
 
+_unpack_token: Final = struct.Struct(">IHH8s").unpack
+_pack_tag: Final = struct.Struct("<IHH8s").pack
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_ROUNDING: Final = 1e-4
+"""Added to milliseconds before they are rounded down, because floats are rounded."""
 
 
 class EncodedDelivery(NamedTuple):
@@ -43,16 +48,15 @@ def encode_entry(
         is_peeked: leave out the lock that a receiver may have.
         without_body: leave out the body.
     """
-    enqueued_at_ms = _milliseconds(entry.enqueued_at)
-    token = uuid_of(entry.token) if entry.token and not is_peeked else None
-    locked_until_ms = None
-    if token is not None:
+    token = locked_until_ms = None
+    if entry.token and not is_peeked:
+        token = uuid_of(entry.token)
         locked_until = entry.locked_until if lock is None else lock.locked_until
-        locked_until_ms = None if locked_until == math.inf else _milliseconds(locked_until)
+        locked_until_ms = None if locked_until == math.inf else int(locked_until * 1000 + _ROUNDING)
     ttl_ms, is_ttl_cut = _time_to_live_ms(entry)
     annotations = BrokerAnnotations(
         entry.number,
-        enqueued_at_ms,
+        int(entry.enqueued_at * 1000 + _ROUNDING),
         entry.delivery_count,
         ttl_ms,
         locked_until_ms,
@@ -68,13 +72,7 @@ def encode_entry(
 
 def tag_of(token: UUID) -> bytes:
     """Return the lock token in the byte order of .NET, faster than `token.bytes_le`."""
-    raw = token.int.to_bytes(16, "big")
-    return raw[3::-1] + raw[5:3:-1] + raw[7:5:-1] + raw[8:]
-
-
-def _milliseconds(at: float) -> int:
-    """Whole milliseconds, rounded down, with a tolerance for the rounding of floats."""
-    return math.floor(at * 1000 + 1e-4)
+    return _pack_tag(*_unpack_token(token.int.to_bytes(16, "big")))
 
 
 def _time_to_live_ms(entry: Entry) -> tuple[int | None, bool]:
