@@ -614,6 +614,24 @@ async def test_second_settlement_of_a_message_ends_at_once_and_the_first_goes_on
     assert await first == messages
 
 
+@pytest.mark.parametrize("timeouts", [[5, 1], [1, 5], [3, 1, 2, 1]])
+async def test_settlements_of_one_step_end_at_their_own_deadlines(
+    service: Service, transport: AmqpTransport, timeouts: list[float]
+) -> None:
+    service.on_disposition = lambda event: None
+    store(service, *map(str, timeouts))
+    receiver = transport.open_receiver("orders")
+    messages = await receive(receiver, len(timeouts))
+    began_at = clock.monotonic()
+
+    async def settle(message: ServiceBusReceivedMessage, timeout_s: float) -> None:
+        with pytest.raises(OperationTimeoutError) as caught:
+            await receiver.settle(message, COMPLETE, timeout_s=timeout_s)
+        assert (caught.value.is_in_doubt, clock.monotonic() - began_at) == (True, timeout_s)
+
+    await asyncio.gather(*map(settle, messages, timeouts))
+
+
 async def test_message_can_be_settled_when_the_call_that_settled_it_has_ended(
     service: Service, transport: AmqpTransport
 ) -> None:
@@ -909,6 +927,15 @@ async def test_lost_link_of_a_session_is_a_lost_lock(
             await call()
 
 
+async def test_each_accept_waits_as_long_as_its_call(service: Service, transport: AmqpTransport) -> None:
+    service.refusals["orders"] = AmqpError("com.microsoft:timeout", "no session")
+    receiver = transport.open_receiver("orders", session=NEXT_AVAILABLE_SESSION)
+    for wait_s in (5, 60, 20):
+        with pytest.raises(ServiceBusError):
+            await receiver.open(timeout_s=wait_s)
+        assert service.end.link("orders").remote.properties["com.microsoft:timeout"] == wait_s * 1000
+
+
 async def test_cancelled_accept_lets_the_session_go(service: Service, transport: AmqpTransport) -> None:
     service.unanswered.add("orders")
     receiver = transport.open_receiver("orders", session="s1")
@@ -1158,13 +1185,6 @@ async def test_answer_that_does_not_come_leaves_only_its_own_partition_in_doubt(
     assert results[1::2] == [result] * 2
     assert [(type(one), one.is_in_doubt) for one in results[::2]] == [(OperationTimeoutError, is_changing)] * 2
     assert results[0] is not results[2]
-
-
-async def test_request_that_only_reads_is_never_in_doubt(service: Service, transport: AmqpTransport) -> None:
-    service.replies["com.microsoft:peek-message"] = lambda body: None
-    with pytest.raises(OperationTimeoutError) as caught:
-        await transport.open_receiver("orders").peek(max_message_count=5, sequence_number=1, timeout_s=10)
-    assert not caught.value.is_in_doubt
 
 
 async def test_peek_without_messages_is_empty(service: Service, transport: AmqpTransport) -> None:
