@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -207,6 +208,28 @@ async def test_a_start_that_is_repeated_reports_only_what_is_missing_now(pair: M
         await clock.sleep(31.0)
         assert (run.state, run.worker.missing_queues) == ("running", BACKLOG[4:5])
         assert run.worker.report().drained == 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_each_attempt_to_start_is_judged_by_the_namespace_at_which_it_failed(pair: MemoryPair, seed: int) -> None:
+    await make_backlog(pair, 1)
+    random = Random(seed)
+    text = "Endpoint=sb://contoso.servicebus.windows.net/;CredentialFile=/key"
+    in_files = random.choice([["primary"], ["secondary"], ["primary", "secondary"]])
+    async with Run(pair, **dict.fromkeys(in_files, text)) as run:
+        for _ in range(8):
+            down, rejected = Fault(FaultKind.DOWN), Fault(FaultKind.ERROR, error=ServiceBusAuthenticationError)
+            side, fault = random.choice([("secondary", down), ("secondary", rejected), ("primary", rejected)])
+            for namespace in (pair.primary, pair.secondary):
+                namespace.heal()
+            getattr(pair, side).inject(fault)
+            await clock.sleep(31.0)
+            if fault is rejected and side not in in_files:
+                with pytest.raises(ServiceBusAuthenticationError):
+                    await run.ended(None)
+                return
+            kind = "ServiceBusConnectionError" if fault is down else "ServiceBusAuthenticationError"
+            assert (run.state, run.worker.line()) == ("starting", f"waits for the {side}: {kind}")
 
 
 async def test_unreadable_queue_at_the_start_delays_no_other(pair: MemoryPair) -> None:
