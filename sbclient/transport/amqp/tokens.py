@@ -31,6 +31,8 @@ PUT_S: Final = 60.0
 
 RENEWED_AFTER: Final = 0.85
 RETRY_S: Final = 10.0
+LEAST_LIFE_S: Final = 1.0
+"""A token is used this long at least, also one that has ended by the clock of this machine."""
 _LONGEST_NAP_S: Final = 86_400.0
 _LATEST: Final = 253_402_300_799.0
 
@@ -130,7 +132,7 @@ class Tokens:
     def _note(self, path: str, token: Token) -> None:
         now = clock.now()
         self._expires_at[path] = token.expires_at
-        self._renew_at[path] = now + (token.expires_at - now) * RENEWED_AFTER
+        self._renew_at[path] = now + max((token.expires_at - now) * RENEWED_AFTER, LEAST_LIFE_S)
         self._arm()
 
     def _arm(self) -> None:

@@ -39,7 +39,7 @@ from sbclient.errors import ServiceBusConnectionError
 from sbclient.message import ServiceBusMessage
 from sbclient.tasks import Move
 from sbclient.transport.amqp.connection import Sink
-from sbclient.transport.amqp.credentials import shared_key
+from sbclient.transport.amqp.credentials import TokenSource, shared_key
 from sbclient.transport.amqp.transport import AmqpTransport
 from tests.payloads import encode_sections, payload_of
 
@@ -301,7 +301,7 @@ class Service:
         self.ends.append(end)
         return end
 
-    def transport(self, **options: Any) -> AmqpTransport:
+    def transport(self, source: TokenSource | None = None, **options: Any) -> AmqpTransport:
         """A transport to this service."""
 
         def no_management() -> Any:
@@ -311,7 +311,7 @@ class Service:
             "contoso",
             "contoso",
             self.connect,
-            shared_key("key", "c2VjcmV0"),
+            source or shared_key("key", "c2VjcmV0"),
             random=Random(1),
             management=no_management,
             **options,

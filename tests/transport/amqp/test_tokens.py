@@ -1,48 +1,61 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from sbclient import ServiceBusMessage, clock
+from sbclient import clock
 from sbclient.emulator.sas import Authorizer, root_rule
 from sbclient.errors import InvalidOperationError, ServiceBusAuthenticationError
 from sbclient.rules.connection_string import parse_connection_string
 from sbclient.transport.amqp.credentials import Token, identity, shared_key, signature, token_source
+from sbclient.transport.amqp.tokens import LEAST_LIFE_S, RETRY_S
 from sbclient.transport.amqp.transport import AmqpTransport
-from tests.payloads import batch_of
 from tests.transport.amqp.service import Service
 
-X = [ServiceBusMessage("x")]
+
+class Issued(NamedTuple):
+    at: float
+    life_s: float
+    is_refused: bool
 
 
-async def test_token_is_renewed_before_it_ends_and_links_do_not_notice(
-    service: Service, transport: AmqpTransport
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("lives", "pauses"), [((60, 600, 3600, 120_000), (0, 10, 1000, 50_000)), ((-5, 0, 1, 20, 60), (0, 1, 3, 20))]
+)
+async def test_each_token_is_replaced_in_time_whatever_the_others_are_and_links_do_not_notice(
+    service: Service, lives: Sequence[float], pauses: Sequence[float], seed: int
 ) -> None:
-    sender = transport.open_sender("orders")
-    await sender.send(batch_of(X), timeout_s=10)
-    for _ in range(4):
-        await clock.sleep(0.9 * 3600)
-        service.end.engine.pass_time(now=clock.monotonic())
-        service.end.flush()
-    assert 4 <= service.asked.count("put-token") <= 6
-    assert service.end.attached.count("orders") == 1
+    random, issued = Random(seed), defaultdict[str, list[Issued]](list)
+
+    async def source(audience: str) -> Token:
+        life_s = random.choice(lives) * random.uniform(0.5, 1.0)
+        issued[audience].append(Issued(clock.now(), life_s, bool(issued[audience]) and random.random() < 0.2))
+        return Token(audience, "jwt", clock.now() + life_s)
+
+    def answer(audience: str) -> tuple[int, None, None]:
+        return 500 if issued[audience][-1].is_refused else 202, None, None
+
+    service.replies["put-token"] = answer
+    transport = service.transport(source)
+    for number in range(8):
+        await transport.open_sender(f"orders-{number}").open(timeout_s=10)
+        await clock.sleep(random.choice(pauses))
+    await clock.sleep(3 * pauses[-1])
+    for number in range(8):
+        assert service.end.attached.count(f"orders-{number}") == 1
+        tokens = issued[f"amqps://contoso/orders-{number}"]
+        due = [one.at + (RETRY_S if one.is_refused else max(0.85 * one.life_s, LEAST_LIFE_S)) for one in tokens]
+        assert [one.at for one in tokens[1:]] == pytest.approx(due[:-1], abs=0.1)
+        assert due[-1] > clock.now()
     assert service.end.attached.count("$cbs") == 2
-
-
-async def test_failed_renewal_is_tried_again(service: Service, transport: AmqpTransport) -> None:
-    sender = transport.open_sender("orders")
-    await sender.send(batch_of(X), timeout_s=10)
-    service.replies["put-token"] = lambda body: (500, None, None)
-    await clock.sleep(0.85 * 3600 + 35)
-    assert 3 <= service.asked.count("put-token") <= 6
-    service.replies["put-token"] = lambda body: (202, None, None)
-    await clock.sleep(11)
-    count = service.asked.count("put-token")
-    await clock.sleep(60)
-    assert service.asked.count("put-token") == count
+    await transport.close()
 
 
 async def test_links_to_one_entity_wait_for_one_token(service: Service, transport: AmqpTransport) -> None:
