@@ -216,7 +216,8 @@ async def test_each_attempt_to_start_is_judged_by_the_namespace_at_which_it_fail
     random = Random(seed)
     text = "Endpoint=sb://contoso.servicebus.windows.net/;CredentialFile=/key"
     in_files = random.choice([["primary"], ["secondary"], ["primary", "secondary"]])
-    async with Run(pair, **dict.fromkeys(in_files, text)) as run:
+    chosen: dict[str, Any] = dict.fromkeys(in_files, text)
+    async with Run(pair, **chosen) as run:
         for _ in range(8):
             down, rejected = Fault(FaultKind.DOWN), Fault(FaultKind.ERROR, error=ServiceBusAuthenticationError)
             side, fault = random.choice([("secondary", down), ("secondary", rejected), ("primary", rejected)])
