@@ -133,7 +133,7 @@ class HeldSessions:
         return None if found is None else b64decode(found)
 
     def set_state(self, session_id: str, state: str | bytes | None) -> None:
-        """Store the state of a session at once; None removes it.
+        """Store the state of a session at once; None or an empty one removes it.
 
         A micro-batch that is replayed finds the state that its first run has stored: keep the number of the micro-batch
         in the state to notice that.

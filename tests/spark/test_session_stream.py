@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,10 +29,11 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient_spark.clients import WorkerClients
 from sbclient_spark.read import held_sessions
-from sbclient_spark.read.browsing import open_receiver
+from sbclient_spark.read.browsing import Extent, open_receiver
 from sbclient_spark.read.held_sessions import HeldSessions
 from sbclient_spark.read.limits import Budget
 from sbclient_spark.read.sessions import HeldSession, StreamSessions, matches, shared_out
+from sbclient_spark.read.stream import _within
 from tests.spark.test_stream_reader import HERE, Stream, clients, create, run, send, set_forward
 
 __all__ = ["clients", "set_forward"]
@@ -148,6 +150,35 @@ def test_receivers_that_share_a_budget_take_all_that_fits_and_none_waits_for_eve
     if most_bytes is not None:
         limits.append(max(most_bytes // size, 1))  # a message that is larger than the limit is taken alone
     assert sum(taken) == min(limits)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_extents_of_several_queues_are_together_no_larger_than_a_size(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    limit = random.randrange(1, 300)
+    sizes = {
+        str(path): random.choices(range(1, 50), k=random.randrange(1, 9)) for path in range(random.randrange(1, 5))
+    }
+
+    class Receiver:
+        async def close(self) -> None: ...
+
+        def __init__(self, _: object, path: str) -> None:
+            self.path = path
+
+    async def browse(receiver: Receiver, first: int, last: int) -> AsyncIterator[list[SimpleNamespace]]:
+        for number in range(first, last + 1):
+            yield [SimpleNamespace(sequence_number=number, size_bytes=sizes[receiver.path][number - 1])]
+
+    monkeypatch.setattr("sbclient_spark.read.stream.open_receiver", Receiver)
+    monkeypatch.setattr("sbclient_spark.read.stream.browse", browse)
+    chosen = {(path, 0): Extent(1, len(found) + 1) for path, found in sizes.items()}
+    kept = asyncio.run(_within(cast(Any, None), chosen, limit))
+    assert all(extent.first == 1 for extent in kept.values())
+    taken = [size for (path, _), extent in kept.items() for size in sizes[path][: extent.end - 1]]
+    assert sum(taken) <= limit or len(taken) == 1  # a message that is larger than the limit is taken alone
 
 
 def test_sessions_are_shared_out_whole_and_evenly() -> None:
@@ -485,12 +516,11 @@ def test_the_state_of_a_held_session_is_read_and_written(clients: WorkerClients)
     other = Stream(clients, mode="receive")
     other.reader.initialOffset()
     assert sessions.get_state("s0") is None
-    sessions.set_state("s0", b"\x00seen")
-    stream.restart()
-    assert len(stream.rows()) == 2
-    assert sessions.get_state("s0") == b"\x00seen"
-    sessions.set_state("s0", None)
-    assert sessions.get_state("s0") is None
+    for state in (b"\x00seen", b"", "é", "", b"x" * 100_000, None):
+        sessions.set_state("s0", state)
+        stream.restart()
+        assert len(stream.rows()) == 2
+        assert (sessions.get_state("s0") or b"") == (state.encode() if isinstance(state, str) else state or b"")
     stream.reader.stop()
 
 
