@@ -100,6 +100,8 @@ def test_every_setting_is_described_can_be_given_and_has_an_element(kind: Entity
     assert settings <= set(SETTINGS), "describe the setting in SETTINGS of entities.py"
     given = set(signature(CREATED[kind]).parameters)
     assert settings - given <= NOT_AT_CREATION, f"add the setting to create_{kind} of administration.py"
+    names = {"self", "topic_name", f"{kind}_name"}
+    assert given - names <= settings, f"create_{kind} takes what no field of its class in entities.py has"
     elements = {element_name(each) for each in settings - {"availability_status"}}
     assert elements <= set(TABLES[kind]), "add the element to formats/description_tables.py"
 
