@@ -55,18 +55,51 @@ async def receive(link: ReceiverLink, count: int = 10, wait_s: float = 0.0) -> l
     return await link.receive(max_message_count=count, max_wait_time_s=wait_s)
 
 
-@pytest.mark.parametrize("session", ["a", NEXT_AVAILABLE_SESSION])
-async def test_a_session_that_comes_to_a_closed_receiver_is_free_at_once(
-    transport: MemoryTransport, session: SessionChoice
+@pytest.mark.parametrize(("path", "session"), [("s", "a"), ("s", NEXT_AVAILABLE_SESSION), ("q", None)])
+async def test_what_comes_to_a_closed_receiver_is_free_at_once(
+    transport: MemoryTransport, path: str, session: SessionChoice
 ) -> None:
-    await send(transport, "1", path="s", session_id="a")
+    await send(transport, "1", path=path, session_id="a")
     transport.host.inject(Fault(FaultKind.SLOW, latency_s=5.0, count=1))
-    late = transport.open_receiver("s", session=session)
-    opening = asyncio.create_task(late.open(timeout_s=T))
+    late = transport.open_receiver(path, session=session)
+    receiving = asyncio.create_task(receive(late, wait_s=T))
     await clock.sleep(1.0)
     await late.close()
-    await asyncio.gather(opening, return_exceptions=True)
-    await transport.open_receiver("s", session="a").open(timeout_s=T)
+    await asyncio.gather(receiving, return_exceptions=True)
+    assert bodies(await receive(transport.open_receiver(path, session=session and "a"))) == ["1"]
+
+
+async def test_a_send_that_waits_for_its_link_ends_with_its_sender(transport: MemoryTransport) -> None:
+    transport.host.inject(Fault(FaultKind.HANG))
+    sender = transport.open_sender("q", lambda *_: None)
+    sending = [asyncio.ensure_future(sender.send(batch_of([message(name)]), timeout_s=T)) for name in "ab"]
+    await clock.sleep(1.0)
+    await sender.close()
+    await asyncio.wait(sending)
+    assert clock.monotonic() == 1.0
+    transport.host.heal()
+    await clock.sleep(T)
+    assert await receive(transport.open_receiver("q")) == []
+
+
+async def test_messages_through_a_partitioned_entity_need_the_key_of_their_transaction(
+    transport: MemoryTransport,
+) -> None:
+    via = EntityAddress(EntityKind.QUEUE, ("via",))
+    await transport.administration.create(via, QueueProperties("via", enable_partitioning=True))
+    for key in ("k", "other"):
+        across = MemoryTransport(transport.host, is_cross_entity=True)
+        first, end = across.open_sender("via"), across.open_sender("q")
+        await first.send(batch_of([message("0", partition_key="k")]), timeout_s=T)
+        transaction = await across.begin_transaction(timeout_s=T, partition_key=key)
+        await first.send(batch_of([message("1", partition_key="k")]), timeout_s=T, transaction=transaction)
+        if key == "k":
+            await end.send(batch_of([message("2")]), timeout_s=T, transaction=transaction)
+            await transaction.commit(timeout_s=T)
+        else:
+            with pytest.raises(InvalidOperationError):
+                await end.send(batch_of([message("3")]), timeout_s=T, transaction=transaction)
+    assert bodies(await receive(transport.open_receiver("q"), wait_s=1.0)) == ["2"]
 
 
 def test_a_namespace_is_found_by_its_name_in_any_case() -> None:
@@ -208,11 +241,14 @@ async def test_messages_locked_by_a_lost_connection_are_redelivered(transport: M
             await attempt()
 
 
-async def test_closing_a_connection_lets_its_sessions_go(transport: MemoryTransport) -> None:
+async def test_closing_a_connection_lets_go_what_no_call_has_returned(transport: MemoryTransport) -> None:
     other = MemoryTransport(transport.host)
     await other.open_receiver("s", session="x").open(timeout_s=T)
+    await send(transport, "a", "b", "c")
+    assert bodies(await receive(other.open_receiver("q", prefetch_count=5), 1)) == ["a"]
     await other.close()
     await transport.open_receiver("s", session="x").open(timeout_s=T)
+    assert bodies(await receive(transport.open_receiver("q"))) == ["b", "c"]
 
 
 async def test_a_fault_does_not_keep_a_closed_link_s_messages(transport: MemoryTransport) -> None:
