@@ -225,6 +225,28 @@ async def test_a_link_without_messages_is_replaced(owner: Owner) -> None:
     assert owner.receivers[0].closed == 1
 
 
+@pytest.mark.parametrize("answered", ["messages", "renewals", "settlements", "peeks"])
+async def test_a_link_that_answers_is_not_replaced(owner: Owner, answered: str) -> None:
+    receiver = receiver_of(owner)
+    sdk = await opened(receiver, owner)
+    sdk.arrive(*map(str, range(10)))
+    held = await receiver.receive(max_message_count=9, max_wait_time_s=1.0)
+    for message in held[: 3 if answered != "messages" else 1]:
+        for _ in range(2):
+            await asyncio.sleep(SILENCE_S / 2.5)
+            if answered == "renewals":
+                await receiver.renew_lock(message, timeout_s=5.0)
+            elif answered == "peeks":
+                await receiver.peek(max_message_count=1, sequence_number=1, timeout_s=5.0)
+            elif answered == "settlements":
+                await receiver.settle(message, COMPLETE, timeout_s=5.0)
+    assert await receive(receiver) == ["9"]
+    sdk.arrive("next")
+    await asyncio.sleep(SILENCE_S / 1.5)
+    assert await receive(receiver) == ["next"]
+    assert len(owner.receivers) == 1
+
+
 async def test_a_link_without_messages_is_not_replaced_under_a_running_receive_call(owner: Owner) -> None:
     receiver = receiver_of(owner)
     sdk = await opened(receiver, owner)

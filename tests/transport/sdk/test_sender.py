@@ -24,7 +24,7 @@ from sbclient.errors import (
 from sbclient.message import ServiceBusMessage
 from sbclient.transport.sdk.sender import FIRST_IDLE_S, FURTHER_IDLE_S, MAX_SENDERS, SdkSender, SdkTransaction
 from tests.payloads import batch_of
-from tests.transport.sdk.sdk_double import OwnerDouble, SenderDouble
+from tests.transport.sdk.sdk_double import OPENING_S, OwnerDouble, SenderDouble
 
 
 @pytest.fixture
@@ -326,6 +326,36 @@ async def test_a_rolled_back_transaction_sends_nothing(owner: OwnerDouble, sende
     await transaction.rollback(timeout_s=5.0)
     with pytest.raises(InvalidOperationError):
         await transaction.commit(timeout_s=5.0)
+    assert owner.senders[0].log == []
+
+
+async def test_a_transaction_whose_commit_fails_is_over(owner: OwnerDouble, sender: SdkSender) -> None:
+    async def lose(_: Any) -> None:
+        raise sdk_errors.ServiceBusConnectionError(message="lost")
+
+    transaction = SdkTransaction()
+    await sender.send(batch_of([message("a")]), timeout_s=5.0, transaction=transaction)
+    owner.senders[0].on_call = lose
+    with pytest.raises(ServiceBusConnectionError) as caught:
+        await transaction.commit(timeout_s=5.0)
+    assert caught.value.is_in_doubt
+    with pytest.raises(InvalidOperationError):
+        await transaction.commit(timeout_s=5.0)
+    with pytest.raises(InvalidOperationError):
+        await sender.send(batch_of([message("b")]), timeout_s=5.0, transaction=transaction)
+    assert [bodies(sdk) for sdk in owner.senders] == [[["a"]]]
+
+
+@pytest.mark.parametrize("end", [SdkTransaction.commit, SdkTransaction.rollback])
+async def test_what_is_sent_while_its_transaction_ends_is_refused(
+    owner: OwnerDouble, sender: SdkSender, end: Any
+) -> None:
+    transaction = SdkTransaction()
+    sending = sender.send(batch_of([message("a")]), timeout_s=5.0, transaction=transaction)
+    await asyncio.sleep(OPENING_S / 2)
+    await end(transaction, timeout_s=5.0)
+    with pytest.raises(InvalidOperationError):
+        await sending
     assert owner.senders[0].log == []
 
 
