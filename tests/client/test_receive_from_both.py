@@ -442,19 +442,21 @@ async def test_a_named_session_is_held_where_the_rule_says(
         await fill(sessions, "secondary", session_id="s", secondary=True)
     if is_away:
         sessions.primary.inject(Fault(FaultKind.DOWN))
-    async with sessions.client(BOTH) as client:
-        async with client.get_queue_receiver(QUEUE, session_id="s", max_wait_time=2) as receiver:
-            await fill(sessions, "later", session_id="s", secondary=expected == "secondary")
-            messages = await receiver.receive_messages(5)
-            assert {message.namespace for message in messages} == {expected}
-            await receiver.session.set_state(b"x")
-            await receiver.session.renew_lock()
-            for message in messages:
-                await receiver.complete_message(message)
+    async with (
+        sessions.client(BOTH) as client,
+        client.get_queue_receiver(QUEUE, session_id="s", max_wait_time=2) as receiver,
+    ):
+        await fill(sessions, "later", session_id="s", secondary=expected == "secondary")
+        messages = await receiver.receive_messages(5)
+        assert {message.namespace for message in messages} == {expected}
+        await receiver.session.set_state(b"x")
+        await receiver.session.renew_lock()
+        for message in messages:
+            await receiver.complete_message(message)
         other = sessions.unpaired_client(secondary=expected == "primary")
         if not (is_away and expected == "secondary"):
-            async with other, other.get_queue_receiver(QUEUE, session_id="s") as receiver:  # it is not held
-                assert await receiver.session.get_state() is None
+            async with other, other.get_queue_receiver(QUEUE, session_id="s") as unheld:
+                assert await unheld.session.get_state() is None
 
 
 async def test_a_named_session_that_another_receiver_holds_is_refused(sessions: MemoryPair) -> None:
