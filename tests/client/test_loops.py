@@ -120,10 +120,10 @@ async def make_queues(pair: MemoryPair) -> None:
     await make_queue(pair, SESSIONS, requires_session=True)
 
 
-async def call_twice(program: Program, call: Callable[[Program], Awaitable[None]]) -> set[asyncio.Future[None]]:
+async def call_twice(program: Program, call: Callable[[Program], Awaitable[None]]) -> set[asyncio.Task[Any]]:
     """Begin two calls; return those that are not done after a while."""
     calls = {asyncio.ensure_future(call(program)) for _ in range(2)}
-    late = await clock.wait(calls, LATER_S)
+    late: set[asyncio.Task[Any]] = await clock.wait(calls, LATER_S)
     for done in calls - late:
         done.result()
     return late

@@ -619,6 +619,23 @@ async def test_settling_under_an_ended_session_lock_is_refused(context: Namespac
         assert answer.error.condition == "com.microsoft:session-lock-lost"
 
 
+async def test_a_session_link_stays_until_the_last_renewal_of_its_lock_has_ended(
+    context: NamespaceContext, sessions: str
+) -> None:
+    async with connected(context, sessions) as client:
+        link = await client.receiver(sessions, filters=session_filter("a"), credit=5)
+        for number in range(4):
+            await asyncio.sleep(45)
+            assert (await client.ask(sessions, "renew-session-lock", {"session-id": "a"}))[0] == 200
+            await put(context, sessions, ServiceBusMessage(f"{number}", session_id="a"))
+            delivery = await received(client, link)
+            assert await client.settle(delivery, ACCEPTED) == ACCEPTED
+        await asyncio.sleep(60 - 0.5)
+        assert not link.is_over
+        await asyncio.sleep(2)
+        assert link.is_over
+
+
 # Partitions ----------------------------------------------------------------------------------------------------------
 
 
