@@ -32,6 +32,7 @@ from sbclient.entities import (
     settings_of,
 )
 from tests.contract.kinds import NamespaceKind
+from tests.descriptions import another_value
 
 QUEUE: dict[str, Any] = {
     "auto_delete_on_idle": timedelta(hours=1),
@@ -72,22 +73,6 @@ async def test_unset_properties_get_the_default_of_the_service(kind: NamespaceKi
     assert (described.forward_to, described.user_metadata) == (None, None)
 
 
-def another_value(kind: EntityKind, name: str, before: Any, target: str) -> Any:
-    """Return a value of a setting that is not the one before."""
-    setting, of_type = SETTINGS[name], settings_of(kind)[name]
-    if setting.is_path:
-        return target
-    if of_type is bool:
-        return not before
-    if of_type is timedelta:
-        return (setting.least or timedelta()) + timedelta(minutes=2)
-    if issubclass(of_type, EntityStatus):
-        return EntityStatus.DISABLED
-    if of_type is list:
-        return [AuthorizationRule(key_name="other", rights=[AccessRights.SEND])]
-    return 2048 if of_type is int else "other"
-
-
 def without_keys(value: Any) -> Any:
     """Return a value without the keys that the service makes."""
     return [(rule.key_name, rule.rights) for rule in value] if isinstance(value, list) else value
@@ -121,7 +106,8 @@ async def test_every_setting_is_created_and_updated_as_it_is_given(
         assert without_keys(getattr(await get(*names), setting)) == without_keys(value), lacks
     await delete(*names)
     if setting != "status":  # the service ignores it at a creation
-        await create(*names, **{setting: value})
+        created = await create(*names, **{setting: value})
+        assert without_keys(created[setting]) == without_keys(value)
         assert without_keys(getattr(await get(*names), setting)) == without_keys(value)
         await delete(*names)
 

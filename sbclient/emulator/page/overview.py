@@ -17,9 +17,41 @@ from sbclient.broker.rule import Rule
 from sbclient.broker.topic import Subscription, Topic
 from sbclient.emulator.context import AnyFault
 from sbclient.emulator.control.fault_states import FULL, UP, State, combined, state_of_fragment, worst
-from sbclient.entities import CORRELATION_FIELDS, CorrelationRuleFilter, SqlRuleFilter, TrueRuleFilter, kind_of
+from sbclient.entities import (
+    CORRELATION_FIELDS,
+    SETTINGS,
+    CorrelationRuleFilter,
+    Description,
+    SqlRuleFilter,
+    TrueRuleFilter,
+    kind_of,
+    settings_of,
+)
+from sbclient.formats.entity_settings import value_text
 
 Facts: TypeAlias = dict[str, Any]
+
+IN_WORDS: Final = frozenset(
+    {
+        "authorization_rules",
+        "auto_delete_on_idle",
+        "dead_lettering_on_message_expiration",
+        "default_message_time_to_live",
+        "duplicate_detection_history_time_window",
+        "enable_partitioning",
+        "forward_to",
+        "lock_duration",
+        "max_delivery_count",
+        "max_message_size_in_kilobytes",
+        "max_size_in_megabytes",
+        "requires_duplicate_detection",
+        "requires_session",
+        "status",
+        "support_ordering",
+    }
+)
+"""The settings that the page shows in words of its own, and two that it does not show: keys, and what follows from the
+partitions. Any other one appears under its name if it has another value than the default."""
 
 ROOM_BYTES: Final = 1024
 """A fragment without room for a message of this size is shown as full."""
@@ -74,6 +106,7 @@ def detail_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
         "duplicate_window_s": policy.duplicate_window_s if policy.requires_duplicate_detection else None,
         "idle_s": _finite(seconds_of(description.auto_delete_on_idle)),
         "max_message_bytes": policy.max_message_size_bytes,
+        "others": _other_settings(description),
         "created_at": entity.created_at,
         "accessed_at": entity.accessed_at or None,
         "parts": [_part_of(fragment, dead_letters, entity.path, faults) for fragment in body.fragments],
@@ -84,6 +117,12 @@ def detail_of(entity: Entity, faults: Sequence[AnyFault]) -> Facts:
         ),
         "rules": None if entity.subscription is None else _rules_of(entity.subscription),
     }
+
+
+def _other_settings(description: Description) -> dict[str, str]:
+    names = sorted(settings_of(kind_of(description)).keys() - IN_WORDS)
+    given = {name: description[name] for name in names if not SETTINGS[name].is_answer}
+    return {name: value_text(value) for name, value in given.items() if value not in (None, SETTINGS[name].default)}
 
 
 def _part_of(fragment: Fragment, dead_letters: Queue | None, path: str, faults: Sequence[AnyFault]) -> Facts:

@@ -36,6 +36,7 @@ from sbclient.transport.sdk.entities import (
     from_sdk_namespace,
     from_sdk_properties,
     from_sdk_rule,
+    lacking,
     to_sdk_properties,
 )
 from sbclient.transport.sdk.errors import translated
@@ -76,12 +77,15 @@ class SdkAdministration(Administration):
             return await _method(sdk, "create", address.kind)(*address.names, **creation_options(properties))
 
         made = self._from_sdk(address.kind, await self._ask(make, f"create {address}"))
-        status = getattr(properties, "status", None)
-        if status in (None, EntityStatus.ACTIVE) or isinstance(made, RuleProperties):
+        if isinstance(made, RuleProperties) or isinstance(properties, RuleProperties):
             return made
-        made.status = status
-        await self.update(address, made)
-        return await self.get(address)
+        unread = {name: value for name, value in lacking(properties).items() if made[name] is None}
+        made.update(unread)
+        has_status = properties.status not in (None, EntityStatus.ACTIVE)
+        if has_status:
+            made.status = properties.status
+            await self.update(address, made)
+        return await self.get(address) if has_status or unread else made
 
     async def get(self, address: EntityAddress) -> EntityProperties:
         if address.kind is EntityKind.RULE:

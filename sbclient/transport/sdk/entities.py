@@ -23,10 +23,15 @@ LACKING: Final = ("filtering_messages_before_publishing",)
 """Settings that the SDK does not have or does not write; `http.ElementOrder` adds their elements to a request."""
 
 
+def lacking(properties: own.EntityProperties) -> dict[str, Any]:
+    """Return the settings that a description has and the SDK does not write; it may not read them either."""
+    given = {name: getattr(properties, name, None) for name in LACKING}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def added_elements(properties: own.EntityProperties) -> dict[str, str]:
     """Return the text of each element that the SDK does not write, by name."""
-    given = {name: getattr(properties, name, None) for name in LACKING}
-    return {own.element_name(name): value_text(value) for name, value in given.items() if value is not None}
+    return {own.element_name(name): value_text(value) for name, value in lacking(properties).items()}
 
 
 def creation_options(properties: own.Description) -> dict[str, Any]:

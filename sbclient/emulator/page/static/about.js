@@ -24,6 +24,7 @@ export function About({ row, detail }) {
     ["duplicate detection", window === null ? "off" : `within ${span(window)}`],
     ["maximum size", bytes(detail.parts.reduce((sum, part) => sum + part.max_bytes, 0))],
     ["largest message", bytes(detail.max_message_bytes)],
+    ...Object.entries(detail.others).map(([name, text]) => [name.replaceAll("_", " "), text]),
     ["deleted when idle for", detail.idle_s === null ? "never" : span(detail.idle_s)],
     ["status", row.status],
     ["created", ago(detail.created_at)],
