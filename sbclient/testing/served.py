@@ -33,7 +33,7 @@ class ServedPair:
 def served(*namespaces: str, **options: Any) -> Iterator[Emulator]:
     """Serve namespaces, `"contoso"` or `"contoso:5672"`, until the body ends; by default one on a free port.
 
-    `options` are those of `Emulator`. Its methods `inject`, `heal`, `reset` and `purge` are thread-safe.
+    `options` are those of `Emulator`. Any thread may call those of its methods that change a namespace.
 
     Raises:
         InvalidOperationError: a port is in use.

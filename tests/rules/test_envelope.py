@@ -324,8 +324,11 @@ def test_the_error_can_be_pickled() -> None:
 
 
 def test_reasons_are_fixed() -> None:
-    reasons = ("DestinationMissing", "DestinationIllegal", "PropertyMalformed", "TTLExpiredException")
-    assert reasons == ("DestinationMissing", "DestinationIllegal", "PropertyMalformed", "TTLExpiredException")
+    """Stored dead letters have them, and programs select by them."""
+    assert [str(one) for one in SyphonReason] == [
+        *("DestinationMissing", "DestinationIllegal", "DestinationNotAllowed", "PropertyMalformed"),
+        *("TTLExpiredException", "MessageSizeExceeded", "DestinationRefused", "DestinationNotFound"),
+    ]
 
 
 @pytest.mark.parametrize("value", [MOMENT, MOMENT.replace(tzinfo=None), 1_704_110_400_000])

@@ -65,7 +65,9 @@ DESTINATIONS: Final[list[dict[str, Any]]] = [
 
 
 def test_every_reason_is_given_and_foreseen_or_known_not_to_be() -> None:
-    assert SENT_BY_HAND.keys() | NOT_FORESEEN == set(SyphonReason), "try it here; worker/inspection.py foresees reasons"
+    assert SENT_BY_HAND.keys() | NOT_FORESEEN == set(SyphonReason), (
+        "try it here; worker/inspection.py foresees reasons, and a send to a healthy primary refuses what it can know"
+    )
     product = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "sbclient").rglob("*.py"))
     assert not [one for one in SyphonReason if f"SyphonReason.{one.name}" not in product], "no message gets it"
 

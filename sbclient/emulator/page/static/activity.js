@@ -56,7 +56,7 @@ export function Activity() {
     <section class="panel" aria-labelledby="activity-head">
       <h2 id="activity-head">Activity</h2>
       <p class="empty" hidden=${events.length > 0}>
-        No events yet. Changes of entities, faults and purges, by you and by others, are listed here.
+        No events yet. Changes of the namespace, by you and by others, are listed here.
       </p>
       <ol class="activity" tabindex="0" aria-labelledby="activity-head" hidden=${!events.length}>
         ${events.map(line)}
