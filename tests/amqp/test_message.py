@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from itertools import product
+from typing import Any, Final
 from uuid import UUID
 
 import pytest
@@ -15,7 +16,13 @@ from sbclient.amqp.annotated import encode_annotated
 from sbclient.amqp.batch import EncodedBatch, size_in_batch, split_batch
 from sbclient.amqp.broker_annotations import BrokerAnnotations, encode_delivery
 from sbclient.amqp.encode import encode_string, encode_value, sized_map
-from sbclient.amqp.encoded import ATTRIBUTES, EncodedMessage, encode_application_properties, encode_message
+from sbclient.amqp.encoded import (
+    ATTRIBUTES,
+    LONGEST_HEADER_TTL,
+    EncodedMessage,
+    encode_application_properties,
+    encode_message,
+)
 from sbclient.amqp.errors import EncodeError, WireError
 from sbclient.amqp.fields import encode_composite
 from sbclient.amqp.sections import (
@@ -135,6 +142,18 @@ def test_rewriting_sets_every_attribute(one: ServiceBusMessage, other: ServiceBu
     expected = EncodedMessage.of(payload_of(other))
     assert [getattr(twin, name) for name in ATTRIBUTES] == [getattr(expected, name) for name in ATTRIBUTES]
     assert twin.raw_body == encode_message(one).raw_body
+
+
+LIVES: Final = [None, timedelta(seconds=5), LONGEST_HEADER_TTL, LONGEST_HEADER_TTL + timedelta(days=1), timedelta.max]
+
+
+@pytest.mark.parametrize("fields", [{}, {"session_id": "s"}, {"reply_to_session_id": "r", "partition_key": "k"}])
+def test_rewriting_replaces_every_time_to_live_by_every_other(fields: dict[str, str]) -> None:
+    for one, other in product(LIVES, repeat=2):
+        message = EncodedMessage.of(payload_of(ServiceBusMessage(b"x", time_to_live=one, **fields), created_at_ms=5))
+        twin = EncodedMessage.of(message.rewritten(time_to_live=other, created_at_ms=5).payload)
+        expected = payload_of(ServiceBusMessage(b"x", time_to_live=other, **fields), created_at_ms=5)
+        assert (twin.time_to_live, twin.payload) == (EncodedMessage.of(expected).time_to_live, expected)
 
 
 usual_messages = st.builds(

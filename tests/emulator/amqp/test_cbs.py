@@ -40,6 +40,16 @@ async def test_a_good_token_is_accepted_with_dashes_in_the_names(context: Namesp
         assert body is None
 
 
+async def test_a_connection_counts_once_however_many_tokens_it_has(context: NamespaceContext, queue: str) -> None:
+    for _ in range(2):
+        async with connected(context) as client:
+            assert context.amqp_connection_count == 0
+            for number in range(3):
+                assert await client.put_token(queue if number else "") == 202
+                assert context.amqp_connection_count == 1
+        assert context.amqp_connection_count == 0
+
+
 @pytest.mark.deviation("emulator.frame-details")
 async def test_a_request_above_the_stated_size_is_rejected(context: NamespaceContext, queue: str) -> None:
     async with connected(context, queue) as client:

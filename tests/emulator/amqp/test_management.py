@@ -621,12 +621,19 @@ async def test_the_least_recently_used_peek_position_is_dropped(
     context: NamespaceContext, host: BrokerHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(management, "MAX_CURSORS", 2)
-    make(host, "q", requires_session=False)
+    create(host, EntityKind.QUEUE, "p", enable_partitioning=True)
     async with connected(context, "") as client:
-        await put(client, "q", ServiceBusMessage("x"))
-        for name in ("a", "b", "c", "a"):
-            arguments = {"associated-link-name": name}
-            assert (await client.ask("q", "peek-message", {}, arguments=arguments))[0] == 200
+        await put(client, "p", *(ServiceBusMessage(str(number)) for number in range(8)))
+        seen: dict[str, list[str]] = {name: [] for name in "abc"}
+        numbers = dict.fromkeys(seen, 0)
+        for name in "ababbcbcbbcccc":  # the position of `b` is always one of the last two
+            body = {"from-sequence-number": Long(numbers[name]), "message-count": Int(1)}
+            status, found = await client.ask("p", "peek-message", body, arguments={"associated-link-name": name})
+            assert status == 200
+            seen[name] += texts(found)
+            last = Sections(found["messages"][0]["message"]).message_annotations["x-opt-sequence-number"]
+            numbers[name] = last + 1
+        assert {name: len(set(each)) for name, each in seen.items()} == {"a": 2, "b": 6, "c": 6}
 
 
 async def test_invalid_link_name_is_ignored(context: NamespaceContext, host: BrokerHost) -> None:

@@ -630,10 +630,20 @@ async def test_a_session_link_stays_until_the_last_renewal_of_its_lock_has_ended
             await put(context, sessions, ServiceBusMessage(f"{number}", session_id="a"))
             delivery = await received(client, link)
             assert await client.settle(delivery, ACCEPTED) == ACCEPTED
-        await asyncio.sleep(60 - 0.5)
+        await asyncio.sleep(60 + 0.5)
         assert not link.is_over
-        await asyncio.sleep(2)
+        await asyncio.sleep(1)
         assert link.is_over
+
+
+async def test_a_session_that_was_lost_and_accepted_again_is_that_of_its_new_link(
+    context: NamespaceContext, sessions: str
+) -> None:
+    async with connected(context, sessions) as client:
+        for _ in range(3):
+            await client.receiver(sessions, filters=session_filter("a"))
+            assert (await client.ask(sessions, "renew-session-lock", {"session-id": "a"}))[0] == 200
+            await asyncio.sleep(60.5)  # the lock has ended, and its link will in half a second
 
 
 # Partitions ----------------------------------------------------------------------------------------------------------

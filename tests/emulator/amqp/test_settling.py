@@ -18,6 +18,9 @@ from sbclient.emulator.amqp.settling import confirmation_of, settlement_of
         (Modified(None, None), Settlement(SettleMode.ABANDON)),
         (Modified(True, True), Settlement(SettleMode.DEFER)),
         (Modified(None, True), Settlement(SettleMode.DEFER)),
+        (Modified(True, False, {"a": 1}), Settlement(SettleMode.ABANDON, properties={"a": 1})),
+        (Modified(True, True, {"a": 1}), Settlement(SettleMode.DEFER, properties={"a": 1})),
+        (Rejected(AmqpError("x", "y", {"a": 1})), Settlement(SettleMode.DEAD_LETTER, "x", "y", {"a": 1})),
         (Rejected(None), Settlement(SettleMode.DEAD_LETTER)),
         (Rejected(AmqpError("acme:bad", "text")), Settlement(SettleMode.DEAD_LETTER, "acme:bad", "text")),
         (
