@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import product
+from itertools import permutations, product
 from typing import Any, Final
 from uuid import UUID
 
@@ -148,12 +148,46 @@ LIVES: Final = [None, timedelta(seconds=5), LONGEST_HEADER_TTL, LONGEST_HEADER_T
 
 
 @pytest.mark.parametrize("fields", [{}, {"session_id": "s"}, {"reply_to_session_id": "r", "partition_key": "k"}])
-def test_rewriting_replaces_every_time_to_live_by_every_other(fields: dict[str, str]) -> None:
+def test_rewriting_replaces_every_time_to_live_by_every_other(fields: dict[str, Any]) -> None:
     for one, other in product(LIVES, repeat=2):
         message = EncodedMessage.of(payload_of(ServiceBusMessage(b"x", time_to_live=one, **fields), created_at_ms=5))
         twin = EncodedMessage.of(message.rewritten(time_to_live=other, created_at_ms=5).payload)
         expected = payload_of(ServiceBusMessage(b"x", time_to_live=other, **fields), created_at_ms=5)
         assert (twin.time_to_live, twin.payload) == (EncodedMessage.of(expected).time_to_live, expected)
+
+
+@given(messages)
+def test_what_is_transferred_has_the_values_of_the_bytes(sent: ServiceBusMessage) -> None:
+    moved = encode_message(sent).as_transferred()
+    for each in (moved, moved.undecoded()):
+        held = EncodedMessage(moved.payload)
+        assert [getattr(each, name) for name in ATTRIBUTES] == [getattr(held, name) for name in ATTRIBUTES]
+
+
+@pytest.mark.parametrize("before", [None, "a", "b"])
+@pytest.mark.parametrize("others", [{}, {"x-opt-mine": 1, "x-opt-partition-key": "k"}])
+def test_a_batch_passes_through_the_partition_of_its_last_key(before: str | None, others: dict[str, Any]) -> None:
+    messages = [EncodedMessage.of(encode_sections(message_annotations=others, data=[each])) for each in (b"1", b"2")]
+    for count in (1, 2):
+        batch = EncodedBatch(messages[:count]).via(before).via("b")
+        expected = {**others, "x-opt-via-partition-key": "b"}
+        assert [EncodedMessage.of(each.payload).annotations for each in batch] == [expected] * count
+        assert Sections(batch.payload).message_annotations["x-opt-via-partition-key"] == "b"
+        for each in batch:
+            names = [name for name, _ in map_entries(each.raw_value(MESSAGE_ANNOTATIONS))]
+            assert len(names) == len(set(names))
+
+
+def test_a_property_that_is_set_to_an_equal_value_of_another_type_gets_that_type() -> None:
+    values: list[Any] = [True, 1, 1.0, Byte(1), Long(1), Float(1.0), Decimal(1)]
+    for own, new in permutations(values, 2):
+        message = EncodedMessage.of(encode_sections(application_properties={"n": own, "m": own}, data=[b""])).decoded()
+        message.application_properties["n"] = new
+        sent = encode_message(message).typed_properties
+        assert {name: (type(each), each) for name, each in sent.items()} == {
+            "n": (type(new), new),
+            "m": (type(own), own),
+        }
 
 
 usual_messages = st.builds(
