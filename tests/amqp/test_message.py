@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import permutations, product
+from itertools import accumulate, permutations, product
 from typing import Any, Final
 from uuid import UUID
 
@@ -45,7 +45,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.message import AmqpMessageBodyType, ServiceBusMessage, ServiceBusReceivedMessage
 from tests.amqp.strategies import messages
 from tests.client.scene import encoded
-from tests.payloads import batch_of, encode_sections, payload_of, size_of
+from tests.payloads import batch_of, encode_section, encode_sections, payload_of, size_of
 
 TOKEN = UUID("00112233-4455-6677-8899-aabbccddeeff")
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
@@ -156,12 +156,40 @@ def test_rewriting_replaces_every_time_to_live_by_every_other(fields: dict[str, 
         assert (twin.time_to_live, twin.payload) == (EncodedMessage.of(expected).time_to_live, expected)
 
 
-@given(messages)
-def test_what_is_transferred_has_the_values_of_the_bytes(sent: ServiceBusMessage) -> None:
-    moved = encode_message(sent).as_transferred()
-    for each in (moved, moved.undecoded()):
+def test_what_is_transferred_has_the_values_of_the_bytes() -> None:
+    tick, day = timedelta(microseconds=1), timedelta(days=1)
+    for life, later in product([None, day, day + tick, 60 * day + tick], [None, day, day + tick]):
+        due = None if later is None else MOMENT + later
+        moved = encode_message(
+            ServiceBusMessage(b"", time_to_live=life, scheduled_enqueue_time_utc=due)
+        ).as_transferred()
         held = EncodedMessage(moved.payload)
-        assert [getattr(each, name) for name in ATTRIBUTES] == [getattr(held, name) for name in ATTRIBUTES]
+        assert [getattr(moved, name) for name in ATTRIBUTES] == [getattr(held, name) for name in ATTRIBUTES]
+
+
+def test_joined_messages_of_any_size_are_found() -> None:
+    payloads = [payload_of(ServiceBusMessage(b"x" * size)) for size in (*range(230, 270), 0, 1_000)]
+    sections = list(map(encode_section, payloads))
+    ends = list(accumulate(map(len, sections)))
+    batch = EncodedBatch.of_sections(b"".join(sections), ends, message_id=None, session_id=None, partition_key=None)
+    assert [message.payload for message in batch] == payloads
+
+
+@pytest.mark.parametrize("created_at", [MOMENT, datetime(1960, 1, 1, tzinfo=UTC)])
+def test_what_the_broker_says_replaces_what_the_sender_said(created_at: datetime) -> None:
+    properties = Properties(creation_time=created_at, absolute_expiry_time=created_at + timedelta(days=400))
+    sent = encode_sections(properties=properties, application_properties={"a": 1, "b": 1}, data=[b"x"])
+    for ttl_ms, number in product((0, 5_000), (0, 7)):
+        said = BrokerAnnotations(
+            1, 0, ttl_ms=ttl_ms, enqueued_sequence_number=number, added_properties={"a": "broker"}, is_ttl_cut=True
+        )
+        read = Sections(encode_delivery(Sections(sent), said))
+        assert read.header.ttl == ttl_ms
+        assert read.message_annotations["x-opt-enqueue-sequence-number"] == number
+        assert read.properties.absolute_expiry_time == created_at + timedelta(milliseconds=ttl_ms)
+        entries = list(map_entries(read.raw_value(APPLICATION_PROPERTIES)))
+        assert sorted(str(name) for name, _ in entries) == ["a", "b"]
+        assert read.application_properties == {"a": "broker", "b": 1}
 
 
 @pytest.mark.parametrize("before", [None, "a", "b"])
