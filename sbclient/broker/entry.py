@@ -29,7 +29,8 @@ _new: Final = object.__new__
 _set_int: Final = vars(UUID)["int"].__set__
 _set_safety: Final = vars(UUID)["is_safe"].__set__
 _UNKNOWN_SAFETY: Final = SafeUUID.unknown
-_LAST_TIME = datetime.max.replace(tzinfo=UTC).timestamp()
+_YEAR_10000: Final = 253_402_300_800.0
+"""No datetime holds it, and the last one that does is the same number as a float."""
 
 
 class Entry:
@@ -148,14 +149,14 @@ class Entry:
             sequence_number=self.number,
             enqueued_sequence_number=self.number if self.original_number is None else self.original_number,
             enqueued_time_utc=utc_datetime(self.enqueued_at),
-            expires_at_utc=None if self.expires_at > _LAST_TIME else utc_datetime(self.expires_at),
+            expires_at_utc=utc_datetime(self.expires_at) if self.expires_at < _YEAR_10000 else None,
             locked_until_utc=utc_datetime(self.locked_until) if self.locked_until < math.inf else None,
             lock_token=uuid_of(self.token) if self.token else None,
             delivery_count=self.delivery_count,
             state=self.state if not self.was_scheduled else self.shown_state,
             dead_letter_source=self.dead_letter_source,
         )
-        if self.expires_at <= _LAST_TIME:
+        if self.expires_at < _YEAR_10000:
             _limit_ttl(received, self.expires_at - self.enqueued_at)
         return received
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -48,6 +48,19 @@ def test_a_message_has_its_enqueue_and_expiry_times(queue: Driver) -> None:
     received = queue.one()
     assert (received.enqueued_time_utc, received.expires_at_utc) == (at(START + 5), at(START + 35))
     assert received.time_to_live == seconds(30)
+
+
+@pytest.mark.parametrize("waited_s", [0.0, 0.0004, 0.0005, 0.000999999])
+@pytest.mark.parametrize("beyond_ms", [-2, -1, 0, 1])
+def test_an_expiry_at_the_end_of_the_year_9999_is_a_time_or_none(waited_s: float, beyond_ms: int) -> None:
+    broker = Driver()
+    broker.queue()
+    broker.wait(waited_s)
+    time_to_live = datetime.max.replace(tzinfo=UTC) - at(START) + timedelta(microseconds=1, milliseconds=beyond_ms)
+    broker.send("q", message(time_to_live=time_to_live))
+    is_too_late = broker.now + time_to_live.total_seconds() >= 253_402_300_800
+    for received in (broker.peek("q")[0], broker.one()):
+        assert (received.expires_at_utc is None) == is_too_late
 
 
 def test_a_message_without_time_to_live_never_expires(queue: Driver) -> None:

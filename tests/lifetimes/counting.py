@@ -19,10 +19,8 @@ TOLERATED: Final = 3
 BOUNDED: Final = {
     "sbclient.pairing.status.PairEvent",  # a client keeps the last 1,000
     "sbclient.pairing.status.PairEvent.facts",
-    "sbclient.pairing.state.PairState.events",
     "sbclient.broker.entity.PeekCursor",  # a node of the emulator keeps 1,000 positions of readers that peek
     "sbclient.emulator.amqp.management.ManagementNode._cursors",
-    "sbclient.emulator.context.NamespaceContext.fault_log",  # the last ones
     "sbclient.broker.faults.Fault",  # of the tests themselves
 }
 
@@ -65,7 +63,7 @@ def _containers(each: object) -> Iterator[tuple[str, Sized]]:
             held = object.__getattribute__(each, name)
         except AttributeError:
             continue
-        if isinstance(held, dict | list | set | deque):
+        if isinstance(held, dict | list | set) or (isinstance(held, deque) and held.maxlen is None):
             yield name, held
 
 
