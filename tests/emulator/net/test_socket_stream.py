@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from sbclient.emulator.faults import WireFault, WireFaultKind, WireFaults
-from sbclient.emulator.net.socket_stream import MAX_RECEIVED_BYTES, SocketStream
+from sbclient.emulator.net.socket_stream import MAX_HELD_BYTES, MAX_RECEIVED_BYTES, SocketStream
 from sbclient.emulator.net.stream import READ_BYTES
 
 pytestmark = [pytest.mark.real_time, pytest.mark.every_loop]
@@ -288,6 +288,22 @@ class TestLatency:
         stream.write(b"last")
         await stream.close()
         assert await reader.read() == b"last"
+
+    async def test_bounds_the_delayed_data_each_time(self, served: Served) -> None:
+        stream, reader, _ = await served.connect()
+        served.faults.inject(WireFault(WireFaultKind.LATENCY, latency_s=0.05))
+        for _ in range(3):
+            for size in (MAX_HELD_BYTES // 2, 10):
+                stream.write(b"x" * size)
+                await stream.drain()  # less is held than the bound
+                assert await reader.readexactly(size) == b"x" * size
+            stream.write(b"x" * MAX_HELD_BYTES)
+            stream.resume_writing()  # the network takes more, but the delay does not
+            draining = asyncio.ensure_future(stream.drain())
+            await asyncio.sleep(0)
+            assert not draining.done()
+            await reader.readexactly(MAX_HELD_BYTES)
+            await draining
 
 
 async def test_loopback_sends_without_delay(served: Served) -> None:
