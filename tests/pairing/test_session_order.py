@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -311,6 +312,48 @@ async def test_many_sessions_are_listed_once_and_not_accepted_one_by_one(pair: M
         client.pair.mark_healthy(QUEUE)
         await sender.send_messages(of("s1 ", 2))
         assert pair.secondary.namespace.operation_count > before
+
+
+async def test_each_failover_asks_the_secondary_as_the_first_one(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    list_sessions, open_receiver = MemoryTransport.list_sessions, MemoryTransport.open_receiver
+    fails = False
+
+    async def listed(self: MemoryTransport, path: str, **kwargs: Any) -> list[str]:
+        asked.append("list")
+        if fails:
+            raise ServiceBusError("no such operation")
+        return list(await list_sessions(self, path, **kwargs))
+
+    def opened(self: MemoryTransport, path: str, **kwargs: Any) -> Any:
+        asked.append("session")
+        return open_receiver(self, path, **kwargs)
+
+    monkeypatch.setattr(MemoryTransport, "list_sessions", listed)
+    monkeypatch.setattr(MemoryTransport, "open_receiver", opened)
+    queues = len(SESSION_BACKLOG)
+    async with pair.client(ORDERED) as client, client.get_queue_sender(QUEUE) as sender:
+        for turn in range(4):
+            fails = turn == 2
+            if turn:
+                client.pair.force_failover(QUEUE)
+                client.pair.mark_healthy(QUEUE)
+            courses: list[list[str]] = []
+            for session in "abcde":
+                asked.clear()
+                await sender.send_messages(of(session, turn))
+                courses.append(asked[:])
+            one, all_of_them = ["session"], ["list"] * queues
+            rest = [all_of_them + one, one, one, one] if fails else [all_of_them, [], [], []]
+            assert courses == [one, *rest]
+            if fails:  # the sessions are listed again after a while
+                await clock.sleep(known_sessions.ASK_AGAIN_S)
+                fails = False
+                asked.clear()
+                await sender.send_messages(of("f", turn))
+                assert asked == all_of_them
 
 
 async def test_a_listed_session_is_diverted_and_others_are_not(pair: MemoryPair) -> None:

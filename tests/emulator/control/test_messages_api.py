@@ -194,6 +194,16 @@ class TestDeadLetters:
         assert await control.ask("POST", "purge", {"entity": DEAD, "sequence_numbers": [1]}) == {"purged": 1}
         assert await control.ask("POST", "purge", {"entity": DEAD}) == {"purged": 1}
 
+    @pytest.mark.parametrize("what", ["purge", "resubmit"])
+    async def test_numbers_choose_only_the_messages_that_they_name(
+        self, control: Control, orders: BrokerHost, what: str
+    ) -> None:
+        await self._dead_letter(orders, *map(str, range(3)))
+        done = "purged" if what == "purge" else "resubmitted"
+        for numbers, count in (([], 0), ([0], 0), ([9, 2], 1), ([2], 0), (None, 2), ([], 0)):
+            said = await control.ask("POST", what, {"entity": DEAD, "sequence_numbers": numbers})
+            assert (numbers, said[done]) == (numbers, count)
+
     @pytest.mark.parametrize(
         ("what", "said"),
         [
