@@ -215,6 +215,9 @@ class TestFaults:
         assert [each["id"] for each in (await control.ask("GET", "faults"))["faults"]] == [later["id"], never["id"]]
         strike()
         assert [each["id"] for each in (await control.ask("GET", "faults"))["faults"]] == [never["id"]]
+        strike()
+        answer = (await control.ask("POST", "faults", {"kind": "slow", "entity": "other"}))["faults"]
+        assert ["applied" in each for each in answer] == [False, False]  # only of what this request has injected
 
     async def test_black_hole_that_is_spent_is_healed_by_its_number(
         self, control: Control, context: NamespaceContext
@@ -234,13 +237,14 @@ class TestFaults:
         await clock.sleep(6)
         assert await control.ask("GET", "faults") == {"faults": []}
 
-    async def test_seed_repeats_random_choices(self, control: Control, context: NamespaceContext) -> None:
+    @pytest.mark.parametrize("seed", [7, 0, -1, 2**64])
+    async def test_seed_repeats_random_choices(self, control: Control, context: NamespaceContext, seed: int) -> None:
         async def drawn(**body: Any) -> float:
             await control.ask("PUT", "faults", body)
             return context.random.random()
 
-        first = await drawn(seed=7, faults=[])
-        assert await drawn(seed=7) == first == await drawn(seed=7, faults=[])
+        first = await drawn(seed=seed, faults=[])
+        assert await drawn(seed=seed) == first == await drawn(seed=seed, faults=[])
         assert await drawn(faults=[]) != first
 
     @pytest.mark.parametrize(

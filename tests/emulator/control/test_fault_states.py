@@ -63,6 +63,8 @@ def test_a_fault_of_a_topic_affects_its_subscriptions() -> None:
     [
         Fault(FaultKind.DOWN, probability=0.5),
         Fault(FaultKind.DOWN, count=3),
+        Fault(FaultKind.DOWN, count=1),
+        WireFault(WireFaultKind.REFUSE, count=1),
         Fault(FaultKind.DOWN, operations=[Operation.SEND]),
         WireFault(WireFaultKind.REFUSE, probability=0.5),
     ],

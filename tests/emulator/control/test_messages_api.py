@@ -148,11 +148,18 @@ class TestSend:
         assert said["type"] == kind
         assert len(said["error"]) > 20
 
-    async def test_a_refusal_among_copies_says_how_many_were_sent(self, control: Control, orders: BrokerHost) -> None:
-        orders.namespace.directory.find("orders")[0].body.policy.max_size_bytes = 250
-        said = await control.send({"body": "x" * 50, "copies": 5}, status=400)
-        assert said["type"] == "ServiceBusQuotaExceededError"
-        assert " of 5 messages were sent" in said["error"]
+    @pytest.mark.parametrize("sent", range(6))
+    async def test_a_refusal_among_copies_says_how_many_were_sent(
+        self, control: Control, orders: BrokerHost, sent: int
+    ) -> None:
+        queue = orders.namespace.directory.find("orders")[0].body
+        await control.send({"body": "x" * 50})
+        queue.policy.max_size_bytes = queue.fragments[0].size_bytes * (sent + 1)
+        said = await control.send({"body": "x" * 50, "copies": 5}, status=400 if sent < 5 else 200)
+        assert said.get("type") == (None if sent == 5 else "ServiceBusQuotaExceededError")
+        assert (f"{sent} of 5 messages were sent" in said.get("error", "")) is (0 < sent < 5)
+        listed = await control.ask("GET", "messages?entity=orders")
+        assert len(listed["messages"]) == sent + 1
 
     async def test_the_brokers_rules_hold(self, control: Control, host: BrokerHost) -> None:
         create(host, EntityKind.QUEUE, "jobs", requires_session=True)
