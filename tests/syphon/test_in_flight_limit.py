@@ -32,6 +32,15 @@ def test_the_average_size_starts_with_the_first_message() -> None:
     assert window.room == 10
 
 
+def test_the_average_size_follows_the_messages_up_and_down() -> None:
+    window = InFlightLimit(1000, 10_000)
+    for size, room in ((10, 1000), (1000, 10), (10, 995), (100, 100)):
+        for _ in range(100):
+            window.add(size)
+            window.remove(size)
+        assert abs(window.room - room) <= room / 20
+
+
 def test_one_message_has_room_however_large_it_is() -> None:
     window = InFlightLimit(100, 10)
     assert window.room == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -10,15 +11,17 @@ import pytest
 
 from sbclient import clock
 from sbclient.client.client import ServiceBusClient
+from sbclient.errors import ServiceBusError
 from sbclient.message import ServiceBusMessage, ServiceBusReceivedMessage
 from sbclient.options import SyphonLimits
+from sbclient.rules.sequence_number import partition_of
 from sbclient.syphon.budget import SyphonBudget
 from sbclient.syphon.destination_table import Destinations
 from sbclient.syphon.queue_source import QueueSource
-from sbclient.syphon.source import Source
+from sbclient.syphon.source import InFlight, Source
 from sbclient.syphon.status import Progress
 from sbclient.telemetry import metrics
-from sbclient.testing import MemoryPair
+from sbclient.testing import Fault, FaultKind, MemoryPair
 from tests.client.scene import BACKLOG, QUEUE, make_queue, options, texts
 
 PAGE_S = 5.03  # no page comes while a message is on its way
@@ -44,6 +47,14 @@ def source_alone(client: ServiceBusClient, max_messages: int = 1000) -> tuple[Qu
     budget = SyphonBudget(limits, queues=1, pollers=1, long_poll_s=None)
     recorder = Recorder(client, budget)
     return QueueSource(state, BACKLOG[0], recorder, Progress(), budget, until="empty"), recorder
+
+
+async def all_of(source: QueueSource) -> list[InFlight]:
+    """Receive all that waits."""
+    found: list[InFlight] = []
+    while more := await source.receive(max_message_count=100, max_wait_time_s=1.0):
+        found += more
+    return found
 
 
 def depths(source: QueueSource) -> dict[object, float]:
@@ -171,3 +182,73 @@ async def test_parked_messages_are_received_though_some_of_them_are_gone_or_lock
         assert texts([one.message for one in await source.receive_parked(numbers)]) == ["a", "c", "d", "e"]
         for link in (source, other):
             await link.close()
+
+
+@pytest.mark.parametrize("down", ["none", "some", "all"])
+async def test_parked_messages_of_partitions_that_do_not_answer_are_found_later(
+    pair: MemoryPair, down: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make_queue(pair, BACKLOG[0], secondary=True, enable_partitioning=True)
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            for number in range(40):
+                await sender.send_messages(ServiceBusMessage(str(number), partition_key=str(number)))
+        source, _ = source_alone(client)
+        numbers = [one.message.sequence_number for one in await all_of(source)]
+        for one in list(source.in_flight.values()):
+            assert await one.park() is not None
+        fragments = sorted({partition_of(number) for number in numbers})
+        chosen = {"none": [], "some": fragments[:2], "all": fragments}[down]
+        for _ in range(2):  # the second trouble is reported as the first
+            before = len(caplog.records)
+            for _ in range(3):
+                source.scan_needed.clear()
+                if chosen:
+                    pair.secondary.inject(Fault(FaultKind.DOWN, BACKLOG[0], fragments=chosen))
+                if down == "all":
+                    with pytest.raises(ServiceBusError):
+                        await source.receive_parked(numbers)
+                else:
+                    found = [one.message.sequence_number for one in await source.receive_parked(numbers)]
+                    assert sorted(found) == sorted(one for one in numbers if partition_of(one) not in chosen)
+                    assert source.scan_needed.is_set() is bool(chosen)
+                pair.secondary.heal()
+                for one in list(source.in_flight.values()):
+                    assert await one.park() is not None
+            names = [vars(record).get("event_name") for record in caplog.records[before:]]
+            assert names.count("syphon.parked_not_received") == bool(chosen)
+            assert len(await source.receive_parked(numbers)) == 40
+            for one in list(source.in_flight.values()):
+                assert await one.park() is not None
+        await source.close()
+
+
+@pytest.mark.parametrize(("answer_s", "ahead_s", "is_taken"), [(0, 0, True), (61, 0, False), (0, 600, True)])
+async def test_a_parked_message_is_taken_unless_its_lock_ended_before_the_answer(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, answer_s: int, ahead_s: int, is_taken: bool
+) -> None:
+    """A clock that is ahead proves nothing about a lock."""
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages(ServiceBusMessage("a"))
+        source, _ = source_alone(client)
+        (one,) = await source.receive(max_message_count=1, max_wait_time_s=1.0)
+        number = one.message.sequence_number
+        assert await one.park() == number
+        receive = source._link.receive_deferred
+
+        async def slow(*args: Any, **kwargs: Any) -> list[ServiceBusReceivedMessage]:
+            found = await receive(*args, **kwargs)
+            for each in found:
+                assert each.locked_until_utc is not None
+                each.locked_until_utc -= timedelta(seconds=ahead_s)
+            await clock.sleep(answer_s)
+            return list(found)
+
+        monkeypatch.setattr(source._link, "receive_deferred", slow)
+        source.scan_needed.clear()
+        assert len(await source.receive_parked([number])) == is_taken
+        assert source.scan_needed.is_set() is not is_taken
+        await source.close()
