@@ -217,6 +217,24 @@ async def test_what_waits_for_a_write_follows_it(folder: Path) -> None:
     assert followed == [["one"]]
 
 
+async def test_what_follows_a_write_may_change_more_which_is_written_too(folder: Path) -> None:
+    process = await filled(folder)
+    followed: list[list[str]] = []
+
+    def change(left: int) -> None:
+        followed.append(process.survivor().bodies)
+        if left:
+            process.send(str(left))
+            assert process.data.hold_back(lambda: change(left - 1))
+
+    process.send("first")
+    assert process.data.hold_back(lambda: change(2))
+    for _ in range(5):
+        await clock.sleep(0)
+    assert followed == [["first"], ["first", "2"], ["first", "2", "1"]]
+    assert not process.data.hold_back(followed.clear)
+
+
 async def test_torn_end_of_the_log_is_ignored(folder: Path) -> None:
     killed = await filled(folder, "one")
     before, acknowledged = killed.state, files(folder)
