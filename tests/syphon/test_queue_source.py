@@ -18,11 +18,12 @@ from sbclient.rules.sequence_number import partition_of
 from sbclient.syphon.budget import SyphonBudget
 from sbclient.syphon.destination_table import Destinations
 from sbclient.syphon.queue_source import QueueSource
+from sbclient.syphon.session_source import SessionSource
 from sbclient.syphon.source import InFlight, Source
 from sbclient.syphon.status import Progress
 from sbclient.telemetry import metrics
-from sbclient.testing import Fault, FaultKind, MemoryPair
-from tests.client.scene import BACKLOG, QUEUE, make_queue, options, texts
+from sbclient.testing import Fault, FaultKind, MemoryPair, Operation
+from tests.client.scene import BACKLOG, QUEUE, make_queue, options, taken, texts
 
 PAGE_S = 5.03  # no page comes while a message is on its way
 
@@ -252,3 +253,51 @@ async def test_a_parked_message_is_taken_unless_its_lock_ended_before_the_answer
         assert len(await source.receive_parked([number])) == is_taken
         assert source.scan_needed.is_set() is not is_taken
         await source.close()
+
+
+async def test_a_source_that_closes_completes_what_the_primary_has_and_releases_the_rest(pair: MemoryPair) -> None:
+    async with pair.client(options(backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        async with client.get_queue_sender(QUEUE) as sender:
+            await sender.send_messages([ServiceBusMessage(text) for text in "abc"])
+        source, _ = source_alone(client)
+        in_flight = await source.receive(max_message_count=3, max_wait_time_s=1.0)
+        in_flight[1].accept()
+        await source.close()
+        assert (source.in_flight, source.room) == ({}, 1000)
+    assert texts(await taken(pair, BACKLOG[0], secondary=True)) == ["a", "c"]  # also for a process that begins now
+
+
+@pytest.mark.parametrize("place", range(4))
+async def test_messages_behind_one_that_cannot_be_dead_lettered_are_not_in_flight(pair: MemoryPair, place: int) -> None:
+    """Those of a session keep their order; those of a plain queue go on."""
+    async with pair.client(options(ordering="session", backlog_queue_count=1)) as client:
+        client.pair.force_failover(QUEUE)
+        queue, native = client.pair.state.entity(QUEUE).backlog_session("s")
+        async with (
+            client.get_queue_sender(QUEUE) as sender,
+            pair.unpaired_client(secondary=True) as stranger,
+            stranger.get_queue_sender(queue) as other,
+        ):
+            for number in range(4):
+                if number == place:
+                    await other.send_messages(ServiceBusMessage("malformed", session_id=native))
+                else:
+                    await sender.send_messages(ServiceBusMessage(str(number), session_id="s"))
+        budget = SyphonBudget(SyphonLimits(), queues=1, pollers=1, long_poll_s=None)
+        source = SessionSource(client.pair.state, queue, Recorder(client, budget), Progress(), budget, until="empty")
+        for fails in (True, True, False):
+            link = client.pair.state.secondary.open_receiver(queue, session=native)
+            await link.open(timeout_s=1.0)
+            messages = await link.receive(max_message_count=4, max_wait_time_s=1.0)
+            if fails:
+                pair.secondary.inject(Fault(FaultKind.ERROR, queue, operations=[Operation.SETTLE]))
+                with pytest.raises(ServiceBusError):
+                    await source.take(link, messages)
+                pair.secondary.heal()
+                window = source._window
+                assert (source.in_flight, window.count, window.size_bytes) == ({}, 0, 0)
+                assert not source.has_messages.is_set()
+            else:
+                assert len(await source.take(link, messages)) == 3
+            await link.close()

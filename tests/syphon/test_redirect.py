@@ -394,3 +394,20 @@ async def test_each_message_is_received_within_12_minutes_although_the_primary_i
     assert len(where[True]) > 8_000
     assert max(where[True]) <= healed_at + 3 * MINUTES  # then back on the primary
     assert sum(at > healed_at for at in where[False]) > (count * pause_s - (healed_at - began_at)) / pause_s * 0.8
+
+
+async def test_each_redirect_is_told_with_the_number_of_its_messages(pair: MemoryPair) -> None:
+    await make_queue(pair, secondary=True)
+    async with syphoning(pair.client(after(5 * MINUTES))) as syphon, pair.client(after(5 * MINUTES)) as client:
+        for turn, count in enumerate((1, 3, 0, 1), start=1):
+            pair.primary.inject(Fault(FaultKind.DOWN))
+            await divert(client, *range(count))
+            await clock.sleep(12 * MINUTES)
+            assert len(await taken(pair, secondary=True)) == count
+            pair.primary.heal()
+            await clock.sleep(5 * MINUTES)
+            await divert(client, turn)
+            await clock.sleep(5 * MINUTES)
+            assert texts(await taken(pair, secondary=True) + await taken(pair)) == [str(turn)]
+        events = [event for event in syphon._pair.events if event.name == "syphon.redirect_ended"]
+        assert [event.facts["redirected"] for event in events] == [1, 3, 1]

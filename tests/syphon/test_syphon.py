@@ -848,6 +848,23 @@ async def test_syphon_ends_in_bounded_time_without_responses(pair: MemoryPair) -
     assert set(texts(await taken(pair))) == set(expected(*range(100)))
 
 
+async def test_an_entity_is_not_missing_while_it_is_busy(pair: MemoryPair) -> None:
+    chosen = options(backlog_queue_count=1, missing_entity_grace=60)
+    async with pair.client(chosen) as client, client.get_queue_sender(QUEUE) as sender:
+        client.pair.force_failover(QUEUE)
+        await sender.send_messages(ServiceBusMessage("waits"))
+        running = asyncio.create_task(client.run_syphon())
+        for kind, seconds in ((FaultKind.ERROR, 25.0), (FaultKind.BUSY, 120.0)) * 2:
+            pair.primary.heal()
+            pair.primary.inject(Fault(kind, QUEUE, error=MessagingEntityNotFoundError))
+            await clock.sleep(seconds)
+        pair.primary.heal()
+        await clock.sleep(120.0)
+        await cancel(running)
+    assert texts(await taken(pair)) == ["waits"]
+    assert await dead_letters(pair, BACKLOG[:1]) == []
+
+
 async def test_a_late_answer_to_an_earlier_request_does_not_end_a_refusal(pair: MemoryPair) -> None:
     async with pair.client(ONE) as client:
         run = asyncio.ensure_future(client.run_syphon())
