@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sbclient.errors import InvalidOperationError
+from sbclient.rules.connection_string import parse_connection_string
 from sbclient.worker.configuration import Configuration, configure
 from sbclient.worker.settings_file import SettingsFile, read_settings_file
 from tests.pages.worker_file import EXAMPLES
@@ -72,6 +73,7 @@ def test_an_option_without_values_counts_as_not_set(tmp_path: Path) -> None:
 
 def test_an_empty_variable_counts_as_not_set() -> None:
     assert given(environment={"SBCLIENT_SYPHON_HTTP_PORT": ""}).settings.http_port is None
+    assert "SBCLIENT_SYPHON_HTTP_PORT" in refusal(environment={"SBCLIENT_SYPHON_HTTP_PORT": " "})
 
 
 @pytest.mark.parametrize(
@@ -100,6 +102,8 @@ def test_values_are_read_as_people_write_them(name: str, text: Any, value: Any) 
         ("queue", ""),
         ("queue", "-1"),
         ("queue", "10"),
+        ("queue", "0,10"),
+        ("queue", "10,0"),
         ("sessions", "perhaps"),
         ("max_bytes_in_flight", "64 MB"),
         ("max_bytes_in_flight", "0"),
@@ -136,6 +140,18 @@ def test_connection_string_file_is_relative_to_the_configuration(tmp_path: Path)
     found = configure({}, environment, file)
     assert found.settings.primary == "memory://fabrikam"
     assert found.origins["primary"] == "primary_file, syphon.toml, line 1"
+
+
+def test_a_connection_string_of_a_file_names_where_its_credential_is_read_again(tmp_path: Path) -> None:
+    endpoint = "Endpoint=sb://contoso.servicebus.windows.net/;"
+    for text, credential in (
+        (f"{endpoint}SharedAccessKeyName=k;SharedAccessKey=c2VjcmV0", str(tmp_path / "secret")),
+        (f"{endpoint}CredentialFile=/run/key", "/run/key"),
+    ):
+        (tmp_path / "secret").write_text(text)
+        found = given({"primary_file": str(tmp_path / "secret")}).settings.primary
+        assert parse_connection_string(found).credential_file == credential
+        assert "c2VjcmV0" not in found
 
 
 def test_precedence_applies_between_connection_string_and_file(tmp_path: Path) -> None:

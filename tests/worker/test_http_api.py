@@ -18,7 +18,7 @@ import pytest
 from sbclient import clock
 from sbclient.broker.faults import Operation
 from sbclient.emulator.net.http_messages import Response
-from sbclient.errors import InvalidOperationError
+from sbclient.errors import InvalidOperationError, ServiceBusQuotaExceededError
 from sbclient.testing import Fault, FaultKind, MemoryPair, memory_pair
 from sbclient.worker import http_api
 from sbclient.worker.http_api import WorkerApi, served
@@ -83,6 +83,26 @@ async def test_blocked_worker_is_live_but_not_ready_with_a_reason(pair: MemoryPa
     assert body["secondary"]["is_reachable"] is True
     assert body["refusing_count"] == 1
     assert body["refusing"][QUEUE]["error"].startswith("ServiceBusConnectionError: ")
+
+
+@pytest.mark.parametrize("refusing", range(5))
+async def test_lists_are_cut_and_counts_are_not(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch, refusing: int
+) -> None:
+    monkeypatch.setattr(http_api, "ENTITIES_LISTED", 3)
+    names = [f"q{number}" for number in range(refusing)]
+    for name in names:
+        await make_queue(pair, name)
+        await make_backlog(pair, 1, queue=name)
+        pair.primary.inject(Fault(FaultKind.ERROR, name, error=ServiceBusQuotaExceededError))
+    await make_backlog(pair)
+    async with Run(pair) as run:
+        await clock.sleep(20.0)
+        body = content(asked(run, "/readyz"))
+    assert (body["status"], body["refusing_count"]) == ("not ready" if refusing else "ready", refusing)
+    assert len(body["refusing"]) == min(refusing, 3)
+    assert body["refusing"].keys() <= set(names)
+    assert [queue["queue"] for queue in body["queues"]] == BACKLOG  # also of a worker that is not ready
 
 
 async def test_it_lists_what_is_delivered_to_the_secondary(pair: MemoryPair) -> None:

@@ -18,6 +18,7 @@ from sbclient.errors import (
     ServiceBusAuthenticationError,
     ServiceBusAuthorizationError,
     ServiceBusConnectionError,
+    ServiceBusQuotaExceededError,
 )
 from sbclient.message import ServiceBusMessage
 from sbclient.syphon import queue_source
@@ -272,6 +273,29 @@ async def test_an_idle_worker_notices_an_outage_of_either_namespace_by_asking(pa
             namespace.heal(fault)
 
 
+async def test_the_named_entity_is_probed_and_what_was_found_is_that_of_now(pair: MemoryPair) -> None:
+    await make_backlog(pair, *range(5))
+    await make_queue(pair, "probed")
+    async with Run(pair, http_port=0, probe_interval=30.0, probe_entity="probed") as run:
+
+        def is_named() -> bool:
+            return any("probed" in finding.text for finding in run.worker.findings())
+
+        await clock.sleep(100.0)
+        assert run.worker.report().drained == 5  # the last destination is another one
+        for _ in range(2):
+            failing = pair.primary.inject(Fault(FaultKind.ERROR, "probed", error=ServiceBusQuotaExceededError))
+            await clock.sleep(60.0)
+            assert (run.reasons, is_named()) == ([], True)
+            down = pair.primary.inject(Fault(FaultKind.DOWN))
+            pair.primary.heal(failing)
+            await clock.sleep(60.0)
+            assert (len(run.reasons), is_named()) == (1, False)
+            pair.primary.heal(down)
+            await clock.sleep(60.0)
+            assert (run.reasons, is_named()) == ([], False)
+
+
 @pytest.mark.parametrize("side", ["primary", "secondary"])
 async def test_renewed_credentials_are_checked_at_once(pair: MemoryPair, side: str) -> None:
     await make_backlog(pair)
@@ -363,6 +387,20 @@ async def test_an_unexpected_exception_is_logged_and_the_syphon_restarted(
         await clock.sleep(20.0)
         assert run.reasons == []
         assert (await run.ended()).drained == 1
+
+
+async def test_until_empty_an_unexpected_exception_ends_the_run(
+    pair: MemoryPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_backlog(pair, 1)
+
+    async def broken(_: queue_source.QueueSource) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(queue_source.QueueSource, "keep_locks", broken)
+    with pytest.raises(ZeroDivisionError):
+        async with clock.timeout(60.0):
+            await Run(pair, until="empty").ended(None)
 
 
 # -- pause, resume and the end -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sbclient.errors import InvalidOperationError
-from sbclient.worker.settings_file import read_secret, read_settings_file
+from sbclient.worker.settings_file import MAX_SECRET_BYTES, read_secret, read_settings_file
 from tests.blanks import AROUND_A_LINE
 
 
@@ -128,3 +128,17 @@ def test_a_file_that_holds_no_secret_is_refused_and_not_repeated(tmp_path: Path,
         read_secret("primary_file", "primary", tmp_path)
     assert "SECRET" not in caught.value.message
     assert "primary_file" in caught.value.message
+
+
+def test_a_secret_may_be_as_long_as_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "primary").write_text("s" * MAX_SECRET_BYTES + "\n")
+    assert read_secret("primary_file", "primary", tmp_path) == "s" * MAX_SECRET_BYTES
+    (tmp_path / "primary").write_text("s" * (MAX_SECRET_BYTES + 1))
+    with pytest.raises(InvalidOperationError):
+        read_secret("primary_file", "primary", tmp_path)
+
+
+def test_every_entry_of_a_list_is_read_in_its_order(tmp_path: Path) -> None:
+    entries = [f"q{number % 20}" for number in range(40)]
+    (tmp_path / "syphon.toml").write_text(f"destination = {entries}")
+    assert read_settings_file(tmp_path / "syphon.toml").values == {"destination": ",".join(entries)}
