@@ -756,6 +756,19 @@ class TestRefusals:
         assert (status, detail[:14]) == (401, "SubCode=40102.")
         assert "WWW-Authenticate" in answer.headers
 
+    @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+    @pytest.mark.parametrize("given", ["", token(key="x"), token("other")])
+    async def test_a_client_without_the_right_learns_nothing_of_an_entity(
+        self, api: ManagementApi, method: str, given: str
+    ) -> None:
+        body = QUEUE if method == "PUT" else ""
+        answers = [await api.answer(request(method, "/q", body, authorization=given))]
+        await made(api, ("/q", QUEUE))
+        answers.append(await api.answer(request(method, "/q", body, authorization=given)))
+        absent, present = [(each.status, sorted(each.headers)) for each in answers]
+        assert absent == present
+        assert present[0] == 401
+
     async def test_bad_token_is_refused(self, api: ManagementApi) -> None:
         status, detail = error(await api.answer(request("PUT", "/q", QUEUE, authorization=token(key="x"))))
         assert status == 401
@@ -950,6 +963,13 @@ async def test_elements_out_of_order_are_reported(
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "Service Bus would not apply ForwardTo, UserMetadata of queue q: these elements follow later ones of the schema"
     ]
+    for ignored in ([texts[1]], [texts[1]], [], [texts[1]]):  # each change is reported
+        body = described("Queue", texts[2], *ignored)
+        answer = await api.answer(request("PUT", "/q?api-version=2024-05", body, if_match="*"))
+        assert answer.status == 200, answer.body
+        events = [event for event in watcher.take_all() if event["event"] == "entity.elements_ignored"]
+        reported += events
+    assert [event["elements"] for event in reported] == [["ForwardTo", "UserMetadata"], *[["UserMetadata"]] * 2]
 
 
 def _large(kind: str) -> str:
