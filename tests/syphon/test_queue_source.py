@@ -20,7 +20,7 @@ from sbclient.syphon.destination_table import Destinations
 from sbclient.syphon.queue_source import QueueSource
 from sbclient.syphon.session_source import SessionSource
 from sbclient.syphon.source import InFlight, Source
-from sbclient.syphon.status import Progress
+from sbclient.syphon.status import PollRecord, Progress
 from sbclient.telemetry import metrics
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation
 from tests.client.scene import BACKLOG, QUEUE, make_queue, options, taken, texts
@@ -301,3 +301,24 @@ async def test_messages_behind_one_that_cannot_be_dead_lettered_are_not_in_fligh
             else:
                 assert len(await source.take(link, messages)) == 3
             await link.close()
+
+
+async def test_an_answer_to_any_poll_ends_an_error_and_the_next_error_begins_anew() -> None:
+    record = PollRecord("q")
+    with record.polling():  # goes on during all that follows, as the poll of another worker does
+        for _ in range(2):
+            began_at = clock.monotonic()
+            for _ in range(2):
+                with pytest.raises(ServiceBusError), record.polling():
+                    raise ServiceBusError("away")
+                record.failed(ServiceBusError("away"))
+                await clock.sleep(5.0)
+            error = record.status(in_flight=0).error
+            assert error is not None
+            assert error.since_at == began_at
+            with record.polling():
+                pass
+            status = record.status(in_flight=0)
+            assert (status.error, status.answered_at) == (None, clock.monotonic())
+            assert status.polled_at is not None
+    assert record.status(in_flight=0).polled_at is None
