@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from time import tzset
 from typing import Any
 
 import pytest
 
 from sbclient import ServiceBusClient, ServiceBusMessage
-from sbclient.cli.selection import MessageSelection
+from sbclient.cli.selection import MessageSelection, time
 from sbclient.delivery import ServiceBusSubQueue
 from sbclient.entities import EntityStatus
 from sbclient.message import ServiceBusReceivedMessage
@@ -88,13 +89,27 @@ def test_limits_of_a_selection_are_exact() -> None:
     assert [MessageSelection(session=session)(message) for session in (None, "", "x")] == [True, False, False]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Tokyo"])
+def test_a_time_is_in_utc_unless_it_says_otherwise(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    monkeypatch.setenv("TZ", zone)
+    tzset()
+    try:
+        noon = datetime(2030, 1, 1, 12, tzinfo=UTC)
+        for text in ("2030-01-01T12:00", "2030-01-01 12:00:00Z", "2030-01-01T13:00+01:00"):
+            assert time(text) == noon
+        assert time("2030-01-01") == noon.replace(hour=0)
+    finally:
+        monkeypatch.undo()
+        tzset()
+
+
 def test_list_prints_one_line_without_the_body() -> None:
     filled()
     header, first, *_, last = call("dead-letter", "list", "orders").stdout.splitlines()
     assert header.split() == ["sequence", "number", "enqueued", "time", "utc", "reason", "message", "id"]
-    number, time, *rest = first.split()
+    number, enqueued, *rest = first.split()
     assert (number, rest) == ("1", ["odd", "m1"])
-    assert time.endswith("Z")
+    assert enqueued.endswith("Z")
     assert last == "3 dead letters (2 odd, 1 even)"
 
 

@@ -13,7 +13,7 @@ from sbclient.cli import reception
 from sbclient.cli.common import OutputClosed
 from sbclient.cli.progress import Progress
 from sbclient.cli.reception import Form, Reception, Settle
-from sbclient.cli.source import Source
+from sbclient.cli.source import ANY_SESSION, Source
 from sbclient.client.receiver import ServiceBusReceiver
 from sbclient.errors import MessageLockLostError
 from sbclient.testing import Fault, FaultKind, MemoryPair, Operation, memory_pair
@@ -337,3 +337,38 @@ def test_invalid_input_is_one_line_and_an_exit_status(arguments: tuple[str, ...]
     result = call(*arguments, status=status)
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 30])
+@pytest.mark.parametrize("settle", [Settle.ABANDON, Settle.COMPLETE])
+async def test_a_follow_ends_once_the_locks_of_messages_that_it_keeps_have_ended(
+    monkeypatch: pytest.MonkeyPatch, settle: Settle, count: int
+) -> None:
+    """Those that are printed and then abandoned, and those that are not wanted."""
+    pair = memory_pair(seed=1)
+    await filled(pair, count)
+    printed: list[Any] = []
+    monkeypatch.setattr(reception, "print_bodies", printed.extend)
+    is_kept = settle is Settle.ABANDON
+    async with clock.timeout(150.0):
+        await _Script(wait_s=None, settle=settle, wanted=None if is_kept else lambda _: False).run(pair)
+    assert len(printed) == (count if is_kept else 0)
+    assert await waiting(pair) == count
+
+
+async def test_a_follow_of_all_sessions_waits_for_each_further_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = memory_pair(seed=1)
+    printed: list[Any] = []
+    monkeypatch.setattr(reception, "print_bodies", printed.extend)
+    script = _Script(wait_s=None)
+    script.reception.source = Source("q", None, None, ANY_SESSION)
+    async with pair.unpaired_client() as client, client.get_queue_sender("q") as sender:
+        await client.administration.create_queue("q", requires_session=True)
+        running = asyncio.ensure_future(script.run(pair))
+        for number in range(3):
+            await clock.sleep(3 * reception.FOLLOWING_WAIT_S)
+            await sender.send_messages(ServiceBusMessage(str(number), session_id=str(number)))
+            await clock.sleep(5.0)
+            assert printed == [str(each).encode() for each in range(number + 1)]
+        running.cancel()
+        await asyncio.wait([running])
