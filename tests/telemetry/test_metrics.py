@@ -137,6 +137,9 @@ def test_names_are_those_of_the_conventions_or_our_own_and_said_once() -> None:
     [
         ("contoso.servicebus.windows.net", {"server.address": "contoso.servicebus.windows.net"}),
         ("localhost:5672", {"server.address": "localhost", "server.port": 5672}),
+        ("127.0.0.1:5672", {"server.address": "127.0.0.1", "server.port": 5672}),
+        ("[::1]:5672", {"server.address": "[::1]", "server.port": 5672}),
+        ("my-host.example:1", {"server.address": "my-host.example", "server.port": 1}),
         ("memory://contoso", {"server.address": "memory://contoso"}),
     ],
 )
