@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pytest
 
+from sbclient import entities
 from sbclient.broker.directory import path_of
 from sbclient.broker.entry import Entry
 from sbclient.broker.faults import FaultKind, Operation
@@ -136,6 +137,17 @@ SETTINGS: Final[dict[str, list[Any]]] = {
     "user_metadata": ["", "x"],
 }
 """What an update may change: values whose effects differ within some minutes."""
+
+STORED_ONLY = {
+    *("authorization_rules", "enable_batched_operations", "enable_express", "filtering_messages_before_publishing"),
+    *("max_message_size_in_kilobytes", "support_ordering"),
+}
+"""Settings that have no effect on what a broker of the Standard tier does with messages."""
+
+
+def test_each_setting_that_can_be_updated_is_tried() -> None:
+    settable = {name for name, each in entities.SETTINGS.items() if not (each.is_answer or each.is_fixed)}
+    assert settable == SETTINGS.keys() | STORED_ONLY, "name it in SETTINGS, or in STORED_ONLY"
 
 
 @pytest.mark.parametrize("seed", range(30))

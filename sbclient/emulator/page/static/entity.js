@@ -42,9 +42,7 @@ const TABS = {
   about: "About",
 };
 
-const NO_DEAD_LETTERS =
-  "No dead letters. Messages arrive here after too many failed deliveries, when they expire (if the entity is set " +
-  "so), or when a receiver dead-letters them.";
+const NO_DEAD_LETTERS = "No dead letters. Messages that cannot be delivered, or that a receiver rejects, arrive here.";
 
 const LEGEND = html`
   <ul class="legend">
