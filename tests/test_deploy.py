@@ -133,7 +133,7 @@ def test_the_service_is_restarted_except_where_that_does_not_help() -> None:
     unit = entries(DEPLOY / "sbclient-syphon.service")
     assert unit["Type"] == ["notify"]
     assert int(unit["WatchdogSec"][0]) > 0
-    assert unit["Restart"] == ["on-failure"], "an end that nobody asked for has another status than 0"
+    assert unit["Restart"] == ["on-failure"], "a worker that fails ends with another status than 0"
     hopeless = {int(number) for number in unit["RestartPreventExitStatus"][0].split()}
     assert hopeless == {Exit.BAD_INPUT, Exit.NOT_ALLOWED, Exit.NOT_FOUND}
 
