@@ -50,6 +50,12 @@ def source_alone(client: ServiceBusClient, max_messages: int = 1000) -> tuple[Qu
     return QueueSource(state, BACKLOG[0], recorder, Progress(), budget, until="empty"), recorder
 
 
+async def divert(client: ServiceBusClient, *bodies: str) -> None:
+    client.pair.force_failover(QUEUE)
+    async with client.get_queue_sender(QUEUE) as sender:
+        await sender.send_messages([ServiceBusMessage(body) for body in bodies])
+
+
 async def all_of(source: QueueSource) -> list[InFlight]:
     """Receive all that waits."""
     found: list[InFlight] = []
@@ -116,9 +122,7 @@ async def test_what_comes_and_goes_is_counted_once_whatever_scans_run(
 
 async def test_a_message_that_comes_again_after_its_lock_has_ended_takes_one_place(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
-        client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages([ServiceBusMessage(text) for text in "abc"])
+        await divert(client, *"abc")
         source, _ = source_alone(client, max_messages=5)
         for _ in range(4):
             in_flight = await source.receive(max_message_count=5, max_wait_time_s=1.0)
@@ -133,9 +137,7 @@ async def test_a_message_that_comes_again_after_its_lock_has_ended_takes_one_pla
 
 async def test_an_earlier_delivery_of_a_copy_that_was_accepted_is_not_sent(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
-        client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages(ServiceBusMessage("a"))
+        await divert(client, "a")
         source, _ = source_alone(client)
         deliveries = []
         for _ in range(2):
@@ -150,9 +152,7 @@ async def test_an_earlier_delivery_of_a_copy_that_was_accepted_is_not_sent(pair:
 
 async def test_a_copy_that_another_drain_of_the_client_has_completed_as_accepted_is_not_sent(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
-        client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages(ServiceBusMessage("a"))
+        await divert(client, "a")
         (source, _), (other, _) = source_alone(client), source_alone(client)
         (sent,) = await source.receive(max_message_count=1, max_wait_time_s=1.0)
         await clock.sleep(61.0)
@@ -167,9 +167,7 @@ async def test_a_copy_that_another_drain_of_the_client_has_completed_as_accepted
 
 async def test_parked_messages_are_received_though_some_of_them_are_gone_or_locked(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
-        client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages([ServiceBusMessage(text) for text in "abcde"])
+        await divert(client, *"abcde")
         (source, _), (other, _) = source_alone(client), source_alone(client)
         in_flight = await source.receive(max_message_count=5, max_wait_time_s=1.0)
         numbers = [one.message.sequence_number for one in in_flight]
@@ -231,9 +229,7 @@ async def test_a_parked_message_is_taken_unless_its_lock_ended_before_the_answer
 ) -> None:
     """A clock that is ahead proves nothing about a lock."""
     async with pair.client(options(backlog_queue_count=1)) as client:
-        client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages(ServiceBusMessage("a"))
+        await divert(client, "a")
         source, _ = source_alone(client)
         (one,) = await source.receive(max_message_count=1, max_wait_time_s=1.0)
         number = one.message.sequence_number
@@ -257,9 +253,7 @@ async def test_a_parked_message_is_taken_unless_its_lock_ended_before_the_answer
 
 async def test_a_source_that_closes_completes_what_the_primary_has_and_releases_the_rest(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
-        client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages([ServiceBusMessage(text) for text in "abc"])
+        await divert(client, *"abc")
         source, _ = source_alone(client)
         in_flight = await source.receive(max_message_count=3, max_wait_time_s=1.0)
         in_flight[1].accept()

@@ -21,8 +21,8 @@ from sbclient.syphon.destination_table import Destinations
 from sbclient.syphon.status import DOUBTS_KEPT, Progress
 from sbclient.syphon.syphon import Syphon
 from sbclient.testing import Fault, FaultKind, MemoryPair
-from tests.client.scene import QUEUE, cancel, make_queue, options, taken, texts
-from tests.syphon.test_queue_source import source_alone
+from tests.client.scene import cancel, make_queue, options, taken, texts
+from tests.syphon.test_queue_source import divert, source_alone
 
 
 def test_both_sides_of_a_message_in_doubt_are_kept_and_the_oldest_messages_are_forgotten() -> None:
@@ -40,9 +40,7 @@ def test_both_sides_of_a_message_in_doubt_are_kept_and_the_oldest_messages_are_f
 
 async def test_each_time_that_parked_messages_cannot_be_received_is_one_event(pair: MemoryPair) -> None:
     async with pair.client(options(backlog_queue_count=1)) as client:
-        client.pair.force_failover(QUEUE)
-        async with client.get_queue_sender(QUEUE) as sender:
-            await sender.send_messages(ServiceBusMessage("x"))
+        await divert(client, "x")
         source, _ = source_alone(client)
         (message,) = await source.receive(max_message_count=1, max_wait_time_s=1.0)
         number = await message.park()
