@@ -405,22 +405,3 @@ async def test_the_memory_of_destinations_that_refuse_is_bounded(
         await cancel(task)
         pair.primary.heal()
         assert (await client.run_syphon(until="empty")).drained == 8
-
-
-async def test_a_message_whose_session_lock_ends_during_its_send_is_in_flight_no_more(pair: MemoryPair) -> None:
-    async with pair.client(ORDERED) as client:
-        await divert(client, "a0")
-        syphon = Syphon(client.pair)
-        running = asyncio.ensure_future(syphon.run())
-        pair.primary.inject(Fault(FaultKind.HANG, operations=[Operation.SEND]))
-        await clock.sleep(10.0)
-        home = next(source for source in syphon._sources if source.queue == HOME)
-        assert len(home.in_flight) == 1
-        pair.secondary.inject(Fault(FaultKind.DOWN, HOME))  # no renewal, and nothing comes again
-        await clock.sleep(45.0)
-        assert (home.in_flight, home._window.count) == ({}, 0)
-        pair.primary.heal()
-        pair.secondary.heal()
-        await clock.sleep(90.0)
-        await cancel(running)
-    assert texts(await taken(pair)) == ["a0"]
