@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import MAXYEAR, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
@@ -80,6 +82,9 @@ _PROPERTIES_END, _APPLICATION_PROPERTIES_END = (
 
 _LATEST_EXPIRY_MS: Final = 253_402_300_799_999
 """The end of the year 9999, the last one that a `datetime` has."""
+
+_LOCK_TOKEN: Final = b"\xc1\x24\x02" + encode_symbol(servicebus.LOCK_TOKEN) + b"\x98"
+"""The beginning of the delivery annotations of most received messages: a map with a lock token and nothing else."""
 
 _NULL: Final = b"\x40"
 _NULLS: Final = tuple(_NULL * count for count in range(13))
@@ -264,8 +269,9 @@ class EncodedMessage(Sections):
         if header or "time_to_live" in changed:
             parts.append(self._header_with(changed))
         if delivery_annotations:
-            entries = senders_entries(self.raw_value(DELIVERY_ANNOTATIONS))
-            parts.append(described_map(b"\x00\x53\x71", entries))
+            raw = self.raw_value(DELIVERY_ANNOTATIONS)
+            if not raw.startswith(_LOCK_TOKEN):
+                parts.append(described_map(b"\x00\x53\x71", senders_entries(raw)))
         if (
             annotations
             or via_partition_key is not None
@@ -316,13 +322,8 @@ class EncodedMessage(Sections):
 
     def _header_with(self, changes: Mapping[str, Any]) -> bytes:
         """Return the header section with a changed time to live, without what a broker counts."""
-        raw = self.raw_value(HEADER)
-        fields = list_fields(raw)[:4] if raw else []
-        if "time_to_live" in changes:
-            ttl = changes["time_to_live"]
-            fields += [_NULL] * (3 - len(fields))
-            fields[2] = _NULL if ttl is None else encode_uint(min(ttl // _MILLISECOND, MAX_TTL_MS))
-        return described_list(b"\x00\x53\x70", fields)
+        raw, ttl = self.raw_value(HEADER), changes.get("time_to_live", ...)
+        return _usual_header(raw, ttl) if len(raw) <= _MAX_HEADER_BYTES else _header(raw, ttl)
 
     def _annotations_with(self, changes: Mapping[str, Any], via_partition_key: str | None) -> bytes:
         """Return the section of the annotations that a sender may set, with changed ones."""
@@ -530,6 +531,26 @@ def _annotations(partition_key: str | None, schedule: datetime | None, via_parti
     if via_partition_key is not None:
         entries.append(_VIA_PARTITION_KEY + encode_string(via_partition_key))
     return entries
+
+
+def _header(raw: bytes, time_to_live: timedelta | EllipsisType | None) -> bytes:
+    """Return a header section as a sender may set it.
+
+    Args:
+        raw: the encoded fields; empty for none.
+        time_to_live: a new one; `...` keeps that of the fields.
+    """
+    fields = list_fields(raw)[:4] if raw else []
+    if time_to_live is not ...:
+        fields += [_NULL] * (3 - len(fields))
+        fields[2] = _NULL if time_to_live is None else encode_uint(min(time_to_live // _MILLISECOND, MAX_TTL_MS))
+    return described_list(b"\x00\x53\x70", fields)
+
+
+_usual_header: Final = lru_cache(512)(_header)
+"""Most messages of an entity have the same header."""
+
+_MAX_HEADER_BYTES: Final = 24
 
 
 def _lasting(time_to_live: timedelta | None, created_at_ms: int) -> list[bytes] | None:

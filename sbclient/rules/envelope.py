@@ -19,7 +19,7 @@ Laws (source: paired namespaces, documented, unless said otherwise):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -171,23 +171,8 @@ def unseal(
         MalformedEnvelopeError: the message cannot be restored; `reason` and `description` say why.
     """
     sealed = encoded_content(received)
-    aliases: dict[str, Any] = {}
-    restored: list[bytes] = []
-    is_original = False
-    try:
-        for name, entry in _entries(sealed):
-            is_original = is_original or (name == PATH and SESSION_ID in aliases)
-            own = name.removeprefix(USER_PREFIX)
-            if own != name and _is_reserved(own):
-                restored.append(encode_string(own) + entry[skip_value(entry, 0) :])
-            elif name in aliases:
-                raise _malformed(name, "present twice", "once")
-            elif name in _ALIASES or name == PARTITION_KEY:
-                aliases[name] = decode_at(entry, skip_value(entry, 0), typed=name == TIME_TO_LIVE)[0]
-            else:
-                restored.append(entry)
-    except WireError as error:
-        raise MalformedEnvelopeError(SyphonReason.PROPERTY_MALFORMED, str(error)) from error
+    raw = sealed.raw_value(APPLICATION_PROPERTIES)
+    aliases, restored, is_original = (_parts_of_one if _has_one_entry(raw) else _parts)(raw)
     destination = _destination(aliases.get(PATH, ...))
     if allowed is not None and not any(fnmatchcase(canonical(destination), canonical(each)) for each in allowed):
         raise MalformedEnvelopeError(
@@ -205,7 +190,7 @@ def unseal(
         lifetime = time_to_live, max(received.enqueued_time_utc, schedule or _EPOCH)
         time_to_live = _remaining(*lifetime, now)
     message = sealed.rewritten(
-        application_properties=sized_map(b"".join(restored), 2 * len(restored)) if restored else b"",
+        application_properties=restored,
         session_id=session_id,
         time_to_live=time_to_live,
         scheduled_enqueue_time_utc=schedule,
@@ -215,10 +200,50 @@ def unseal(
     return Unsealed(destination, message, lifetime)
 
 
+def _parts(raw: bytes) -> tuple[Mapping[str, Any], bytes, bool]:
+    """Return the values of the aliases by name, the encoded properties of the application, and whether a client of the
+    original wrote them.
+
+    Args:
+        raw: the encoded properties of a message of a backlog queue; empty for none.
+
+    Raises:
+        MalformedEnvelopeError: a name is present twice, or they cannot be decoded.
+    """
+    aliases: dict[str, Any] = {}
+    restored: list[bytes] = []
+    is_original = False
+    try:
+        for name, entry in map_entries(raw) if raw else ():
+            is_original = is_original or (name == PATH and SESSION_ID in aliases)
+            own = name.removeprefix(USER_PREFIX)
+            if own != name and _is_reserved(own):
+                restored.append(encode_string(own) + entry[skip_value(entry, 0) :])
+            elif name in aliases:
+                raise _malformed(name, "present twice", "once")
+            elif name in _ALIASES or name == PARTITION_KEY:
+                aliases[name] = decode_at(entry, skip_value(entry, 0), typed=name == TIME_TO_LIVE)[0]
+            else:
+                restored.append(entry)
+    except WireError as error:
+        raise MalformedEnvelopeError(SyphonReason.PROPERTY_MALFORMED, str(error)) from error
+    return aliases, sized_map(b"".join(restored), 2 * len(restored)) if restored else b"", is_original
+
+
+_parts_of_one: Final = lru_cache(_PATHS_KEPT)(_parts)
+"""Most messages have one property, their destination."""
+
+
+def _has_one_entry(raw: bytes) -> bool:
+    """Return whether it is a map of one entry in the form of at most 257 bytes."""
+    return raw[:1] == b"\xc1" and raw[2:3] == b"\x02"
+
+
 def path_of(message: ServiceBusReceivedMessage) -> str | None:
     """Return what a message of a backlog queue has as its destination; None if that is no string, or unreadable."""
     try:
-        for name, entry in _entries(encoded_content(message)):
+        raw = encoded_content(message).raw_value(APPLICATION_PROPERTIES)
+        for name, entry in map_entries(raw) if raw else ():
             if name == PATH:
                 path = decode_at(entry, skip_value(entry, 0))[0]
                 return path if isinstance(path, str) else None
@@ -239,12 +264,6 @@ def _kept_properties(message: EncodedMessage) -> tuple[bytes, int]:
         for name, entry in map_entries(raw)
     ]
     return b"".join(kept), 2 * len(kept)
-
-
-def _entries(message: EncodedMessage) -> Iterable[tuple[str, bytes]]:
-    """Return the encoded application properties by name."""
-    raw = message.raw_value(APPLICATION_PROPERTIES)
-    return map_entries(raw) if raw else ()
 
 
 @lru_cache(_PATHS_KEPT)

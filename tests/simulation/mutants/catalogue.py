@@ -255,7 +255,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = mutants_of(
                 "b'' if _is_reserved(name) else entry",
             ),
             "the aliases are left in forwarded messages": Change(
-                "rules.envelope:unseal",
+                "rules.envelope:_parts",
                 "aliases[name] = decode_at(entry, skip_value(entry, 0), **...)[0]",
                 """
                 aliases[name] = decode_at(entry, skip_value(entry, 0), typed=name == TIME_TO_LIVE)[0]
