@@ -22,7 +22,7 @@ from sbclient.options import PAIR_OPTIONS, RETRY_OPTIONS, SYPHON_LIMITS
 from sbclient.testing import MemoryPair
 from sbclient.transport.memory import transport as memory
 from sbclient.worker.settings import SETTINGS as WORKER_SETTINGS
-from tests.pages import constants, reference
+from tests.pages import constants, members, reference
 from tests.pages.defaults import wrong_defaults
 from tests.pages.every import TABLES
 from tests.pages.table import COMMAND, DOCS, Part
@@ -220,6 +220,25 @@ def test_no_text_has_the_former_number_of_a_constant() -> None:
     ]
     assert not former, f"correct those of these lines that mean the constant, then run {COMMAND}:{''.join(former)}"
     assert now == before, f"run {COMMAND}"
+
+
+def test_no_text_is_left_unread_after_a_new_member_of_a_kind() -> None:
+    unread = list(members.additions())
+    assert not unread, "\n".join([*unread, f"then run {COMMAND}"])
+    assert members.text() == members.PATH.read_text(encoding="utf-8"), f"run {COMMAND}"
+
+
+def test_the_texts_that_a_new_member_may_make_incomplete_are_found() -> None:
+    found = "\n".join(members.places("worker setting", "survey_pause"))
+    assert re.search(r"docs/syphon\.md:\d+: .*`--probe-interval` and `--survey-interval`", found)  # names two
+    assert re.search(r"docs/syphon\.md:\d+: .*\bsurvey\b", found)  # has a word of the name
+    assert re.search(r"sbclient/worker/service\.py names .*\bprobe_interval\b", found)
+    found = "\n".join(members.places("dead-letter reason", "DestinationFull"))
+    assert re.search(r"docs/syphon\.md:\d+: What is known of the reasons", found)  # speaks of the kind
+    assert re.search(r"sbclient/cli/dead_letter\.py names .*\bDestinationRefused\b", found)
+    found = "\n".join(members.places("request of the control API", "POST unlock"))
+    assert re.search(r"sbclient/emulator/page/static/message\.js names .*\bPOST resubmit\b", found)
+    assert "GET state" not in found  # a word that is everywhere
 
 
 def test_numbers_are_found_as_texts_write_them() -> None:

@@ -6,13 +6,18 @@ import sys
 from importlib.util import find_spec
 
 from sbclient.cli import deviations
-from tests.pages import constants, reference, worker_file
+from tests.pages import constants, members, reference, worker_file
 from tests.pages.every import TABLES
 from tests.pages.table import DOCS
 
 
 def main() -> None:
-    """Write every generated part, except for those that need a package that is not installed."""
+    """Write every generated part, except for those that need a package that is not installed.
+
+    Print the texts that a new option, setting, request or reason may make incomplete.
+    """
+    sys.stdout.writelines(f"{line}\n" for line in members.additions())
+    members.PATH.write_text(members.text(), encoding="utf-8")
     reference.PAGE.write_text(reference.page(), encoding="utf-8")
     (DOCS / "deviations.md").write_text(deviations.page(), encoding="utf-8")
     worker_file.PATH.write_text(worker_file.text(), encoding="utf-8")

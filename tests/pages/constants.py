@@ -70,7 +70,7 @@ def _value(expression: ast.expr | None) -> str:
 def places(constant: str, value: str) -> Iterator[str]:
     """Yield the lines of the documents, texts and comments in which a value of a constant stands in a usual form."""
     form = written(constant, value)
-    for path, lines in _texts().items():
+    for path, lines in texts().items():
         yield from (f"{path}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if form.search(line))
 
 
@@ -106,7 +106,7 @@ def _digits(number: float) -> str:
 
 
 @cache
-def _texts() -> Mapping[str, list[str]]:
+def texts() -> Mapping[str, list[str]]:
     """Return the lines of each file that people read; generated parts of it are empty lines."""
     paths = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.*")]
     paths = [path for path in paths if path.name not in NOT_WRITTEN]
