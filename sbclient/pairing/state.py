@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -429,7 +429,8 @@ _copy_of = attrgetter("sequence_number", "enqueued_time_utc")
 
 
 class AcceptedCopies:
-    """Backlog messages that the primary has accepted but that could not be completed at once. They are not sent again.
+    """Backlog messages that the primary has accepted but that could not be completed at once, and those that are being
+    sent. They are not sent again.
 
     A copy is identified by its queue, sequence number and enqueue time. The message id is not used, since ids may
     repeat. The sequence number alone is not enough, since it restarts when the queue is deleted and created again.
@@ -440,6 +441,7 @@ class AcceptedCopies:
 
     def __init__(self) -> None:
         self._copies: OrderedDict[tuple[str, Any], None] = OrderedDict()
+        self._sending: dict[tuple[str, Any], asyncio.Event] = {}
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -457,3 +459,20 @@ class AcceptedCopies:
     def has(self, queue: str, message: ServiceBusReceivedMessage) -> bool:
         """Return whether the primary has accepted this copy."""
         return (queue, _copy_of(message)) in self._copies
+
+    @contextmanager
+    def sending(self, copies: Iterable[tuple[str, ServiceBusReceivedMessage]]) -> Iterator[None]:
+        """Send these copies in the body, each given as its queue and its message."""
+        ended = asyncio.Event()
+        sending = dict.fromkeys([(queue, _copy_of(message)) for queue, message in copies], ended)
+        self._sending |= sending
+        try:
+            yield
+        finally:
+            for copy in sending:
+                del self._sending[copy]
+            ended.set()
+
+    def end_of_send(self, queue: str, message: ServiceBusReceivedMessage) -> asyncio.Event | None:
+        """Return what is set when the send of this copy ends; None if it is not being sent."""
+        return self._sending.get((queue, _copy_of(message))) if self._sending else None

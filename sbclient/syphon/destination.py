@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
@@ -522,7 +522,8 @@ class Destination:
         where = {metrics.DESTINATION: self.path, **metrics.server(namespace)}
         try:
             batch = EncodedBatch(messages)
-            await tracing.carrying(tracing.DRAIN, messages, where, self._link.send(batch, timeout_s=SEND_S))
+            with self._pair.accepted.sending((message.source.queue, message.message) for message in group):
+                await tracing.carrying(tracing.DRAIN, messages, where, self._link.send(batch, timeout_s=SEND_S))
         except ServiceBusError as error:
             if error.is_in_doubt:
                 for message in group:
@@ -571,15 +572,21 @@ class Destination:
     async def _contents(self, group: Sequence[InFlight]) -> dict[InFlight, EncodedMessage]:
         """Return what to send; settle what has expired, and what the primary has by now.
 
-        Locks are checked after the last wait: another syphon may have received what is not locked any more.
+        Locks are checked after the last wait: another syphon may have received what is not locked any more. If another
+        syphon of this client is still sending a message whose lock it has lost, the message waits for the answer.
         """
+        accepted = self._pair.accepted
         while True:
             now = clock.now()
             contents: dict[InFlight, EncodedMessage] = {}
-            settling: list[Awaitable[None]] = []
+            undecided: set[InFlight] = set()
+            settling: list[Awaitable[Any]] = []
             for message in group:
                 if message.is_accepted:
                     settling.append(message.complete())
+                elif (ended := accepted.end_of_send(message.source.queue, message.message)) is not None:
+                    settling.append(ended.wait())
+                    undecided.add(message)
                 elif message.is_locked(now):
                     try:
                         contents[message] = message.unsealed.message_at(now)
@@ -588,7 +595,9 @@ class Destination:
             if not settling:
                 return contents
             await asyncio.gather(*settling)
-            group = list(contents)
+            if self.is_ending:
+                undecided.clear()  # they are released with the others
+            group = [message for message in group if message in contents or message in undecided]
 
     async def _reject(self, group: list[InFlight], reason: SyphonReason, description: str) -> None:
         """Dead-letter a message that the entity's rules forbid, or send the messages of a group one by one."""

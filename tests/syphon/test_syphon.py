@@ -803,6 +803,34 @@ async def test_two_syphons_side_by_side_move_everything_once(pair: MemoryPair) -
     assert sorted(texts(await taken(pair))) == sorted(expected(*range(200)))
 
 
+@pytest.mark.parametrize("latency_s", [2.0, 7.0, 13.0, 19.0, 25.0, 29.0])
+@pytest.mark.parametrize("requires_session", [False, True])
+async def test_drains_of_one_client_do_not_send_a_message_side_by_side(
+    pair: MemoryPair, latency_s: float, requires_session: bool
+) -> None:
+    """The locks end while the primary takes long to answer, so that another drain receives the messages too."""
+    kind, name = (options(ordering="session"), "session-") if requires_session else (ONE, "")
+    backlog = f"contoso/x-servicebus-transfer/{name}0"
+    await make_queue(pair, backlog, secondary=True, lock_duration="PT5S", requires_session=requires_session)
+    if requires_session:
+        await make_queue(pair, "sessions", requires_session=True)
+    async with pair.client(kind) as client:
+        client.pair.force_failover("sessions" if requires_session else QUEUE)
+        async with client.get_queue_sender("sessions" if requires_session else QUEUE) as sender:
+            for number in range(30):
+                await sender.send_messages(
+                    ServiceBusMessage(f"{number}", session_id=f"s{number % 7}" if requires_session else None)
+                )
+        until_at = clock.now() + 200.0
+        pair.secondary.inject(Fault(FaultKind.HANG, operations=[Operation.RENEW], until_at=until_at))
+        pair.primary.inject(Fault(FaultKind.SLOW, operations=[Operation.SEND], latency_s=latency_s, until_at=until_at))
+        limits = SyphonLimits(max_messages_in_flight=10)  # of 30 messages, so that one of four drains has room
+        reports = await asyncio.gather(*(client.run_syphon(until="empty", limits=limits) for _ in range(4)))
+    found = texts(await taken(pair, "sessions" if requires_session else QUEUE))
+    assert sorted(found, key=int) == [f"{number}" for number in range(30)]
+    assert sum(report.drained for report in reports) == 30
+
+
 async def test_two_syphons_share_deferred_messages(pair: MemoryPair) -> None:
     async with pair.client() as one, pair.client() as other:
         await divert(one, *range(50))
