@@ -51,13 +51,15 @@ def test_the_oldest_copies_are_evicted_first(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_a_copy_is_being_sent_until_the_send_ends_however_it_ends() -> None:
     copies = AcceptedCopies()
-    with pytest.raises(TimeoutError), copies.sending([(QUEUE, copy(7)), (QUEUE, copy(8))]):
-        with copies.sending([(QUEUE, copy(9))]):
-            ended = [copies.end_of_send(QUEUE, copy(number)) for number in (7, 8, 9, 10)]
-            assert [each is not None and not each.is_set() for each in ended] == [True, True, True, False]
-        assert [each is not None and each.is_set() for each in ended] == [False, False, True, False]
-        assert copies.end_of_send(QUEUE, copy(9)) is None
-        raise TimeoutError
+    running = copies.sending([(QUEUE, copy(7)), (QUEUE, copy(8))])
+    running.__enter__()
+    with copies.sending([(QUEUE, copy(9))]):
+        ended = [copies.end_of_send(QUEUE, copy(number)) for number in (7, 8, 9, 10)]
+        assert [each is not None and not each.is_set() for each in ended] == [True, True, True, False]
+    assert [each is not None and each.is_set() for each in ended] == [False, False, True, False]
+    assert copies.end_of_send(QUEUE, copy(9)) is None
+    error = TimeoutError()
+    assert not running.__exit__(TimeoutError, error, None)
     assert [each is not None and each.is_set() for each in ended] == [True, True, True, False]
     assert copies.end_of_send(QUEUE, copy(7)) is None
     assert not copies.has(QUEUE, copy(7))
