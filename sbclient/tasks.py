@@ -269,8 +269,9 @@ class Deadlines:
         now = clock.monotonic()
         expired = [waiter for waiter in self._waiters if waiter.deadline <= now]
         for waiter in expired:
-            del self._waiters[waiter]
-            waiter.expire()
+            if waiter in self._waiters:  # the end of another may have removed it
+                del self._waiters[waiter]
+                waiter.expire()
         if self._waiters:
             earliest = min(waiter.deadline for waiter in self._waiters)
             if earliest < self._due_at:

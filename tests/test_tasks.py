@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 import pytest
 
 from sbclient import clock
-from sbclient.tasks import OwnedTasks, gather
+from sbclient.tasks import Deadlines, OwnedTasks, gather
 
 
 async def fail() -> None:
@@ -117,3 +118,55 @@ async def test_cancelling_gathered_tasks_that_fail_at_that_time_ends_them() -> N
     gathered.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gathered
+
+
+class Waiter:
+    """Notes when it expires; may remove others then, and add one."""
+
+    def __init__(self, deadlines: Deadlines, deadline: float, removes: list[Waiter], adds: Waiter | None) -> None:
+        self._deadlines, self.deadline, self.removes, self.adds = deadlines, deadline, removes, adds
+        self.expired_at: list[float] = []
+        self.removed_at: float | None = None
+
+    def expire(self) -> None:
+        self.expired_at.append(clock.monotonic())
+        for other in self.removes:
+            other.remove()
+        if self.adds is not None:
+            self._deadlines.add(self.adds)
+
+    def remove(self) -> None:
+        self._deadlines.remove(self)
+        if self.removed_at is None:
+            self.removed_at = clock.monotonic()
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_each_deadline_is_kept_once_unless_it_is_removed_before(seed: int) -> None:
+    random, deadlines = Random(seed), Deadlines()
+    waiters: list[Waiter] = []
+    for _ in range(60):
+        deadline = random.choice([clock.monotonic(), clock.monotonic() // 5 * 5 + random.choice([5.0, 10.0, 12.3])])
+        adds = None
+        if random.random() < 0.2:
+            adds = Waiter(deadlines, deadline + random.choice([0.0, 4.0]), [], None)
+        waiters.append(Waiter(deadlines, deadline, [], adds))
+        for one in random.sample(waiters, min(len(waiters), random.choice([0, 0, 1, 3]))):
+            one.removes.append(waiters[-1])
+            waiters[-1].removes.append(one)
+        deadlines.add(waiters[-1])
+        if random.random() < 0.3:
+            random.choice(waiters).remove()
+        if random.random() < 0.5:
+            await clock.sleep(random.choice([0.0, 0.5, 2.0, random.uniform(0.0, 8.0)]))
+    await clock.sleep(100.0)
+    for waiter in waiters:
+        if waiter.expired_at:
+            assert waiter.expired_at == [pytest.approx(waiter.deadline)]
+            assert waiter.removed_at is None or waiter.removed_at >= waiter.expired_at[0]
+        else:
+            assert waiter.removed_at is not None
+            assert waiter.removed_at <= waiter.deadline
+    for waiter in waiters:
+        if waiter.adds is not None:
+            assert waiter.adds.expired_at == ([pytest.approx(waiter.adds.deadline)] if waiter.expired_at else [])
