@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sbclient import clock
 from sbclient.broker.directory import Entity
+from sbclient.broker.entity import Queue
 from sbclient.broker.entry import Entry, Selector
 from sbclient.broker.faults import Call, Fault, NoAnswer, Operation
 from sbclient.broker.namespace import Namespace
@@ -33,7 +34,7 @@ from sbclient.errors import (
 )
 from sbclient.hosting.wait_queues import Awaited, Waiter, WaitQueues
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.rules.entity_path import canonical
+from sbclient.rules.entity_path import canonical, split_sub_queue
 from sbclient.telemetry.log import get_logger
 
 log = get_logger(__name__)
@@ -124,7 +125,7 @@ class BrokerHost:
             name,
             random=self._random,
             profile=profile,
-            on_ready=lambda queue, awaited: self._waiting.wake(queue.key, awaited),
+            on_ready=self._note_ready,
             on_removed=lambda queue: self._waiting.wake_all_of(queue.key),
             on_updated=self._tell_updated,
             is_waited_for=lambda queue: self._waiting.is_waited_for(queue.key),
@@ -133,6 +134,7 @@ class BrokerHost:
         self._waiting = WaitQueues(profile.max_concurrent_receives)
         self._selecting = asyncio.Lock()  # only the emulator has selectors, in one event loop
         self._timers: dict[Entity | None, _Timer] = {}
+        self._arrivals: set[str] = set()
         self.update_listeners: dict[Callable[[str], None], None] = {}
         self.on_received: Callable[[list[ServiceBusReceivedMessage]], None] | None = None
 
@@ -424,11 +426,25 @@ class BrokerHost:
 
     # ------------------------------------------------------------------ time
 
+    def _note_ready(self, queue: Queue, awaited: Awaited) -> None:
+        """A message is ready; it may expire while receivers wait for dead letters."""
+        self._waiting.wake(queue.key, awaited)
+        if self._waiting.queues:
+            self._arrivals.add(queue.path)
+
     def _watch(self, path: str) -> None:
         """Set the timers for changes that waiting receivers of a path must notice."""
         self._arm(None, self.namespace.faults.next_change_at())
         for entity in self.namespace.sources(path):
             self._arm(entity, entity.next_change_at())
+        self._watch_arrivals()
+
+    def _watch_arrivals(self) -> None:
+        """Set the timers for changes of entities to which messages came, perhaps by way of another entity."""
+        while self._arrivals:
+            entity = self.namespace.directory.get(split_sub_queue(self._arrivals.pop())[0])
+            if entity is not None:
+                self._arm(entity, entity.next_change_at())
 
     def _arm(self, entity: Entity | None, at: float) -> None:
         timer = self._timers.get(entity)
@@ -454,6 +470,7 @@ class BrokerHost:
             entity.advance(now)
             self.namespace.advance(now)
             self._arm(entity, max(entity.next_change_at(), now + LEAST_WAIT_S))  # what is left takes a later moment
+            self._watch_arrivals()
 
 
 def _wake(waiter: Waiter) -> None:

@@ -260,6 +260,49 @@ async def test_a_forwarded_message_wakes_the_receiver_at_the_end(running: Runnin
     assert elapsed() == 12
 
 
+@pytest.mark.parametrize("source", ["end", "near", "far", "topic"])
+@pytest.mark.parametrize("waits_at", ["end", "end/$DeadLetterQueue", "dead"])
+@pytest.mark.parametrize("schedule_s", [0.0, 3.0])
+@pytest.mark.parametrize("late_s", [-1.0, 0.5])
+async def test_a_message_wakes_a_receiver_in_time_wherever_it_came_from(
+    source: str, waits_at: str, schedule_s: float, late_s: float
+) -> None:
+    """The receiver waits before or after the send. The message reaches `end` at once, by queues or a subscription that
+    forward it, and expires there, or is forwarded as a dead letter."""
+    running = Running()
+    running.create("dead")
+    to = "dead" if waits_at == "dead" else None
+    running.create("end", dead_lettering_on_message_expiration=True, forward_dead_lettered_messages_to=to)
+    running.create("near", forward_to="end")
+    running.create("far", forward_to="near")
+    call, management = Call(Operation.MANAGE, clock.now()), running.namespace.management
+    management.create(call, topic_address("topic"), TopicProperties("topic"))
+    management.create(call, address("topic/Subscriptions/x"), SubscriptionProperties("x", forward_to="end"))
+    life = None if waits_at == "end" else seconds(2)
+    later = at(clock.now() + 1 + schedule_s) if schedule_s else None
+    async with asyncio.TaskGroup() as group:
+        sent = message("m", scheduled_enqueue_time_utc=later, time_to_live=life)
+        group.create_task(after(1.0, lambda: running.send(sent, path=source)))
+        await asyncio.sleep(1.0 + late_s)
+        assert await running.receive(path=waits_at) == ["m"]
+    assert elapsed() == pytest.approx(max(1.0 + schedule_s + (2.0 if life else 0.0), 1.0 + late_s))
+
+
+@pytest.mark.parametrize("schedule_s", [0.0, 3.0])
+async def test_a_copy_that_expires_in_a_subscription_wakes_the_receiver_of_its_dead_letters(schedule_s: float) -> None:
+    running = Running()
+    call, management = Call(Operation.MANAGE, clock.now()), running.namespace.management
+    management.create(call, topic_address("topic"), TopicProperties("topic"))
+    kept = SubscriptionProperties("x", dead_lettering_on_message_expiration=True)
+    management.create(call, address("topic/Subscriptions/x"), kept)
+    later = at(clock.now() + 1 + schedule_s) if schedule_s else None
+    async with asyncio.TaskGroup() as group:
+        sent = message("m", scheduled_enqueue_time_utc=later, time_to_live=seconds(2))
+        group.create_task(after(1.0, lambda: running.send(sent, path="topic")))
+        assert await running.receive(path="topic/Subscriptions/x/$DeadLetterQueue") == ["m"]
+    assert elapsed() == pytest.approx(3.0 + schedule_s)
+
+
 async def test_a_dead_letter_wakes_the_receiver_of_the_dead_letter_queue(running: Running) -> None:
     await running.send(message("a"))
     (held,) = await running.taken()
