@@ -2,9 +2,9 @@
 
 Rules:
 
-1. An unreachable namespace never stops it: at the start it waits for the secondary, later the syphon retries. So does
-   a rejected credential that is read from a file. An error that waiting cannot resolve, such as another rejected
-   credential or a missing queue, ends the start.
+1. An unreachable namespace is no error: at the start it waits for the secondary, later the syphon retries. The same
+   holds for a rejected credential that is read from a file. An error that waiting cannot resolve, such as another
+   rejected credential or a missing queue, ends the start.
 2. At a pause and at the shutdown the syphon waits for running transfers and releases the other messages.
 3. The shutdown takes at most `shutdown_timeout`, even if an operation hangs. No message is lost: a message that was not
    released is delivered again when its lock expires.

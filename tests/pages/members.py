@@ -90,11 +90,14 @@ def places(kind: str, name: str) -> Iterator[str]:
     """Yield the lines that a new member may make incomplete, and the files of code that name others."""
     pages = {path: lines for path, lines in texts().items() if path != "CHANGELOG.md"}
     nouns = KINDS[kind].nouns
-    telling = [re.compile(rf"\b{ALL} (?:\w+ )?(?:{nouns})|(?:{nouns}).*\b{ALL}\b", re.I)]
-    for word in re.findall(r"[A-Z]?[a-z]{4,}", name):
-        of_word = re.compile(rf"\b{word}", re.I)
-        if sum(bool(of_word.search(line)) for lines in pages.values() for line in lines) <= MOST_LINES:
-            telling.append(of_word)
+    of_all = re.compile(rf"\b{ALL} (?:\w+ )?(?:{nouns})|(?:{nouns}).*\b{ALL}\b", re.I)
+    telling = {True: [of_all], False: [of_all]}  # in pages and elsewhere
+    for words in [nouns, *(rf"\b{word}" for word in re.findall(r"[A-Z]?[a-z]{3,}", name))]:
+        found = re.compile(words, re.I)
+        count = Counter(path.endswith(".md") for path, lines in pages.items() for line in lines if found.search(line))
+        for is_page in (True, False):
+            if count[is_page] <= MOST_LINES:
+                telling[is_page].append(found)
     others = {spelling: other for other in KINDS[kind].names() if other != name for spelling in _spellings(other)}
     named = {
         path: [{others[each] for each in _NAMES.findall(line) if each in others} for line in lines]
@@ -105,7 +108,7 @@ def places(kind: str, name: str) -> Iterator[str]:
     for path, lines in pages.items():
         is_page = path.endswith(".md")
         for number, (line, members) in enumerate(zip(lines, named[path], strict=True), 1):
-            if (is_page and len(members) > 1) or any(each.search(line) for each in telling):
+            if (is_page and len(members) > 1) or any(each.search(line) for each in telling[is_page]):
                 yield f"{path}:{number}: {line.strip()}"
         telling_others = sorted(other for other in in_file[path] if files[other] <= MOST_FILES)
         if telling_others and not is_page:
