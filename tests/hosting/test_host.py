@@ -840,17 +840,20 @@ def test_no_message_waits_while_a_receiver_does_and_nothing_is_left_behind(front
 async def _wait_and_cancel(running: Running, random: Random, *, is_first: bool) -> None:
     loop: Any = asyncio.get_running_loop()
     if is_first:
-        running.create("q", lock_duration=seconds(5))
+        running.create("q", lock_duration=seconds(5), dead_lettering_on_message_expiration=True)
         running.create("p", enable_partitioning=True, lock_duration=seconds(5))
         running.create("s", requires_session=True)
+        running.create("f", forward_to="q")
     waiting: dict[asyncio.Task[Any], str] = {}
     held: list[tuple[str, ServiceBusReceivedMessage]] = []
     for _ in range(40):
-        path = random.choice("qp")
+        path = random.choice(["q", "p", "q/$DeadLetterQueue"])
         match random.randrange(9):
             case 0 | 1:
                 later = at(clock.now() + random.randrange(9)) if random.random() < 0.5 else None
-                await running.send(message("m", scheduled_enqueue_time_utc=later), path=path)
+                life = seconds(random.randrange(1, 9)) if random.random() < 0.5 else None
+                sent = message("m", scheduled_enqueue_time_utc=later, time_to_live=life)
+                await running.send(sent, path=random.choice("qpf"))
                 if waiting and random.random() < 0.5:  # one that is woken and cancelled at once
                     random.choice(list(waiting)).cancel()
             case 2 | 3 | 4:
@@ -878,7 +881,7 @@ async def _wait_and_cancel(running: Running, random: Random, *, is_first: bool) 
             if running.host._front_end_count == 1:
                 assert await running.receive(0, path=path) == []
         alive = [handle for handle in loop._scheduled if not handle.cancelled()]
-        assert len(alive) <= len(waiting) + 3  # one for each entity
+        assert len(alive) <= len(waiting) + 4  # one for each entity
     await asyncio.gather(*waiting, return_exceptions=True)
     await asyncio.sleep(100)
     assert [handle for handle in loop._scheduled if not handle.cancelled()] == []
