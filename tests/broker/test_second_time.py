@@ -12,7 +12,7 @@ from functools import partial
 from gc import get_referents
 from random import Random
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import pytest
 
@@ -78,6 +78,12 @@ DESCRIBED: Final = {
     EntityKind.TOPIC: (TopicProperties, topic_address("e")),
     EntityKind.SUBSCRIPTION: (SubscriptionProperties, EntityAddress(EntityKind.SUBSCRIPTION, ("t", "s"))),
 }
+
+
+def test_a_value_of_each_setting_that_is_no_flag_is_refused() -> None:
+    kinds = {name: kind for described, _ in DESCRIBED.values() for name, kind in get_type_hints(described).items()}
+    free = [name for name, setting in entities.SETTINGS.items() if not setting.is_answer and kinds[name] != bool | None]
+    assert [name for name in free if name not in REFUSED] == [], "add values beyond its range to REFUSED"
 
 
 @pytest.mark.parametrize("kind", DESCRIBED)
