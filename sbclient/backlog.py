@@ -288,14 +288,15 @@ class Backlog:
             view.by_destination[UNKNOWN_DESTINATION] = total
 
     async def _browse(self, path: str, limit: int, view: BacklogQueueView) -> AsyncIterator[ServiceBusReceivedMessage]:
-        seen = 0
+        left = limit
         async with aclosing(pages(self._pair.secondary, path)) as browsed:
             async for page in browsed:
-                for message in page:
+                taken = page[:left]
+                for message in taken:
                     yield message
-                seen += len(page)
-                self._count(len(page))
-                if seen >= limit:
+                left -= len(taken)
+                self._count(len(taken))
+                if len(taken) < len(page):
                     view.is_complete = False
                     return
 

@@ -49,7 +49,12 @@ async def test_a_survey_counts_what_waits_by_queue_and_destination() -> None:
         assert sum(view.waiting for view in views) == 250
         assert sum(view.destinations["orders"] for view in views) == 250
         assert all(view.is_complete for view in views)
-        assert sum(view.depth for view in await Backlog(client.pair).survey(limit=100)) == 100
+        for limit in (1, 99, 100, 101, 249, 250, 251):
+            views = await Backlog(client.pair).survey(limit=limit)
+            assert (sum(view.depth for view in views), all(view.is_complete for view in views)) == (
+                min(limit, 250),
+                limit >= 250,
+            )
 
 
 async def test_parked_messages_and_dead_letters_are_distinguished() -> None:

@@ -211,15 +211,9 @@ def test_another_default_in_a_sentence_is_found() -> None:
 
 
 def test_no_text_has_the_former_number_of_a_constant() -> None:
-    before, now = constants.recorded(), constants.constants()
-    former = [
-        f"\n{name} was {value}: {place}"
-        for name, value in before.items()
-        if now.get(name) != value
-        for place in constants.places(name, value)
-    ]
-    assert not former, f"correct those of these lines that mean the constant, then run {COMMAND}:{''.join(former)}"
-    assert now == before, f"run {COMMAND}"
+    former = "".join(f"\n{line}" for line in constants.stale())
+    assert not former, f"correct those of these lines that mean the constant, then run {COMMAND}:{former}"
+    assert constants.constants() == constants.recorded(), f"run {COMMAND}"
 
 
 def test_no_text_is_left_unread_after_a_new_member_of_a_kind() -> None:

@@ -14,9 +14,10 @@ from tests.pages.table import DOCS
 def main() -> None:
     """Write every generated part, except for those that need a package that is not installed.
 
-    Print the texts that a new option, setting, request or reason may make incomplete.
+    Print the texts that a new option, setting, request or reason may make incomplete, and those that have the former
+    value of a constant.
     """
-    sys.stdout.writelines(f"{line}\n" for line in members.additions())
+    sys.stdout.writelines(f"{line}\n" for line in (*members.additions(), *constants.stale()))
     members.PATH.write_text(members.text(), encoding="utf-8")
     reference.PAGE.write_text(reference.page(), encoding="utf-8")
     (DOCS / "deviations.md").write_text(deviations.page(), encoding="utf-8")

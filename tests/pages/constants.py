@@ -40,6 +40,14 @@ def recorded() -> dict[str, str]:
     return dict(line.split(" = ") for line in PATH.read_text(encoding="utf-8").splitlines())
 
 
+def stale() -> Iterator[str]:
+    """Yield the lines in which the former value of a constant stands that has another one now, or is gone."""
+    now = constants()
+    for name, value in recorded().items():
+        if now.get(name) != value:
+            yield from (f"{name} was {value}: {place}" for place in places(name, value))
+
+
 def constants() -> dict[str, str]:
     """Return each number and duration that a module defines in capitals, by file and name."""
     found = {}
