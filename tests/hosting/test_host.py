@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -301,6 +302,19 @@ async def test_a_copy_that_expires_in_a_subscription_wakes_the_receiver_of_its_d
         group.create_task(after(1.0, lambda: running.send(sent, path="topic")))
         assert await running.receive(path="topic/Subscriptions/x/$DeadLetterQueue") == ["m"]
     assert elapsed() == pytest.approx(3.0 + schedule_s)
+
+
+async def test_a_request_to_the_namespace_sets_the_timers_of_what_it_brings() -> None:
+    """As the end of a transaction, which has no path."""
+    running = Running()
+    running.create(dead_lettering_on_message_expiration=True)
+    sent = encode_message(message("m", time_to_live=seconds(2)))
+    async with asyncio.TaskGroup() as group:
+        perform = running.host.perform
+        work = partial(perform, Operation.TRANSACTION, None, lambda call: running.namespace.send(call, "q", [sent]))
+        group.create_task(after(1.0, partial(work, timeout_s=60.0)))
+        assert await running.receive(path="q/$DeadLetterQueue") == ["m"]
+    assert elapsed() == pytest.approx(3.0)
 
 
 async def test_a_dead_letter_wakes_the_receiver_of_the_dead_letter_queue(running: Running) -> None:
