@@ -578,8 +578,10 @@ Object.assign(checks, {
       assert.ok(page.length <= 3);
       names.push(...page.map((each) => each.name));
     }
-    assert.deepEqual(names.filter((name) => name.startsWith("node-pages/")), [...Array(7).keys()].map((index) => `node-pages/${index}`));
-    assert.equal((await collected(manager.listTopicsRuntimeProperties())).length, names.length);
+    names.push(...(await collected(manager.listTopicsRuntimeProperties())).map((each) => each.name));
+    // The other checks create topics meanwhile.
+    const own = [...Array(7).keys()].map((index) => `node-pages/${index}`);
+    assert.deepEqual(names.filter((name) => name.startsWith("node-pages/")), [...own, ...own]);
   },
 
   async counts() {
