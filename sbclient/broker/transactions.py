@@ -97,6 +97,11 @@ class Transaction:
         self._tokens: set[int] = set()
         self._is_over = False
 
+    @property
+    def path(self) -> str | None:
+        """Of the entity that it is bound to, the only one where it can schedule; None before its first operation."""
+        return None if self.scope is None else self.scope.path
+
     def check_open(self, now: float) -> None:
         """Check that the transaction accepts operations.
 

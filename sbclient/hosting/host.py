@@ -216,9 +216,6 @@ class BrokerHost:
             self.namespace.advance(call.now)
             if self._waiting.queues and path is not None:
                 self._watch(path)
-            else:  # a transaction has no path, and may bring messages to several entities, now or later
-                for waited_for in self._waiting.queues:
-                    self._watch(waited_for)
             if self.namespace.defects:
                 self._report_defects()
         performed.after_s = performed.after_s or call.answer_after_s

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from sbclient import (
     ServiceBusClient,
     ServiceBusMessage,
     ServiceBusReceiver,
+    ServiceBusSubQueue,
     TransactionNotSupportedError,
     clock,
 )
@@ -287,3 +289,51 @@ async def test_a_rule_is_not_changed_in_a_transaction_of_another_client(kind: Na
     async with kind.client() as other:
         with pytest.raises(InvalidOperationError, match="another client"):
             await kind.plain.administration.delete_rule("t", "s", "$Default", transaction=other.transaction())
+
+
+@pytest.mark.needs("full transactions")
+@pytest.mark.parametrize(
+    ("reaches", "later"),
+    [
+        ("its entity", "is enqueued"),
+        ("its entity", "expires"),
+        ("its topic", "is enqueued"),
+        ("its topic", "expires"),
+        ("another entity", "expires"),  # a transaction schedules in its first entity only
+    ],
+)
+async def test_a_receiver_that_waits_hears_in_time_of_what_a_transaction_brings_later(
+    kind: NamespaceKind, reaches: str, later: str
+) -> None:
+    first, queue = await kind.queue(), await kind.queue(dead_lettering_on_message_expiration=True)
+    topic = await kind.topic("s")
+    administration = kind.administration
+    subscription = await administration.get_subscription(topic, "s")
+    subscription.dead_lettering_on_message_expiration = True
+    await administration.update_subscription(topic, subscription)
+    client = kind.client(enable_cross_entity_transactions=True) if reaches == "another entity" else kind.plain
+    due_s = clock.now() + 2.0
+    if later == "expires":
+        message, sub_queue = ServiceBusMessage("x", time_to_live=timedelta(seconds=2)), ServiceBusSubQueue.DEAD_LETTER
+    else:
+        message = ServiceBusMessage("x", scheduled_enqueue_time_utc=datetime.fromtimestamp(due_s, UTC))
+        sub_queue = None
+
+    async def commit() -> None:
+        sender = client.get_topic_sender(topic) if reaches == "its topic" else client.get_queue_sender(queue)
+        async with sender, client.get_queue_sender(first) as before:
+            await clock.sleep(0.5)
+            async with client.transaction() as transaction:
+                if reaches == "another entity":
+                    await before.send_messages(ServiceBusMessage("first"), transaction=transaction)
+                await sender.send_messages(message, transaction=transaction)
+
+    if reaches == "its topic":
+        receiver = kind.plain.get_subscription_receiver(topic, "s", sub_queue=sub_queue)
+    else:
+        receiver = kind.plain.get_queue_receiver(queue, sub_queue=sub_queue)
+    async with receiver, asyncio.TaskGroup() as group:
+        group.create_task(commit())
+        (received,) = await receiver.receive_messages(1, max_wait_time=60.0)
+        assert str(received) == "x"
+        assert clock.now() < due_s + kind.patience_s

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -302,23 +301,6 @@ async def test_a_copy_that_expires_in_a_subscription_wakes_the_receiver_of_its_d
         group.create_task(after(1.0, lambda: running.send(sent, path="topic")))
         assert await running.receive(path="topic/Subscriptions/x/$DeadLetterQueue") == ["m"]
     assert elapsed() == pytest.approx(3.0 + schedule_s)
-
-
-@pytest.mark.parametrize("path", ["queue", "queue/$DeadLetterQueue", "end"])
-async def test_a_request_to_the_namespace_sets_the_timers_of_what_it_brings(path: str) -> None:
-    """As the end of a transaction, which has no path. The message is scheduled, expires, or is forwarded then."""
-    running = Running()
-    running.create("end")
-    to = "end" if path == "end" else None
-    running.create("queue", dead_lettering_on_message_expiration=True, forward_dead_lettered_messages_to=to)
-    later, life = (at(clock.now() + 3), None) if path == "queue" else (None, seconds(2))
-    sent = encode_message(message("m", scheduled_enqueue_time_utc=later, time_to_live=life))
-    async with asyncio.TaskGroup() as group:
-        perform = running.host.perform
-        work = partial(perform, Operation.TRANSACTION, None, lambda call: running.namespace.send(call, "queue", [sent]))
-        group.create_task(after(1.0, partial(work, timeout_s=60.0)))
-        assert await running.receive(path=path) == ["m"]
-    assert elapsed() == pytest.approx(3.0)
 
 
 async def test_a_dead_letter_wakes_the_receiver_of_the_dead_letter_queue(running: Running) -> None:

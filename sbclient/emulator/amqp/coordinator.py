@@ -122,9 +122,8 @@ class CoordinatorLink(LinkHandler):
             else:
                 namespace.commit(call, transaction)
 
-        path = None if transaction.scope is None else transaction.scope.path
         try:
-            await peer.perform(Operation.TRANSACTION, path, end, timeout_s=OPERATION_TIMEOUT_S)
+            await peer.perform(Operation.TRANSACTION, transaction.path, end, timeout_s=OPERATION_TIMEOUT_S)
         except ServiceBusError as error:
             peer.report(error)
             declared.rolled_back()

@@ -179,13 +179,13 @@ class MemoryTransaction(TransactionLink):
     async def commit(self, *, timeout_s: float) -> None:
         namespace, transaction = self._connection.host.namespace, self.transaction
         await self._connection.ask(
-            Operation.TRANSACTION, None, lambda call: namespace.commit(call, transaction), timeout_s
+            Operation.TRANSACTION, transaction.path, lambda call: namespace.commit(call, transaction), timeout_s
         )
 
     async def rollback(self, *, timeout_s: float) -> None:
         namespace, transaction = self._connection.host.namespace, self.transaction
         await self._connection.ask(
-            Operation.TRANSACTION, None, lambda call: namespace.rollback(call, transaction), timeout_s
+            Operation.TRANSACTION, transaction.path, lambda call: namespace.rollback(call, transaction), timeout_s
         )
 
     async def create_rule(self, address: EntityAddress, rule: RuleProperties, *, timeout_s: float) -> None:
