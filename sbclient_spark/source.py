@@ -27,7 +27,7 @@ from sbclient_spark.log import log_event
 from sbclient_spark.options import listed
 from sbclient_spark.read.batch import FilteringReader, PeekReader
 from sbclient_spark.read.columns import READ_SCHEMA
-from sbclient_spark.read.options import READ_TABLE, read_options
+from sbclient_spark.read.options import BATCH_TABLE, READ_TABLE, STREAM_TABLE, read_options
 from sbclient_spark.read.receive_stream import ReceiveStreamReader
 from sbclient_spark.read.stream import PeekStreamReader, check_version
 from sbclient_spark.table_options import (
@@ -105,11 +105,11 @@ class ServiceBusDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         reader = FilteringReader if self.pushes_filters else PeekReader
-        return reader(read_options(self._for_read(schema)), schema)
+        return reader(read_options(self.for_read(schema, is_streaming=False)), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
-            given = self._for_read(schema)
+            given = self.for_read(schema, is_streaming=True)
             check_version(given)
             options = read_options(given, is_streaming=True)
             return (PeekStreamReader if options.mode == "peek" else ReceiveStreamReader)(options, schema)
@@ -124,8 +124,10 @@ class ServiceBusDataSource(DataSource):
         plan = plan_write(schema, self.for_write(schema), is_streaming=True, overwrite=overwrite)
         return ServiceBusStreamWriter(plan, schema)
 
-    def _for_read(self, schema: StructType) -> dict[str, str]:
-        return merged(known_defaults(self.defaults, READ_TABLE), options_of_table(schema), self.options)
+    def for_read(self, schema: StructType, *, is_streaming: bool) -> dict[str, str]:
+        """Return the options of a read or a stream. Defaults that only the other kind takes are left out."""
+        table = STREAM_TABLE if is_streaming else BATCH_TABLE
+        return merged(known_defaults(self.defaults, table), options_of_table(schema, table), self.options)
 
     def for_write(self, schema: StructType) -> dict[str, str]:
         """Return the options of a write.
@@ -140,7 +142,7 @@ class ServiceBusDataSource(DataSource):
                 "columns, as in INSERT INTO … (body, message_id) SELECT body, message_id FROM …"
             )
         defaults = known_defaults(self.defaults, WRITE_TABLE)
-        return merged(defaults, options_of_table(schema, is_write=True), self.options)
+        return merged(defaults, options_of_table(schema, WRITE_TABLE), self.options)
 
 
 ServiceBusDataSource.__doc__ = f"""{getdoc(ServiceBusDataSource)}

@@ -112,11 +112,12 @@ def table_schema(schema: StructType, options: Mapping[str, str]) -> StructType:
     )
 
 
-def options_of_table(schema: StructType, *, is_write: bool = False) -> dict[str, str]:
+def options_of_table(schema: StructType, table: Mapping[str, Setting]) -> dict[str, str]:
     """Return the options of the table that a statement reads or writes; empty if there is none.
 
     Args:
         schema: as Spark passes it to the reader or writer.
+        table: the options that the operation knows.
 
     Raises:
         InvalidOperationError: Spark keeps the type of the column, so that its mark is missing.
@@ -128,13 +129,13 @@ def options_of_table(schema: StructType, *, is_write: bool = False) -> dict[str,
             "spark.sql.preserveCharVarcharTypeInfo is true, so that a statement does not show which table it writes: "
             "unset it, or use a DataFrame in place of the table"
         )
-    if METADATA not in metadata or (is_write and VARCHAR_MARK in metadata):
+    if METADATA not in metadata or (table is WRITE_TABLE and VARCHAR_MARK in metadata):
         return {}
-    return known_defaults(json.loads(metadata[METADATA]), WRITE_TABLE if is_write else READ_TABLE)
+    return known_defaults(json.loads(metadata[METADATA]), table)
 
 
 def known_defaults(options: Mapping[str, str], table: Mapping[str, Setting]) -> dict[str, str]:
-    """Return those options that an operation knows, as reads and writes share their defaults."""
+    """Return those options that an operation knows, as reads, streams and writes share their defaults."""
     names = {name.lower() for name in table}
     return {
         name: value

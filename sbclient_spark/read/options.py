@@ -138,6 +138,9 @@ READ_TABLE: Final = table_of(
 )
 """Every option of a read, by name."""
 
+BATCH_TABLE: Final = {name: row for name, row in READ_TABLE.items() if row.group != _STREAM}
+STREAM_TABLE: Final = {name: row for name, row in READ_TABLE.items() if row.group != _BATCH}
+
 
 def read_options(options: Mapping[str, str], *, is_streaming: bool = False) -> ReadOptions:
     """Parse the options of a read.
@@ -170,10 +173,10 @@ def read_options(options: Mapping[str, str], *, is_streaming: bool = False) -> R
 
 def _check_kind(names: set[str], given: Mapping[str, Any], *, is_streaming: bool) -> None:
     """Reject options of streams in a batch read, and the reverse."""
-    kind, other = (_STREAM, _BATCH) if is_streaming else (_BATCH, _STREAM)
+    kind, table = (_STREAM, STREAM_TABLE) if is_streaming else (_BATCH, BATCH_TABLE)
     for name, row in READ_TABLE.items():
-        if row.group == other and name.lower() in names:
-            raise InvalidOperationError(f"option {name} is for {other}, and this is {kind}: remove it")
+        if name not in table and name.lower() in names:
+            raise InvalidOperationError(f"option {name} is for {row.group}, and this is {kind}: remove it")
     if not is_streaming and given.get("mode") == "receive":
         raise InvalidOperationError(
             "mode is 'receive', but a batch read only peeks, because Spark repeats it for each action: use readStream"

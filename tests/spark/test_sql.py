@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import StringType, StructField, StructType
 
 import sbclient_spark
 from sbclient.errors import InvalidOperationError
 from sbclient_spark.read.columns import READ_SCHEMA
-from sbclient_spark.table_options import defaults_of, merged
+from sbclient_spark.read.options import READ_TABLE, read_options
+from sbclient_spark.source import ServiceBusDataSource
+from sbclient_spark.table_options import METADATA, defaults_of, merged, names_entity
 from tests.spark.versions import PARTIAL_INSERTS
 from tests.stage.pair import EmulatedPair
 
@@ -161,6 +165,26 @@ def test_a_secret_or_a_queue_is_no_default() -> None:
         with pytest.raises(InvalidOperationError, match=f"spark.servicebus.{name}"):
             defaults_of({f"spark.servicebus.{name}": "secret"})
     assert defaults_of({"spark.servicebus.tokenEnv": "T", "spark.app.name": "x"}) == {"tokenEnv": "T"}
+
+
+@pytest.mark.parametrize("is_streaming", [False, True])
+@pytest.mark.parametrize("where", ["the configuration", "a table"])
+def test_a_default_of_the_other_kind_of_read_is_left_out(
+    is_streaming: bool, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An invalid value shows which options a read takes: each of its own kind is refused, none of the other."""
+    kind = "a stream" if is_streaming else "a batch read"
+    groups = {name: row.group for name, row in READ_TABLE.items() if row.group and not names_entity({name: ""})}
+    assert set(groups.values()) == {"a stream", "a batch read"}
+    for name, group in groups.items():
+        own = {name: ","}
+        metadata = {METADATA: json.dumps(own if where == "a table" else {})}
+        schema = StructType([StructField("message_id", StringType(), metadata=metadata)])
+        monkeypatch.setattr(ServiceBusDataSource, "defaults", own if where == "the configuration" else {})
+        source = ServiceBusDataSource({"connectionString": "memory://a", "queue": "q"})
+        given = source.for_read(schema, is_streaming=is_streaming)
+        with pytest.raises(InvalidOperationError, match=name) if group == kind else nullcontext():
+            read_options(given, is_streaming=is_streaming)
 
 
 def test_a_statement_replaces_defaults_that_mean_the_same() -> None:
