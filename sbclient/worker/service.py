@@ -105,6 +105,7 @@ class SyphonWorker:
         self._pause_requested = asyncio.Event()
         self._resume_requested = asyncio.Event()
         self._resume_requested.set()
+        self._renewed = asyncio.Event()
         self._syphon: Syphon | None = None
         self._since_at = 0.0
         self._read_time = clock.reader()
@@ -158,12 +159,16 @@ class SyphonWorker:
         return not self._stop_requested.is_set()
 
     def renew_credentials(self) -> None:
-        """Read the credentials again, and check at once that both namespaces accept them; not while stopping."""
+        """Read the credentials again, and check at once that both namespaces accept them; not while stopping.
+
+        At the start the next attempt checks it, which does not wait any longer.
+        """
         if not self._stop_requested.is_set():
             self._background.start(self._renew_credentials(), name="renew credentials")
 
     async def _renew_credentials(self) -> None:
         await self._client.renew_credentials()
+        self._renewed.set()
         if self._secondary.health().reached_at is not None:  # the start is over
             await asyncio.gather(self._primary.probe(), self._secondary.probe())
 
@@ -323,7 +328,8 @@ class SyphonWorker:
             return False
 
         async def pause(seconds: float) -> None:
-            await clock.sleep(min(seconds, left_s))
+            await clock.wait_for(self._renewed, min(seconds, left_s))
+            self._renewed.clear()
 
         await repeat(is_open, growing(FIRST_PAUSE_S, LONGEST_PAUSE_S), pause)
 

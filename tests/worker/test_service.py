@@ -316,6 +316,20 @@ async def test_renewed_credentials_are_checked_at_once(pair: MemoryPair, side: s
         assert not any("rejected" in reason for reason in run.reasons)
 
 
+async def test_renewed_credentials_are_tried_at_once_at_the_start(pair: MemoryPair) -> None:
+    await make_backlog(pair, 1)
+    fault = pair.secondary.inject(Fault(FaultKind.DOWN))
+    async with Run(pair) as run:
+        for _ in range(3):
+            run.worker.renew_credentials()
+            await clock.sleep(200.0)
+            assert run.state == "starting"
+        pair.secondary.heal(fault)
+        run.worker.renew_credentials()
+        await clock.sleep(0.5)
+        assert run.state == "running"
+
+
 async def test_without_a_port_no_namespace_is_probed(pair: MemoryPair) -> None:
     await make_backlog(pair)
     async with Run(pair):
