@@ -6,6 +6,7 @@ import sys
 from array import array
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
@@ -44,7 +45,10 @@ class NotEncodableError(Exception):
 
 
 def _table(make: Callable[[int], bytes]) -> pa.Array:
-    return pa.array([make(number) for number in range(256)], pa.binary())
+    # `pa.array` would import pandas, in each process of Spark that imports this module to plan a read or write.
+    made = [make(number) for number in range(256)]
+    offsets = array("i", accumulate(map(len, made), initial=0))
+    return pa.Array.from_buffers(pa.binary(), 256, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(made))])
 
 
 _BYTES: Final = _table(lambda number: bytes((number,)))

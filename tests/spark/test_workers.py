@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,9 @@ def test_a_python_with_the_package_is_no_error(spark: SparkSession, monkeypatch:
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(link if link.exists() else sys.executable))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     check_worker_python(spark)
+
+
+def test_a_process_that_plans_a_read_or_write_does_not_import_pandas() -> None:
+    """Spark starts several for each query. Those that convert rows import it by `pyarrow.array`."""
+    loaded = "import sys, sbclient_spark.source; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loaded], check=False).returncode == 0
