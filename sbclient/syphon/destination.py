@@ -595,8 +595,6 @@ class Destination:
             if not settling:
                 return contents
             await asyncio.gather(*settling)
-            if self.is_ending:
-                undecided.clear()  # they are released with the others
             group = [message for message in group if message in contents or message in undecided]
 
     async def _reject(self, group: list[InFlight], reason: SyphonReason, description: str) -> None:
