@@ -15,17 +15,25 @@ def in_seconds(kind: NamespaceKind, seconds: float) -> datetime:
 
 @pytest.mark.parametrize("way", ["send", "schedule"])
 async def test_a_scheduled_message_is_not_seen_before_its_time(kind: NamespaceKind, way: str) -> None:
-    queue = await kind.queue()
-    at = in_seconds(kind, 2.0)
-    async with kind.plain.get_queue_sender(queue) as sender, kind.plain.get_queue_receiver(queue) as receiver:
-        if way == "send":
-            await sender.send_messages(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
-        else:
-            await sender.schedule_messages(ServiceBusMessage("x"), at)
+    queue, other = await kind.queue(), await kind.queue()
+
+    async def schedule(at: datetime, queue: str) -> None:
+        async with kind.plain.get_queue_sender(queue) as sender:
+            if way == "send":
+                await sender.send_messages(ServiceBusMessage("x", scheduled_enqueue_time_utc=at))
+            else:
+                await sender.schedule_messages(ServiceBusMessage("x"), at)
+
+    at = in_seconds(kind, 3600.0)
+    await schedule(at, other)
+    async with kind.plain.get_queue_receiver(other) as receiver:
         (waiting,) = await receiver.peek_messages(5, sequence_number=1)
         assert waiting.state is ServiceBusMessageState.SCHEDULED
         assert waiting.scheduled_enqueue_time_utc is not None
         assert abs(waiting.scheduled_enqueue_time_utc - at) < timedelta(milliseconds=1)
+    at = in_seconds(kind, 2.0)
+    await schedule(at, queue)
+    async with kind.plain.get_queue_receiver(queue) as receiver:
         (message,) = await receiver.receive_messages(1, max_wait_time=kind.patience_s)
         assert str(message) == "x"
         assert clock.now() >= at.timestamp() - 0.01

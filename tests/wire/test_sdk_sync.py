@@ -111,9 +111,11 @@ def check_batches_peek_and_schedule(site: Site) -> None:
         sender.send_messages(batch)
         (peeked,) = receiver.peek_messages(max_message_count=1)
         assert str(peeked) == "0"
-        at = datetime.now(UTC) + timedelta(seconds=2)
-        first, _ = sender.schedule_messages([ServiceBusMessage("5", partition_key="k") for _ in range(2)], at)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        first, _ = sender.schedule_messages([ServiceBusMessage("6", partition_key="k") for _ in range(2)], later)
         sender.cancel_scheduled_messages(first)
+        soon = datetime.now(UTC) + timedelta(seconds=1)
+        sender.schedule_messages(ServiceBusMessage("5", partition_key="k"), soon)
         assert [str(message) for message in several(receiver, 6)] == list("012345")
 
 

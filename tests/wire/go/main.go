@@ -111,14 +111,16 @@ func settlements(ctx context.Context) {
 func scheduling(ctx context.Context) {
 	path := queue(ctx, "scheduling", admin.QueueProperties{})
 	out := sender(path)
-	numbers, err := out.ScheduleMessages(ctx, []*azservicebus.Message{text("a"), text("b")}, time.Now().Add(1500*time.Millisecond), nil)
+	numbers, err := out.ScheduleMessages(ctx, []*azservicebus.Message{text("a"), text("b")}, time.Now().Add(time.Hour), nil)
 	expect(len(numbers) == 2, err, "schedule")
 	receiver, err := client.NewReceiverForQueue(path, &azservicebus.ReceiverOptions{ReceiveMode: azservicebus.ReceiveModeReceiveAndDelete})
 	expect(true, err, "new receiver")
 	peeked, err := receiver.PeekMessages(ctx, 5, nil)
 	expect(len(peeked) == 2 && peeked[0].State == azservicebus.MessageStateScheduled, err, "peek")
-	expect(true, out.CancelScheduledMessages(ctx, numbers[:1], nil), "cancel")
-	expect(string(one(ctx, receiver).Body) == "b", nil, "scheduled message")
+	expect(true, out.CancelScheduledMessages(ctx, numbers, nil), "cancel")
+	_, err = out.ScheduleMessages(ctx, []*azservicebus.Message{text("c")}, time.Now().Add(time.Second), nil)
+	expect(true, err, "schedule soon")
+	expect(string(one(ctx, receiver).Body) == "c", nil, "scheduled message")
 }
 
 func sessions(ctx context.Context) {
