@@ -99,6 +99,8 @@ class RequestGate:
         entity, target = self.directory.find(path)
         if entity.topic is not None:
             entity.topic.advance(call.now)
+        if target is not entity.body:  # what expires, or has its last lock ended, becomes a dead letter
+            entity.body.advance(call.now)
         status, operation = entity.description.status, as_operation or call.operation
         if status is not _ACTIVE and status is not None and operation in CLOSED_TO[status]:
             raise MessagingEntityDisabledError(
