@@ -11,7 +11,8 @@ import signal
 from types import FrameType
 from typing import Final
 
-_HELD: Final = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
+_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_HELD: Final = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
 _CAN_HOLD: Final = hasattr(signal, "pthread_sigmask")  # not available on Windows
 
 

@@ -98,8 +98,9 @@ def syphon(
     immediately. SIGUSR1 pauses, SIGUSR2 resumes, SIGHUP reads the credentials again.
 
     Exit status: 0 ended as asked, by a signal or a setting such as --until; 1 messages remain, would remain or be
-    dead-lettered (--dry-run), or were not released in time; 2 invalid settings; 3 the secondary is unreachable; 4 a
-    credential lacks a right; 5 backlog queues do not exist; 130 and 143 ended by a second SIGINT or SIGTERM.
+    dead-lettered (--dry-run), or were not released in time; 2 the settings cannot be used; 3 the secondary is
+    unreachable; 4 a credential lacks a right; 5 backlog queues do not exist; 130 and 143 ended by a second SIGINT or
+    SIGTERM.
 
     Example: sbclient syphon --config syphon.toml --http-port 9464
     """

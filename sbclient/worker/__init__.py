@@ -1,1 +1,1 @@
-"""The syphon as a service: settings, start, shutdown, health checks and HTTP endpoints."""
+"""The syphon as a service: its settings, its start and end, and what operators see of it."""

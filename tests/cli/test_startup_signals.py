@@ -113,10 +113,12 @@ def test_emulator_ends_with_status_0_when_signalled_during_startup() -> None:
     assert (status, err) == (0, "")
 
 
-def test_a_pause_during_startup_takes_effect_when_the_worker_runs() -> None:
+def test_signals_during_startup_take_effect_when_the_worker_runs() -> None:
+    """SIGHUP makes it read the credentials again, and does not end it."""
     process = started(*WORKER, "--log-level", "info")
     wait_until_held(process)
-    process.send_signal(signal.SIGUSR1)
+    for number in (signal.SIGHUP, signal.SIGUSR1):
+        process.send_signal(number)
     assert process.stderr is not None
     assert any('"worker.paused"' in line for line in iter(process.stderr.readline, ""))
     process.send_signal(signal.SIGTERM)

@@ -9,6 +9,7 @@ import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from inspect import isfunction
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -353,16 +354,25 @@ class TestSwitches:
         assert emulator.context().active_faults() == [second]
 
     async def test_each_change_is_published(self, emulator: Emulator) -> None:
-        emulator.create_queue("orders")
-        emulator.heal(emulator.inject(Fault(FaultKind.DOWN)))
+        fault = Fault(FaultKind.DOWN)
+        changes: dict[str, tuple[Callable[[], object], list[str]]] = {
+            "create_queue": (lambda: emulator.create_queue("orders"), ["entity.created"]),
+            "create_topic": (lambda: emulator.create_topic("events"), ["entity.created"]),
+            "create_subscription": (lambda: emulator.create_subscription("events", "all"), ["entity.created"]),
+            "inject": (lambda: emulator.inject(fault), ["fault.thrown"]),
+            "heal": (lambda: emulator.heal(fault), ["fault.healed"]),
+            "purge": (emulator.purge, ["namespace.purged"]),
+            "reset": (emulator.reset, ["namespace.reset"]),
+        }
+        methods = {name for name, each in vars(Emulator).items() if isfunction(each) and not name.startswith("_")}
+        reads = {"context", "root_key"}
+        assert methods - {"start", "close"} == changes.keys() | reads
+        for change, expected in changes.values():
+            before = len(emulator.context().events.recent)
+            change()
+            assert [event["event"] for event in emulator.context().events.recent][before:] == expected
         emulator.heal()
-        emulator.purge()
-        emulator.reset()
-        published = [event["event"] for event in emulator.context().events.recent]
-        assert published == [
-            *("entity.created", "fault.thrown", "fault.healed", "fault.all_healed", "namespace.purged"),
-            "namespace.reset",
-        ]
+        assert emulator.context().events.recent[-1]["event"] == "fault.all_healed"
 
     async def test_purge(self, emulator: Emulator) -> None:
         create(emulator.context().host, EntityKind.QUEUE, "orders")
