@@ -420,3 +420,14 @@ async def test_copies_of_messages_and_batches(kind: NamespaceKind, copied: Calla
         for message in messages:
             await receiver.complete_message(message)
             assert str(copied(message)) == str(message)
+
+
+async def test_a_peek_of_the_dead_letters_shows_what_has_expired(kind: NamespaceKind) -> None:
+    queue = await kind.queue(dead_lettering_on_message_expiration=True)
+    sender = kind.plain.get_queue_sender(queue)
+    dead = kind.plain.get_queue_receiver(queue, sub_queue="deadletter")
+    async with sender, dead:
+        for number in range(2):
+            await sender.send_messages(ServiceBusMessage(str(number), time_to_live=timedelta(seconds=1)))
+            await clock.sleep(1.5)
+            assert [str(one) for one in await dead.peek_messages(5, sequence_number=1)] == ["0", "1"][: number + 1]
