@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -88,19 +89,19 @@ async def arrivals(seed: int, *, is_waiting: bool) -> dict[tuple[str, int, str],
     async def send(after_s: float, some: list[tuple[str, str, float, float]], *, together: bool) -> None:
         await asyncio.sleep(after_s)
         path = some[0][1]
-        batch = []
+        messages = []
         for body, _, later_s, life_s in some:
             due = at(clock.now() + later_s) if later_s else None
-            sent = message(body, scheduled_enqueue_time_utc=due, time_to_live=seconds(life_s), partition_key="k")
-            batch.append(encode_message(sent))
-        namespace = running.namespace
+            life = seconds(life_s)
+            messages.append(message(body, scheduled_enqueue_time_utc=due, time_to_live=life, partition_key="k"))
         if not together:
-            work = lambda call: namespace.send(call, path, batch)  # noqa: E731
-            await running.host.perform(Operation.SEND, path, work, timeout_s=60.0)
+            await running.send(*messages, path=path)
             return
+        namespace = running.namespace
         transaction = namespace.begin_transaction(Call(Operation.TRANSACTION, clock.now()))
+        batch = list(map(encode_message, messages))
         namespace.send(Call(Operation.SEND, clock.now()), path, batch, transaction=transaction)
-        commit = lambda call: namespace.commit(call, transaction)  # noqa: E731
+        commit = partial(namespace.commit, transaction=transaction)
         await running.host.perform(Operation.TRANSACTION, transaction.path, commit, timeout_s=60.0)
 
     async def receive(path: str) -> None:
