@@ -87,10 +87,10 @@ class Fragment(Storage):
         self.deferred_count = 0
         self._fresh: deque[int] = deque()
         self._returned: list[int] = []
-        self._sessions = Sessions(self._entries)
-        self._locks = Locks(index, random)
+        self._sessions = Sessions(self._entries, self._earliest)
+        self._locks = Locks(index, random, self._earliest)
         self._locks_ended_at = -math.inf
-        self._expiries: Deadlines[int] = Deadlines()
+        self._expiries: Deadlines[int] = Deadlines(self._earliest)
 
     # ------------------------------------------------------------------ contents
 
@@ -158,20 +158,16 @@ class Fragment(Storage):
 
     def next_change_at(self) -> float:
         """The time of the next timed change; infinity if there is none."""
-        return min(
-            self._locks.ends.earliest,
-            self._sessions.lock_ends.earliest,
-            self._schedule.earliest,
-            self._expiries.earliest,
+        self._earliest.at = at = min(
+            self._locks.ends.next_at(),
+            self._sessions.lock_ends.next_at(),
+            self._schedule.next_at(),
+            self._expiries.next_at(),
         )
+        return at
 
     def advance(self, now: float) -> None:
-        if (
-            now < self._locks.ends.earliest
-            and now < self._expiries.earliest
-            and now < self._schedule.earliest
-            and now < self._sessions.lock_ends.earliest
-        ):
+        if now < self._earliest.at or now < self.next_change_at():
             return
         self.mark()
         self._activate_due(now)
@@ -186,6 +182,7 @@ class Fragment(Storage):
                 self._end_lock(entry)
             if entry.is_ready and due[0] in self._entries:
                 self._expire_ready(entry)
+        self.next_change_at()
 
     def _end_locks(self, now: float) -> None:
         """End locks that are due, in their order, at most `ENDED_LOCKS_AT_ONCE`."""
@@ -347,7 +344,7 @@ class Fragment(Storage):
         """The next ready message of an entity without sessions; it stays in place."""
         self.advance(now)
         while True:
-            if not self._returned and self._locks.ends.earliest <= now:
+            if not self._returned and self._earliest.at <= now:
                 self._end_locks(now)
             if not self._returned and not self._fresh:
                 return None

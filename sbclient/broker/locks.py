@@ -9,7 +9,7 @@ import math
 from random import Random
 from typing import Final
 
-from sbclient.broker.deadlines import Deadlines
+from sbclient.broker.deadlines import Deadlines, Earliest
 from sbclient.broker.entry import Entry
 
 TOKEN_FRAGMENT_BITS: Final = 16
@@ -18,12 +18,16 @@ TOKEN_FRAGMENT_BITS: Final = 16
 class Locks:
     """The locked messages of a fragment, by token.
 
+    Args:
+        random: for the tokens.
+        earliest: of all deadlines of the fragment.
+
     Attributes:
         ends: the end of each lock by sequence number; messages that a session lock covers are not included.
     """
 
-    def __init__(self, fragment_index: int, random: Random) -> None:
-        self.ends: Deadlines[int] = Deadlines()
+    def __init__(self, fragment_index: int, random: Random, earliest: Earliest) -> None:
+        self.ends: Deadlines[int] = Deadlines(earliest)
         self._fragment_index = fragment_index
         self._random = random
         self._entries: dict[int, Entry] = {}
@@ -59,7 +63,8 @@ class Locks:
     def let_go(self, entry: Entry) -> None:
         """Unlock a message."""
         del self._entries[entry.token]
-        self._cached.pop(entry.token, None)
+        if self._cached:
+            self._cached.pop(entry.token, None)
         self.ends.drop(entry.number)
         entry.token, entry.locked_until = 0, math.inf
 

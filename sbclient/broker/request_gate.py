@@ -94,7 +94,7 @@ class RequestGate:
         if self.faults.injected:
             self.faults.check(call, path)
         forwarding = self.forwarding
-        if self._idle_ends.earliest <= call.now or forwarding.is_used or forwarding.due:
+        if self._idle_ends.earliest.at <= call.now or forwarding.is_used or forwarding.due:
             self.advance(call.now, path)
         entity, target = self.directory.find(path)
         if entity.topic is not None:
@@ -143,8 +143,9 @@ class RequestGate:
 
     def advance(self, now: float, path: str | None = None) -> None:
         """Apply the timed changes that are due and that a request to a path could observe."""
-        if self._idle_ends.earliest <= now:
+        if self._idle_ends.earliest.at <= now:
             self._remove_idle(now)
+            self._idle_ends.earliest.at = self._idle_ends.next_at()
         if path is not None and self.forwarding.is_used:
             for source in self.feeding(path):
                 source.advance(now)

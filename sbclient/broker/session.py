@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 
 from sortedcontainers import SortedSet
 
-from sbclient.broker.deadlines import Deadlines
+from sbclient.broker.deadlines import Deadlines, Earliest
 from sbclient.broker.entry import Entry
 from sbclient.broker.ordered_numbers import OrderedNumbers
 
@@ -82,14 +82,15 @@ class Sessions:
 
     Args:
         entries: the fragment's messages by number.
+        earliest: of all deadlines of the fragment.
     """
 
-    def __init__(self, entries: Mapping[int, Entry]) -> None:
+    def __init__(self, entries: Mapping[int, Entry], earliest: Earliest) -> None:
         self._entries = entries
         self._sessions: dict[str, Session] = {}
         self._available: OrderedDict[str, None] = OrderedDict()
         self._listed: SortedSet[str] = SortedSet()  # those with messages or state
-        self.lock_ends: Deadlines[str] = Deadlines()
+        self.lock_ends: Deadlines[str] = Deadlines(earliest)
 
     def __len__(self) -> int:
         return len(self._sessions)

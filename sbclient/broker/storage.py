@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from sbclient.broker.changes import FragmentLog
-from sbclient.broker.deadlines import Deadlines
+from sbclient.broker.deadlines import Deadlines, Earliest
 from sbclient.broker.deduplication import DuplicateWindow, Identity
 from sbclient.broker.entry import Entry
 from sbclient.broker.ordered_numbers import OrderedNumbers
@@ -69,7 +69,8 @@ class Storage(ABC):
         self.log: FragmentLog | None = None
         self._entries: dict[int, Entry] = {}
         self._numbers = OrderedNumbers(self._entries)
-        self._schedule: Deadlines[int] = Deadlines()
+        self._earliest = Earliest()
+        self._schedule: Deadlines[int] = Deadlines(self._earliest)
 
     def __len__(self) -> int:
         """Messages in every state."""

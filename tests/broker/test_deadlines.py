@@ -35,7 +35,9 @@ def test_deadlines_behave_like_a_dict_of_times(moves: list[tuple[str, int, int]]
             assert deadlines.pop_due(at) == (None if due is None else (due[1], due[0]))
             if due is not None:
                 del model[due[1]]
-        assert deadlines.earliest == min(model.values(), default=math.inf)
+        earliest = min(model.values(), default=math.inf)
+        assert deadlines.earliest.at <= earliest
+        assert deadlines.next_at() == earliest
         assert len(deadlines) == len(model)
 
 
