@@ -53,7 +53,6 @@ def admit(
     target: Queue | Topic,
     messages: Sequence[EncodedMessage],
     random: Random,
-    *,
     max_batch_size_bytes: int,
 ) -> AdmittedMessages:
     """Check the messages of one transfer to an entity.
@@ -113,7 +112,7 @@ def admit(
 
 
 def store(
-    fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float, *, is_partitioned: bool
+    fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float, is_partitioned: bool
 ) -> None:
     """Store checked messages in a fragment, now or at their scheduled time; drop duplicates and pings.
 
@@ -122,7 +121,7 @@ def store(
     Args:
         numbers: the sequence number of each entry while it is scheduled; None = new ones.
     """
-    put(fragment, arrivals(fragment, entries, numbers, now, is_partitioned=is_partitioned), now)
+    put(fragment, arrivals(fragment, entries, numbers, now, is_partitioned), now)
 
 
 Arrival: TypeAlias = tuple[Entry, Identity | None, float | None, int | None, Copies]
@@ -131,7 +130,7 @@ its number while it is scheduled, None = a new one; its copies, see `Storage.dec
 
 
 def arrivals(
-    fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float, *, is_partitioned: bool
+    fragment: Fragment, entries: Sequence[Entry], numbers: Sequence[int] | None, now: float, is_partitioned: bool
 ) -> list[Arrival]:
     """Decide how checked messages are stored; see `store`. What can fail does so here."""
     fragment.advance(now)

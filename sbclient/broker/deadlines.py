@@ -16,7 +16,7 @@ class Earliest:
     """The earliest of some deadlines.
 
     Attributes:
-        at: no deadline is before this time; infinity if there is none. Setting one lowers it, only its reader raises it.
+        at: no deadline is before this time; infinity if there is none. Setting a deadline lowers it; readers raise it.
     """
 
     __slots__ = ("at",)

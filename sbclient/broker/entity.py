@@ -31,7 +31,7 @@ from uuid import UUID
 from sbclient.broker.entry import Entry, Selector
 from sbclient.broker.faults import Call, Faults
 from sbclient.broker.fragment import Fragment
-from sbclient.broker.locks import TOKEN_FRAGMENT_BITS
+from sbclient.broker.locks import TOKEN_FRAGMENT_MASK
 from sbclient.broker.placement import Placement
 from sbclient.broker.policy import Policy, Usage
 from sbclient.broker.session import SessionLock
@@ -154,7 +154,7 @@ class Queue:
         if is_partitioned and is_any and self._cache is not None:  # even with one reachable fragment
             taken = self._cache.receive(call, fragments, max_message_count, delete=deletes)
         else:
-            taken = self._taken(call, fragments, max_message_count, lock, selector, delete=deletes)
+            taken = self._taken(call, fragments, max_message_count, lock, selector, deletes)
         if selector is not None:
             call.is_unfinished = selector.is_unfinished
         if is_partitioned and self._faults.injected:
@@ -173,21 +173,24 @@ class Queue:
     def _taken(
         self,
         call: Call,
-        fragments: Sequence[Fragment],
+        fragments: list[Fragment],
         max_message_count: int,
         lock: SessionLock | None,
         selector: Selector | None,
-        *,
         delete: bool,
     ) -> list[Entry]:
+        """Take one message of each fragment in turn."""
+        now = call.now
         taken: list[Entry] = []
-        turns = deque(fragments)
-        while turns and len(taken) < max_message_count:
-            fragment = turns.popleft()
-            entry = fragment.take(call.now, lock, delete=delete, selector=selector)
-            if entry is not None:
-                taken.append(entry)
-                turns.append(fragment)
+        while fragments:
+            turns, fragments = fragments, []
+            for fragment in turns:
+                if len(taken) == max_message_count:
+                    return taken
+                entry = fragment.take(now, lock, delete, selector)
+                if entry is not None:
+                    taken.append(entry)
+                    fragments.append(fragment)
         return taken
 
     def settle_each(
@@ -211,7 +214,7 @@ class Queue:
 
         A token that this queue did not issue, because it was deleted and created again, is ignored.
         """
-        index = token & (1 << TOKEN_FRAGMENT_BITS) - 1
+        index = token & TOKEN_FRAGMENT_MASK
         if index < len(self.fragments):
             self.fragments[index].release(token, now)
 

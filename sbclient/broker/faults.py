@@ -189,7 +189,7 @@ class Call:
 
     __slots__ = ("answer_after_s", "front_end", "is_unfinished", "now", "operation", "retry_after_s", "waited_s")
 
-    def __init__(self, operation: Operation, now: float, *, front_end: int = 0, waited_s: float = 0.0) -> None:
+    def __init__(self, operation: Operation, now: float, front_end: int = 0, waited_s: float = 0.0) -> None:
         self.operation = operation
         self.now = now
         self.front_end = front_end

@@ -151,7 +151,7 @@ class Forwarding:
         copy.hops = entry.hops + 1
         copy.expires_at = entry.expires_at
         copy.dead_letter_source = entry.dead_letter_source
-        store(fragment, transfer.entries, None, call.now, is_partitioned=transfer.is_partitioned)
+        store(fragment, transfer.entries, None, call.now, transfer.is_partitioned)
 
 
 def _content_of(entry: Entry) -> EncodedMessage:

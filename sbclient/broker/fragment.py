@@ -147,7 +147,7 @@ class Fragment(Storage):
             assert at is not None  # scheduled messages have one
             self._schedule.set(entry.number, at.timestamp())
         elif entry.state is ServiceBusMessageState.ACTIVE:
-            self._make_ready(entry, is_fresh=True)
+            self._make_ready(entry, True)
 
     def put_back_state(self, session_id: str, state: bytes, set_at: float) -> None:
         """Store the state of a session from an earlier process, after its messages."""
@@ -213,7 +213,7 @@ class Fragment(Storage):
 
     def _store(self, entry: Entry, copies: Copies) -> None:
         self._insert(entry, self.next_number())
-        self._make_ready(entry, is_fresh=True)
+        self._make_ready(entry, True)
 
     def _insert(self, entry: Entry, number: int) -> None:
         Storage._insert(self, entry, number)  # `super()` takes three times as long
@@ -234,7 +234,7 @@ class Fragment(Storage):
         if entry.expires_at < math.inf:
             self._expiries.drop(number)
 
-    def _make_ready(self, entry: Entry, *, is_fresh: bool) -> None:
+    def _make_ready(self, entry: Entry, is_fresh: bool) -> None:
         if self.has_sessions:
             session_id = session_of(entry.content)
             is_held = self._sessions.make_ready(session_id, entry.number)
@@ -249,14 +249,14 @@ class Fragment(Storage):
     # ------------------------------------------------------------------ messages are taken
 
     def take(
-        self, now: float, lock: SessionLock | None = None, *, delete: bool = False, selector: Selector | None = None
+        self, now: float, lock: SessionLock | None = None, delete: bool = False, selector: Selector | None = None
     ) -> Entry | None:
         """Take the next ready message that a selector matches, and lock it or delete it; None if there is none."""
         if delete:
             self.mark()
         entry = self._pop_ready(now, lock) if selector is None else self._pop_selected(now, selector)
         if entry is not None:
-            self.hand_out(entry, now, delete=delete)
+            self.hand_out(entry, now, delete)
         return entry
 
     def take_for_cache(self, now: float) -> Entry | None:
@@ -310,7 +310,7 @@ class Fragment(Storage):
             )
         return found
 
-    def hand_out(self, entry: Entry, now: float, *, delete: bool) -> None:
+    def hand_out(self, entry: Entry, now: float, delete: bool) -> None:
         """Lock or delete a message that is ready, or that `check_deferred` has returned."""
         if delete:
             self._remove(entry)
@@ -475,7 +475,7 @@ class Fragment(Storage):
         elif entry.expires_at <= at:
             self._expire(entry)
         else:
-            self._make_ready(entry, is_fresh=False)
+            self._make_ready(entry, False)
 
     def _expire_ready(self, entry: Entry) -> None:
         if self.has_sessions:

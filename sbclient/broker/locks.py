@@ -13,6 +13,7 @@ from sbclient.broker.deadlines import Deadlines, Earliest
 from sbclient.broker.entry import Entry
 
 TOKEN_FRAGMENT_BITS: Final = 16
+TOKEN_FRAGMENT_MASK: Final = (1 << TOKEN_FRAGMENT_BITS) - 1
 
 
 class Locks:

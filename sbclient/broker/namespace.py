@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from random import Random
 from typing import Any, Final
 from uuid import UUID
@@ -46,6 +47,8 @@ from sbclient.rules.ping import is_ping
 from sbclient.rules.transaction_key import transaction_key_of
 
 MAX_DEFECTS: Final = 100
+
+_int_of = attrgetter("int")
 
 
 class Namespace:
@@ -196,10 +199,9 @@ class Namespace:
         call: Call,
         path: str,
         messages: Sequence[EncodedMessage],
-        *,
         transaction: Transaction | None = None,
-        via: str | None = None,
         via_partition_key: str | None = None,
+        via: str | None = None,
     ) -> None:
         """Store one transfer: all messages or none.
 
@@ -232,8 +234,8 @@ class Namespace:
         transfer = self._admitted(target, messages)
         if transaction is None:
             key = via_partition_key if transfer.key is None else transfer.key
-            fragment = target.placement.choose(call, key, transfer.size_bytes, is_ping=transfer.is_ping)
-            store(fragment, transfer.entries, None, call.now, is_partitioned=transfer.is_partitioned)
+            fragment = target.placement.choose(call, key, transfer.size_bytes, transfer.is_ping)
+            store(fragment, transfer.entries, None, call.now, transfer.is_partitioned)
         else:
             self._send_later(call, entity, messages, transfer, None, transaction, via_partition_key)
 
@@ -292,7 +294,7 @@ class Namespace:
             fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
             fragment.advance(call.now)
             numbers = [fragment.next_number() for _ in messages]
-            store(fragment, transfer.entries, numbers, call.now, is_partitioned=transfer.is_partitioned)
+            store(fragment, transfer.entries, numbers, call.now, transfer.is_partitioned)
             return numbers
         return self._send_later(call, entity, messages, transfer, [], transaction)
 
@@ -311,7 +313,7 @@ class Namespace:
             fragment.cancel(number)
 
     def _admitted(self, target: Queue | Topic, messages: Sequence[EncodedMessage]) -> AdmittedMessages:
-        return admit(target, messages, self._random, max_batch_size_bytes=self.profile.max_batch_size_bytes)
+        return admit(target, messages, self._random, self.profile.max_batch_size_bytes)
 
     def _send_later(
         self,
@@ -340,7 +342,7 @@ class Namespace:
         decided: list[Arrival] = []
 
         def decide(now: float) -> None:
-            decided[:] = arrivals(fragment, transfer.entries, numbers, now, is_partitioned=entity.is_partitioned)
+            decided[:] = arrivals(fragment, transfer.entries, numbers, now, entity.is_partitioned)
 
         scope = Scope(entity.path, fragment.index)
         transaction.check_scope(scope, len(messages))
@@ -366,7 +368,6 @@ class Namespace:
         self,
         call: Call,
         path: str,
-        *,
         max_message_count: int,
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
         lock: SessionLock | None = None,
@@ -403,7 +404,7 @@ class Namespace:
         fragment = queue.placement.keeper_of(call, asked, "ReceiveBatch")
         found = fragment.check_deferred(asked, call.now, lock)
         for entry in found:
-            fragment.hand_out(entry, call.now, delete=mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE)
+            fragment.hand_out(entry, call.now, mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE)
         return found
 
     def release(self, call: Call, path: str, tokens: Sequence[UUID]) -> None:
@@ -447,7 +448,6 @@ class Namespace:
         path: str,
         tokens: Sequence[UUID],
         settlement: Settlement,
-        *,
         lock: SessionLock | None = None,
         transaction: Transaction | None = None,
     ) -> None:
@@ -457,7 +457,7 @@ class Namespace:
         """
         entity, target = self._gate.check(call, path)
         queue = self._settleable(path, target, settlement)
-        held = distinct([token.int for token in tokens])
+        held = distinct(list(map(_int_of, tokens)))
         fragment = queue.placement.holder_of(call, held)
         for token in held:
             fragment.check_lock(token, call.now, lock)
@@ -610,8 +610,8 @@ class Namespace:
 
     # ------------------------------------------------------------------ checks of a path
 
-    def _entered_queue(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
-        return self._readable(path, self._gate.check(call, path, as_operation=as_operation)[1])
+    def _entered_queue(self, call: Call, path: str, as_operation: Operation | None = None) -> Queue:
+        return self._readable(path, self._gate.check(call, path, as_operation)[1])
 
     def _readable(self, path: str, target: Queue | Topic) -> Queue:
         if isinstance(target, Topic):
@@ -620,8 +620,8 @@ class Namespace:
             )
         return target
 
-    def _receivable(self, call: Call, path: str, *, as_operation: Operation | None = None) -> Queue:
-        queue = self._readable(path, self._gate.check(call, path, as_operation=as_operation)[1])
+    def _receivable(self, call: Call, path: str, as_operation: Operation | None = None) -> Queue:
+        queue = self._readable(path, self._gate.check(call, path, as_operation)[1])
         if queue.forward_to is not None:
             raise InvalidOperationError(
                 f"{path} forwards its messages to {queue.forward_to}: receive from {queue.forward_to}"

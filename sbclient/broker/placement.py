@@ -14,7 +14,7 @@ from random import Random
 
 from sbclient.broker.faults import REPLACING_S, Call, FaultKind, Faults
 from sbclient.broker.fragment import Fragment
-from sbclient.broker.locks import TOKEN_FRAGMENT_BITS
+from sbclient.broker.locks import TOKEN_FRAGMENT_MASK
 from sbclient.broker.session import SessionLock
 from sbclient.broker.storage import not_found
 from sbclient.errors import InvalidOperationError, MessageLockLostError
@@ -76,16 +76,17 @@ class Placement:
             MessageLockLostError: they belong to no fragment.
             ServiceBusError, NoAnswer: the fragment is unreachable.
         """
-        indexes = {token & (1 << TOKEN_FRAGMENT_BITS) - 1 for token in tokens}
-        if not indexes:
+        if not tokens:
             raise InvalidOperationError(f"no lock token of {self._path} is given: give at least one")
-        if len(indexes) > 1 and len(self._fragments) > 1:
-            raise InvalidOperationError(
-                "Batching lock tokens for different partitions is not supported for an entity with partitioning "
-                f"enabled. {len(tokens)} lock tokens of {self._path} belong to {len(indexes)} partitions: send one "
-                "request for each"
-            )
-        index = indexes.pop()
+        index = tokens[0] & TOKEN_FRAGMENT_MASK
+        if len(tokens) > 1 and len(self._fragments) > 1:
+            indexes = {token & TOKEN_FRAGMENT_MASK for token in tokens}
+            if len(indexes) > 1:
+                raise InvalidOperationError(
+                    "Batching lock tokens for different partitions is not supported for an entity with partitioning "
+                    f"enabled. {len(tokens)} lock tokens of {self._path} belong to {len(indexes)} partitions: send one "
+                    "request for each"
+                )
         if index >= len(self._fragments):
             raise MessageLockLostError(
                 f"{self._path} did not issue this lock token: settle on the entity that the message came from"
@@ -110,7 +111,7 @@ class Placement:
             self._faults.check_fragment(call, self._path, index)
         return self._fragments[index]
 
-    def choose(self, call: Call, key: str | None, size_bytes: int, *, is_ping: bool = False) -> Fragment:
+    def choose(self, call: Call, key: str | None, size_bytes: int, is_ping: bool = False) -> Fragment:
         """Select the fragment for one transfer.
 
         Args:
@@ -122,7 +123,7 @@ class Placement:
         """
         if key is not None or len(self._fragments) == 1:
             fragment = self.reached(call, 0 if key is None else self.fragment_for(key).index)
-            fragment.check_room(size_bytes, is_ping=is_ping)
+            fragment.check_room(size_bytes, is_ping)
             return fragment
         return self._next(call, size_bytes, is_ping)
 

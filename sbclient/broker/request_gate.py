@@ -76,7 +76,6 @@ class RequestGate:
         self,
         call: Call,
         path: str,
-        *,
         as_operation: Operation | None = None,
         operation_count: int = 1,
     ) -> tuple[Entity, Queue | Topic]:
@@ -96,20 +95,20 @@ class RequestGate:
         forwarding = self.forwarding
         if self._idle_ends.earliest.at <= call.now or forwarding.is_used or forwarding.due:
             self.advance(call.now, path)
-        entity, target = self.directory.find(path)
+        found = entity, target = self.directory.find(path)
         if entity.topic is not None:
             entity.topic.advance(call.now)
         if target is not entity.body:  # what expires, or has its last lock ended, becomes a dead letter
             entity.body.advance(call.now)
-        status, operation = entity.description.status, as_operation or call.operation
-        if status is not _ACTIVE and status is not None and operation in CLOSED_TO[status]:
+        status = entity.description.status
+        if status is not _ACTIVE and status is not None and (as_operation or call.operation) in CLOSED_TO[status]:
             raise MessagingEntityDisabledError(
-                f"Messaging entity '{path}' is currently disabled: it is {status} and rejects {operation}, "
-                f"update its status to {EntityStatus.ACTIVE}"
+                f"Messaging entity '{path}' is currently disabled: it is {status} and rejects "
+                f"{as_operation or call.operation}, update its status to {EntityStatus.ACTIVE}"
             )
         self.operation_count += operation_count
         touch(entity, call.now)
-        return entity, target
+        return found
 
     def record(self, path: str, sub_queue: str, body: Queue | Topic) -> None:
         """Record the changes of an entity or, with its name, of a sub-queue, if changes are recorded."""

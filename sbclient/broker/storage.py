@@ -99,7 +99,7 @@ class Storage(ABC):
             self.usage.refused_bytes = 0
         return is_accepted
 
-    def check_room(self, size_bytes: int, *, is_ping: bool = False) -> None:
+    def check_room(self, size_bytes: int, is_ping: bool = False) -> None:
         """Check that there is room; see `accepts`.
 
         Raises:

@@ -182,7 +182,7 @@ class Outbox:
         self._is_sharing = True
         self._prompt: Sending | None = None  # was answered at once: until its step has passed, others wait and share
 
-    def send(self, messages: Sequence[EncodedMessage], *, deadline: float, may_share: bool) -> asyncio.Future[str]:
+    def send(self, messages: Sequence[EncodedMessage], deadline: float, may_share: bool) -> asyncio.Future[str]:
         """Send messages behind earlier ones with the key of the first; the result is the route that they took.
 
         The error of the future says that the messages were rejected, or that the deadline passed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar, cast
@@ -41,6 +41,7 @@ ReceiveFrom: TypeAlias = Literal["primary", "both"]
 PrefetchCount: TypeAlias = Annotated[int, whole(0, 50_000)]
 
 _COMPLETE: Final = Settlement(SettleMode.COMPLETE)
+_PEEK_LOCK: Final = ServiceBusReceiveMode.PEEK_LOCK  # members of an enumeration are read slowly
 _ABANDON: Final = Settlement(SettleMode.ABANDON)
 
 
@@ -232,15 +233,12 @@ class ServiceBusReceiver:
         began_at = clock.monotonic()
         wait_s = max_wait_time or self._max_wait_time or DEFAULT_WAIT_S
         end_at = began_at + wait_s
-
-        def receive(*, timeout_s: float = 0.0) -> Awaitable[list[ServiceBusReceivedMessage]]:
-            left_s = max(end_at - clock.monotonic(), 0.0)
-            return self._link.receive(max_message_count=count, max_wait_time_s=left_s)
-
-        first: Awaitable[list[ServiceBusReceivedMessage]]
         first = self._link.receive(max_message_count=count, max_wait_time_s=wait_s)
         while True:
-            messages = await self._calls.run(retry.run(receive, first=first, deadline=end_at + retry.options.timeout))
+            deadline = end_at + retry.options.timeout
+            messages = await self._calls.run(
+                retry.run(self._receive_again, count, end_at, first=first, deadline=deadline)
+            )
             if self._both is None:
                 self._core.primary_answered()
             if any(map(is_ping, messages)):
@@ -251,7 +249,14 @@ class ServiceBusReceiver:
                     self._renew(self._renewer, messages)
                 self._telemetry.received(tracing.RECEIVE, messages, began_at)
                 return messages
-            first = receive()
+            first = self._receive_again(count, end_at)
+
+    def _receive_again(
+        self, count: int, end_at: float, *, timeout_s: float = 0.0
+    ) -> Coroutine[Any, Any, list[ServiceBusReceivedMessage]]:
+        """Wait for messages until a time, whatever the timeout of the attempt is."""
+        left_s = max(end_at - clock.monotonic(), 0.0)
+        return self._link.receive(max_message_count=count, max_wait_time_s=left_s)
 
     def _check_renewer(self) -> None:
         """Check before anything is locked that a renewer can renew it."""
@@ -486,7 +491,7 @@ class ServiceBusReceiver:
 
     def _check_settleable(self, message: ServiceBusReceivedMessage, mode: SettleMode | None = None) -> None:
         """Check that a message can be settled, or that its lock can be renewed if `mode` is None."""
-        if self._mode is ServiceBusReceiveMode.PEEK_LOCK and not message.is_settled and not message.is_copy:
+        if self._mode is _PEEK_LOCK and not message.is_settled and not message.is_copy:
             return
         operation = "renew_message_lock" if mode is None else f"{mode}_message"
         if self._mode is ServiceBusReceiveMode.RECEIVE_AND_DELETE:

@@ -128,9 +128,9 @@ class ServiceBusSender:
             self._route.check_sessions(messages)
         if transaction is not None:
             send: Any = partial(self._transact, transaction, messages, deadline, lambda link: link.send)
+            await self._telemetry.sending("send", messages, send)
         else:
-            send = partial(self._outbox.send, messages, deadline=deadline, may_share=is_single)
-        await self._telemetry.sending("send", messages, send)
+            await self._telemetry.sending("send", messages, self._outbox.send, messages, deadline, is_single)
 
     async def send_encoded(
         self, batch: EncodedBatch, *, sessions: Collection[str] = (), timeout: Seconds | None = None
@@ -152,7 +152,7 @@ class ServiceBusSender:
         deadline = await self._begin(timeout)
         batch.sessions = sessions
         if not is_on():
-            await self._telemetry.sending("send", len(batch), partial(self._route.send, batch, deadline))
+            await self._telemetry.sending("send", len(batch), self._route.send, batch, deadline)
             return
         messages = list(batch.messages)
 

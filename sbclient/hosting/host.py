@@ -41,6 +41,8 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
+_RECEIVE: Final = Operation.RECEIVE  # members of an enumeration are read slowly
+
 LEAST_WAIT_S: Final = 1e-6
 """A shorter wait can be lost in the rounding of a float of seconds: it would end at once, again and again."""
 
@@ -179,7 +181,6 @@ class BrokerHost:
         operation: Operation,
         path: str | None,
         work: Callable[[Call], T],
-        *,
         timeout_s: float,
         front_end: int = 0,
         check: Callable[[], None] | None = None,
@@ -197,14 +198,14 @@ class BrokerHost:
         await clock.step()
         if check is not None:
             check()
-        performed = self.perform_now(operation, path, work, front_end=front_end)
+        performed = self.perform_now(operation, path, work, front_end)
         return await self.answered(performed, timeout_s=timeout_s) if performed.after_s else performed.result()
 
     def perform_now(
-        self, operation: Operation, path: str | None, work: Callable[[Call], T], *, front_end: int = 0
+        self, operation: Operation, path: str | None, work: Callable[[Call], T], front_end: int = 0
     ) -> Performed[T]:
         """Run a request as `perform` does, in this step of the event loop; `answered` waits for the answer."""
-        call = Call(operation, clock.true_now(), front_end=front_end)
+        call = Call(operation, clock.true_now(), front_end)
         performed: Performed[T] = Performed(operation, path)
         try:
             performed.answer = work(call)
@@ -245,7 +246,7 @@ class BrokerHost:
             await clock.sleep(performed.after_s)
         return performed.result()
 
-    def answer_to(self, performed: Performed[T], *, timeout_s: float) -> asyncio.Future[T]:
+    def answer_to(self, performed: Performed[T], timeout_s: float) -> asyncio.Future[T]:
         """Return the result of a request as a future, which ends when the answer arrives."""
         answer: asyncio.Future[T] = asyncio.Future()
         delay_s = performed.after_s
@@ -268,7 +269,6 @@ class BrokerHost:
     def receive(
         self,
         path: str,
-        *,
         max_message_count: int,
         max_wait_time_s: float,
         mode: ServiceBusReceiveMode = ServiceBusReceiveMode.PEEK_LOCK,
@@ -289,18 +289,15 @@ class BrokerHost:
 
         def take(call: Call) -> list[Entry]:
             check()
-            return self.namespace.receive(
-                call, path, max_message_count=max_message_count, mode=mode, lock=lock, selector=selector
-            )
+            return self.namespace.receive(call, path, max_message_count, mode, lock, selector)
 
         awaited = None if lock is None else lock.session_id
         division = self._division(path, front_end) if lock is None else lock.fragment_index
         if selector is not None:
             division = id(selector)
         nothing: list[Entry] = []
-        selects = selector is not None
         return self._wait_for(
-            Operation.RECEIVE, path, awaited, division, take, nothing, max_wait_time_s, front_end, selects=selects
+            _RECEIVE, path, awaited, division, take, nothing, max_wait_time_s, front_end, selector is not None
         )
 
     async def accept_session(
@@ -370,7 +367,6 @@ class BrokerHost:
         nothing: T,
         wait_s: float,
         front_end: int,
-        *,
         selects: bool = False,
     ) -> T:
         """Call `work` until it returns something other than None or empty, for at most `wait_s` seconds.
@@ -393,7 +389,7 @@ class BrokerHost:
                 else:
                     if selects:
                         await self.selector_turn()
-                    call = Call(operation, clock.true_now(), front_end=front_end, waited_s=waited_s)
+                    call = Call(operation, clock.true_now(), front_end, waited_s)
                     try:
                         found, retry_after_s = work(call), call.retry_after_s
                     except NoAnswer as silence:

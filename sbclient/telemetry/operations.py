@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from sbclient import clock
@@ -51,9 +52,9 @@ class Telemetry:
         self._trace_room = trace_room
 
     def sending(
-        self, operation: str, messages: list[EncodedMessage] | int, send: Callable[[], Awaitable[T]]
+        self, operation: str, messages: list[EncodedMessage] | int, send: Callable[..., Awaitable[T]], *args: Any
     ) -> Awaitable[T]:
-        """Call `send`, which sends messages, with telemetry around it.
+        """Call `send(*args)`, which sends messages, with telemetry around it.
 
         Args:
             operation: `send` or `schedule`.
@@ -61,8 +62,8 @@ class Telemetry:
             send: sends the messages of the list; may return the route that they took.
         """
         if OPENTELEMETRY not in sys.modules or not (metrics.is_read() or tracing.is_on()):
-            return send()
-        return self._sent(operation, messages, send)
+            return send(*args)
+        return self._sent(operation, messages, partial(send, *args))
 
     async def _sent(self, operation: str, messages: list[EncodedMessage] | int, send: Callable[[], Awaitable[T]]) -> T:
         began_at = clock.monotonic()

@@ -125,9 +125,9 @@ class MemoryNamespace(BrokerHost):
         super().heal(fault)
 
     def perform_now(
-        self, operation: Operation, path: str | None, work: Callable[[Call], T], *, front_end: int = 0
+        self, operation: Operation, path: str | None, work: Callable[[Call], T], front_end: int = 0
     ) -> Performed[T]:
-        performed = super().perform_now(operation, path, work, front_end=front_end)
+        performed = super().perform_now(operation, path, work, front_end)
         if operation in _EVENTS and performed.error is None and performed.after_s < math.inf:
             self._note_event()
         return performed

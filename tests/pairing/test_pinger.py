@@ -32,11 +32,11 @@ class Pings:
         namespace = pair.primary.namespace
         original = namespace.send
 
-        def send(call, path, messages, **kwargs):  # type: ignore[no-untyped-def]
+        def send(call, path, messages, *further):  # type: ignore[no-untyped-def]
             found = [message for message in messages if is_ping(message)]
             self.at += [clock.monotonic()] * len(found)
             self.messages += found
-            return original(call, path, messages, **kwargs)
+            return original(call, path, messages, *further)
 
         namespace.send = send  # type: ignore[method-assign]  # a wrapper around the method of the broker
 

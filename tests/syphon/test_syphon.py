@@ -284,13 +284,13 @@ async def test_messages_of_a_refused_batch_count_again_when_they_are_sent_alone(
         namespace, sends = pair.primary.namespace, list[tuple[float, int]]()
         send = namespace.send
 
-        def observed(call: Any, path: str, messages: Sequence[EncodedMessage], **named: Any) -> Any:
+        def observed(call: Any, path: str, messages: Sequence[EncodedMessage], *further: Any) -> Any:
             sends.append((clock.monotonic(), len(messages)))
             if len(messages) > 1:
                 raise InvalidOperationError("one message at a time")
-            return send(call, path, messages, **named)
+            return send(call, path, messages, *further)
 
-        namespace.send = observed  # type: ignore[method-assign]  # records every send
+        namespace.send = observed  # type: ignore[assignment, method-assign]  # records every send
         limits = SyphonLimits(max_messages_per_second_per_destination=4.0)
         report = await client.run_syphon("empty", limits=limits)
     assert report.drained == 6

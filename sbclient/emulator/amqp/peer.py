@@ -275,11 +275,11 @@ class Peer:
 
     def perform_now(self, operation: Operation, path: str | None, work: Callable[[Call], T]) -> Performed[T]:
         """As `BrokerHost.perform_now`, through the front end of this connection."""
-        return self.host.perform_now(operation, path, work, front_end=self.front_end)
+        return self.host.perform_now(operation, path, work, self.front_end)
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
         """Do what the broker does by itself when a link ends. Faults do not affect it."""
-        return work(Call(operation, clock.now(), front_end=self.front_end))
+        return work(Call(operation, clock.now(), self.front_end))
 
     @property
     def is_premium(self) -> bool:

@@ -85,15 +85,14 @@ class MemoryConnection:
     ) -> Coroutine[Any, Any, T]:
         """Perform a request through this connection; `check` is as for `BrokerHost.perform`."""
         self.check_open()
-        return self._host.perform(operation, path, work, timeout_s=timeout_s, front_end=self._front_end, check=check)
+        return self._host.perform(operation, path, work, timeout_s, self._front_end, check)
 
     def request(
         self, operation: Operation, path: str, work: Callable[[Call], T], timeout_s: float
     ) -> asyncio.Future[T]:
         """Perform a request in this step of the event loop; the future ends when its answer arrives."""
         self.check_open()
-        performed = self._host.perform_now(operation, path, work, front_end=self._front_end)
-        return self._host.answer_to(performed, timeout_s=timeout_s)
+        return self._host.answer_to(self._host.perform_now(operation, path, work, self._front_end), timeout_s)
 
     def receive(
         self,
@@ -106,15 +105,7 @@ class MemoryConnection:
     ) -> Coroutine[Any, Any, list[Entry]]:
         """Wait for messages through this connection's front end, as `BrokerHost.receive` does."""
         self.check_open()
-        return self._host.receive(
-            path,
-            max_message_count=max_message_count,
-            max_wait_time_s=wait_s,
-            mode=mode,
-            lock=lock,
-            front_end=self._front_end,
-            check=check,
-        )
+        return self._host.receive(path, max_message_count, wait_s, mode, lock, self._front_end, check)
 
     def noted(self, messages: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage]:
         """Return the messages, which the host may note as received."""
@@ -134,7 +125,7 @@ class MemoryConnection:
 
     def at_once(self, operation: Operation, work: Callable[[Call], T]) -> T:
         """Perform the broker's own cleanup when a link is closed. No fault applies to it."""
-        return work(Call(operation, clock.true_now(), front_end=self._front_end))
+        return work(Call(operation, clock.true_now(), self._front_end))
 
     def keep(self, receiver: LoopBound) -> None:
         """Close a receiver that has locked something with the connection."""

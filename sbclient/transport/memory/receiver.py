@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 from sbclient.broker.entity import PeekCursor
@@ -18,6 +18,9 @@ from sbclient.transport.base import ReceiverLink, TransactionLink, not_locked, w
 from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of
 
 T = TypeVar("T")
+
+_SETTLE: Final = Operation.SETTLE  # members of an enumeration are read slowly
+_PEEK_LOCK: Final = ServiceBusReceiveMode.PEEK_LOCK
 
 
 class MemoryReceiver(ReceiverLink):
@@ -36,7 +39,7 @@ class MemoryReceiver(ReceiverLink):
         self._path = path
         self._session = session
         self._mode = mode
-        self._prefetch_count = prefetch_count if mode is ServiceBusReceiveMode.PEEK_LOCK else 0
+        self._prefetch_count = prefetch_count if mode is _PEEK_LOCK else 0
         self._prefetched: deque[ServiceBusReceivedMessage] = deque()
         self._cursor = PeekCursor()
         self._lock: SessionLock | None = None
@@ -93,7 +96,7 @@ class MemoryReceiver(ReceiverLink):
             self._connection.check_via(self._path, receives=True)
         taken = await self._connection.receive(self._path, count, wait_s, self._mode, self._lock, self._check_open)
         messages = self._connection.noted([entry.received() for entry in taken])
-        if self._is_closed and self._mode is ServiceBusReceiveMode.PEEK_LOCK:  # while the answer was delayed
+        if self._is_closed and self._mode is _PEEK_LOCK:  # while the answer was delayed
             self._prefetched.extend(messages)
             self._release()
             self._check_open()
@@ -145,9 +148,9 @@ class MemoryReceiver(ReceiverLink):
         token, core = _token_of(message, self._path), core_of(transaction)
 
         def work(call: Call) -> None:
-            self._namespace.settle(call, self._path, [token], settlement, lock=self._lock, transaction=core)
+            self._namespace.settle(call, self._path, [token], settlement, self._lock, core)
 
-        return self._ask(Operation.SETTLE, work, timeout_s)
+        return self._ask(_SETTLE, work, timeout_s)
 
     async def settle_together(
         self, messages: Sequence[ServiceBusReceivedMessage], settlement: Settlement, *, timeout_s: float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sbclient import clock
 from sbclient.amqp import EncodedBatch, EncodedMessage
@@ -17,6 +17,7 @@ from sbclient.transport.memory.connection import MemoryConnection, check_link, c
 T = TypeVar("T")
 
 _as_transferred = EncodedMessage.as_transferred
+_SEND: Final = Operation.SEND  # members of an enumeration are read slowly
 
 _ENDS_LINK = (ServiceBusConnectionError, MessagingEntityNotFoundError)
 """After these errors a link is opened again: a new entity of the same name may have other limits."""
@@ -60,15 +61,9 @@ class MemorySender(SenderLink):
             core, via_key = core_of(transaction), own(transaction).partition_key
 
         def work(call: Call) -> None:
-            self._namespace.send(
-                call,
-                self._path,
-                list(map(_as_transferred, batch.messages)),
-                transaction=core,
-                via_partition_key=via_key,
-            )
+            self._namespace.send(call, self._path, list(map(_as_transferred, batch.messages)), core, via_key)
 
-        return self._checked(batch, Operation.SEND, work, timeout_s)
+        return self._checked(batch, _SEND, work, timeout_s)
 
     async def schedule(
         self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
