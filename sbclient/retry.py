@@ -61,7 +61,10 @@ class RetryPolicy:
 
     def attempt_s(self, left_s: float) -> float:
         """Return the timeout of each attempt of an operation for which `left_s` seconds are left."""
-        return min(left_s, max(MIN_ATTEMPT_S, left_s / (1 + self.options.retry_total)))
+        share_s = left_s / (1 + self.options.retry_total)
+        if share_s < MIN_ATTEMPT_S:  # without calls of `min` and `max`, which every operation would pay for
+            share_s = MIN_ATTEMPT_S
+        return share_s if share_s < left_s else left_s
 
     async def run(
         self,

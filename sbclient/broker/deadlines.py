@@ -60,12 +60,16 @@ class Deadlines(Generic[K]):
         if at < self.earliest.at:
             self.earliest.at = at
         if was_at is not None:
-            self._note_stale()
+            self._stale_count += 1
+            if self._stale_count > _SLACK + len(self._at):
+                self._drop_stale()
 
     def drop(self, key: K) -> None:
         """Remove a key; unknown keys are ignored."""
         if self._at.pop(key, None) is not None:
-            self._note_stale()
+            self._stale_count += 1
+            if self._stale_count > _SLACK + len(self._at):
+                self._drop_stale()
 
     def pop_due(self, now: float) -> tuple[K, float] | None:
         """Remove and return the key with the earliest time, if it is due."""
@@ -76,13 +80,10 @@ class Deadlines(Generic[K]):
         del self._at[key]
         return key, at
 
-    def _note_stale(self) -> None:
-        """Note that a time was moved or dropped."""
-        self._stale_count += 1
-        if self._stale_count > _SLACK + len(self._at):
-            self._rising = deque(sorted((at, key) for key, at in self._at.items()))
-            self._heap = []
-            self._stale_count = 0
+    def _drop_stale(self) -> None:
+        self._rising = deque(sorted((at, key) for key, at in self._at.items()))
+        self._heap = []
+        self._stale_count = 0
 
     def next_at(self) -> float:
         """Return the earliest time, infinity if there is none, and delete stale ones before it."""

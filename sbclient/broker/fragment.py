@@ -196,7 +196,7 @@ class Fragment(Storage):
 
     def _held(self, token: int, now: float) -> Entry | None:
         """The message of a token, None if its lock has ended."""
-        entry = self._locks.get(token)
+        entry = self._locks.entries.get(token)
         return None if entry is None or entry.locked_until <= now else entry
 
     # ------------------------------------------------------------------ messages arrive
@@ -395,7 +395,7 @@ class Fragment(Storage):
 
     def settle(self, token: int, settlement: Settlement, now: float) -> None:
         """Settle a message whose lock was checked."""
-        entry = self._locks.held(token)
+        entry = self._locks.entries[token]
         if self.log is not None:
             self.log.mark()
         if settlement.mode is _COMPLETE:
@@ -576,7 +576,7 @@ class Fragment(Storage):
 
     def _end_session(self, session_id: str, at: float, *, is_failed: bool) -> None:
         for token in self._sessions.unlock(session_id):
-            self._return(self._locks.held(token), at, is_failed=is_failed)
+            self._return(self._locks.entries[token], at, is_failed=is_failed)
         self._on_ready(session_id)
         if self._sessions.next_available() is not None:
             self._on_ready(NEXT_AVAILABLE_SESSION)

@@ -24,6 +24,7 @@ class Locks:
         earliest: of all deadlines of the fragment.
 
     Attributes:
+        entries: the messages; read-only.
         ends: the end of each lock by sequence number; messages that a session lock covers are not included.
     """
 
@@ -31,27 +32,20 @@ class Locks:
         self.ends: Deadlines[int] = Deadlines(earliest)
         self._fragment_index = fragment_index
         self._random = random
-        self._entries: dict[int, Entry] = {}
+        self.entries: dict[int, Entry] = {}
         self._cached: dict[int, None] = {}
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def new_token(self) -> int:
         """Return a new token; the chance that it is 0 is one in 2 to the power of 112."""
         return self._random.getrandbits(128 - TOKEN_FRAGMENT_BITS) << TOKEN_FRAGMENT_BITS | self._fragment_index
 
-    def get(self, token: int) -> Entry | None:
-        return self._entries.get(token)
-
-    def held(self, token: int) -> Entry:
-        """The message of a valid token."""
-        return self._entries[token]
-
     def hold(self, entry: Entry, until: float) -> None:
         """Lock a message; with infinity the lock ends with that of its session."""
         entry.token = token = self.new_token()
-        self._entries[token] = entry
+        self.entries[token] = entry
         self.move(entry, until)
 
     def move(self, entry: Entry, until: float) -> float:
@@ -63,7 +57,7 @@ class Locks:
 
     def let_go(self, entry: Entry) -> None:
         """Unlock a message."""
-        del self._entries[entry.token]
+        del self.entries[entry.token]
         if self._cached:
             self._cached.pop(entry.token, None)
         self.ends.drop(entry.number)

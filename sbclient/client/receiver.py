@@ -449,7 +449,8 @@ class ServiceBusReceiver:
             or self._session is not None
         ):
             await self._open()
-        if id(message) in self._settling:
+        key = id(message)
+        if key in self._settling:
             raise MessageAlreadySettled(
                 f"another call is settling message {message.message_id!r} of {self._path!r}: settle each message once"
             )
@@ -461,11 +462,11 @@ class ServiceBusReceiver:
             settling = retry.run(settle, message, settlement, first=first, deadline=deadline)
         else:
             settling = self._settle_in(transaction, message, settlement)
-        self._settling.add(id(message))
+        self._settling.add(key)
         try:
             await self._telemetry.settling(message, settlement.mode, settling)
         finally:
-            self._settling.discard(id(message))
+            self._settling.discard(key)
         message.is_settled = True
         if transaction is None and self.renewals:
             self._stop_renewing(message)

@@ -378,13 +378,14 @@ class BrokerHost:
             selects: whether each call evaluates a selector.
         """
         await clock.step()
-        key = canonical(path)
+        waiting = self._waiting
         began_at = waited_s = 0.0
         waiter: Waiter | None = None
         try:
             while True:
                 left_s = wait_s - waited_s
-                if waiter is None and left_s > 0 and self._waiting.has_division(key, awaited, division):
+                is_new = waiter is None and left_s > 0 and waiting.queues
+                if is_new and waiting.has_division(canonical(path), awaited, division):
                     retry_after_s = math.inf
                 else:
                     if selects:
@@ -404,13 +405,13 @@ class BrokerHost:
                         return found
                 if waiter is None:
                     began_at = clock.monotonic()
-                    waiter = self._waiting.join(path, awaited, division)
+                    waiter = waiting.join(path, awaited, division)
                 self._watch(path)
                 await self._sleep(waiter, min(left_s, retry_after_s))
                 waited_s = clock.monotonic() - began_at
         finally:
             if waiter is not None:
-                self._waiting.leave(path, awaited, division, waiter)
+                waiting.leave(path, awaited, division, waiter)
 
     async def _sleep(self, waiter: Waiter, at_most_s: float) -> None:
         waiter.woken = asyncio.get_running_loop().create_future()
@@ -424,8 +425,8 @@ class BrokerHost:
 
     def _note_ready(self, queue: Queue, awaited: Awaited) -> None:
         """A message is ready; it may expire while receivers wait for dead letters."""
-        self._waiting.wake(queue.key, awaited)
         if self._waiting.queues:
+            self._waiting.wake(queue.key, awaited)
             self._arrivals.add(queue.path)
 
     def _watch(self, path: str) -> None:

@@ -161,7 +161,7 @@ def fragment_state(fragment: Fragment) -> dict[str, Any]:
         "entries": [{name: getattr(entry, name) for name in Entry.__slots__} for entry in fragment._entries.values()],
         "bytes": (fragment.size_bytes, fragment.usage.size_bytes),
         "counts": (fragment.scheduled_count, fragment.arrived_count, fragment.deferred_count),
-        "locks": sorted((token, entry.number) for token, entry in fragment._locks._entries.items()),
+        "locks": sorted((token, entry.number) for token, entry in fragment._locks.entries.items()),
         "lock ends": sorted(fragment._locks.ends._at.items()),
         "ready": (
             [n for n in fragment._fresh if n in fragment],

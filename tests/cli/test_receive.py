@@ -311,7 +311,7 @@ def locks() -> list[str]:
     """The locks of messages and sessions in the namespace."""
     bodies = [body for entity in memory_host("cli-test").namespace.directory.all() for body in entity.queues()]
     fragments = [fragment for body in bodies for fragment in body.fragments]
-    of_messages = [f"{fragment.path} {number}" for fragment in fragments for number in fragment._locks._entries]
+    of_messages = [f"{fragment.path} {number}" for fragment in fragments for number in fragment._locks.entries]
     return of_messages + [name for each in fragments for name, one in each._sessions.all() if one.token]
 
 
