@@ -8,6 +8,7 @@ locks, expiry. `monotonic()` is for durations: intervals, back-off, timeouts. It
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
@@ -17,6 +18,9 @@ from typing import Any, Final
 
 SKEW_S: Final = ContextVar("SKEW_S", default=0.0)
 """Seconds by which the wall clock of a context is ahead of the true time, for tests of machines with a wrong clock."""
+
+LONGEST_RUN_S: Final = 0.001
+"""After so much time a coroutine lets timers and sockets be served, if it never waits."""
 
 
 def now() -> float:
@@ -53,6 +57,31 @@ def sleep(delay_s: float) -> Coroutine[Any, Any, None]:
 def step() -> Generator[None, None, None]:
     """Let all that is ready in the event loop run before the caller goes on."""
     yield
+
+
+class _Steps(threading.local):
+    """When the last step was that `is_step_due` asked for, in this thread."""
+
+    last_at = 0.0
+
+
+_steps: Final = _Steps()
+
+
+def is_step_due() -> bool:
+    """Whether a coroutine that need not wait must `step` nevertheless, so that it does not hold up the others.
+
+    It must if anything is ready to run, and for timers and sockets once in a millisecond: a step costs as much as the
+    sixth part of a message. On a virtual loop it always must, so that a run depends on no real time.
+    """
+    loop = asyncio._get_running_loop()
+    if getattr(loop, "_ready", True) or hasattr(loop, "wall_time"):  # other loops than asyncio's hide what is ready
+        return True
+    now = time.monotonic()
+    if now - _steps.last_at < LONGEST_RUN_S:
+        return False
+    _steps.last_at = now
+    return True
 
 
 def timeout(delay_s: float | None) -> asyncio.Timeout:

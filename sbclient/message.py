@@ -647,7 +647,6 @@ class ServiceBusReceivedMessage(ServiceBusMessage):
     def of(
         cls,
         content: Content,
-        *,
         sequence_number: int,
         enqueued_time_utc: datetime,
         enqueued_sequence_number: int | None = None,

@@ -60,16 +60,13 @@ class Deadlines(Generic[K]):
         if at < self.earliest.at:
             self.earliest.at = at
         if was_at is not None:
-            self._stale_count += 1
-            if self._stale_count > _SLACK + len(self._at):
-                self._drop_stale()
+            self.next_at()  # mostly it was the first, and then it goes at once
+            self._note_stale()
 
     def drop(self, key: K) -> None:
         """Remove a key; unknown keys are ignored."""
         if self._at.pop(key, None) is not None:
-            self._stale_count += 1
-            if self._stale_count > _SLACK + len(self._at):
-                self._drop_stale()
+            self._note_stale()
 
     def pop_due(self, now: float) -> tuple[K, float] | None:
         """Remove and return the key with the earliest time, if it is due."""
@@ -80,10 +77,17 @@ class Deadlines(Generic[K]):
         del self._at[key]
         return key, at
 
-    def _drop_stale(self) -> None:
-        self._rising = deque(sorted((at, key) for key, at in self._at.items()))
-        self._heap = []
-        self._stale_count = 0
+    def _note_stale(self) -> None:
+        """Note that a time was moved or dropped."""
+        self._stale_count += 1
+        if not self._at:
+            self._rising.clear()
+            self._heap.clear()
+            self._stale_count = 0
+        elif self._stale_count > _SLACK + len(self._at):
+            self._rising = deque(sorted((at, key) for key, at in self._at.items()))
+            self._heap = []
+            self._stale_count = 0
 
     def next_at(self) -> float:
         """Return the earliest time, infinity if there is none, and delete stale ones before it."""

@@ -63,7 +63,7 @@ class Route(Protocol):
 class Sending(asyncio.Future[str]):
     """One transfer on its way; the result is the route that it took. Cancelling it ends its attempts.
 
-    Who awaits it lets others run for at least one step of the event loop, also if it is done.
+    Who awaits it lets others run, also if it is done.
 
     Attributes:
         attempt: the current attempt, or the task that makes further ones.
@@ -76,12 +76,14 @@ class Sending(asyncio.Future[str]):
     is_passed = False
 
     def __await__(self) -> Generator[Any, None, str]:
-        if self.done():
-            try:
+        if not self.done():
+            return (yield from super().__await__())
+        try:
+            if clock.is_step_due():
                 yield
-            finally:
-                self.is_passed = True
-        return (yield from super().__await__())
+        finally:
+            self.is_passed = True
+        return self.result()
 
     def cancel(self, msg: Any | None = None) -> bool:
         if self.attempt is not None:

@@ -228,7 +228,8 @@ class ServiceBusReceiver:
         count = 1 if max_message_count is None else max_message_count
         if self._renewer is not None:
             self._renewer.check_open()
-        await self._open()
+        if not self._is_ready():
+            await self._open()
         retry = self._core.retry
         began_at = clock.monotonic()
         wait_s = max_wait_time or self._max_wait_time or DEFAULT_WAIT_S
@@ -421,6 +422,11 @@ class ServiceBusReceiver:
         message.locked_until_utc = await self._run(partial(self._link.renew_lock, message), timeout)
         return message.locked_until_utc
 
+    def _is_ready(self) -> bool:
+        """Return whether the client is open, and this receiver needs no session of its own."""
+        is_open = self._core.home.ready is asyncio._get_running_loop() and not self._calls.are_over
+        return is_open and self._session is None
+
     async def _open(self) -> None:
         if self._core.home.ready is not asyncio._get_running_loop():
             await self._core.open()
@@ -443,11 +449,7 @@ class ServiceBusReceiver:
         self, message: ServiceBusReceivedMessage, settlement: Settlement, transaction: Transaction | None
     ) -> None:
         self._check_settleable(message, settlement.mode)
-        if (
-            self._calls.are_over
-            or self._core.home.ready is not asyncio._get_running_loop()
-            or self._session is not None
-        ):
+        if not self._is_ready():
             await self._open()
         key = id(message)
         if key in self._settling:

@@ -121,7 +121,9 @@ class ServiceBusSender:
             check_message_count(len(messages))
         else:
             messages = encoded_messages(message, self._core.new_ids().__next__)
-        deadline = await self._begin(timeout)
+        deadline = self._deadline(timeout)
+        if not self._is_ready():
+            await self._open(deadline)
         if not messages:
             return
         if len(messages) > 1:
@@ -241,7 +243,23 @@ class ServiceBusSender:
 
     async def _begin(self, timeout: float | None = None) -> float:
         """Open the client if it is not open; return the deadline of the operation in monotonic seconds."""
-        deadline = clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
+        deadline = self._deadline(timeout)
+        if not self._is_ready():
+            await self._open(deadline)
+        return deadline
+
+    def _deadline(self, timeout: float | None) -> float:
+        return clock.monotonic() + (self._core.retry.options.timeout if timeout is None else timeout)
+
+    def _is_ready(self) -> bool:
+        return self._core.home.ready is asyncio._get_running_loop() and not self._calls.are_over
+
+    async def _open(self, deadline: float) -> None:
+        """Open the client if it is not open.
+
+        Raises:
+            InvalidOperationError: this sender is closed.
+        """
         if self._core.home.ready is not asyncio._get_running_loop():
             timeout_s = deadline - clock.monotonic()
             try:
@@ -251,7 +269,6 @@ class ServiceBusSender:
                 raise not_sent(self._path, "the client was not opened in time") from None
         if self._calls.are_over:
             raise InvalidOperationError(f"the sender of {self._path!r} is closed: get a new one from the client")
-        return deadline
 
     async def _transact(
         self,

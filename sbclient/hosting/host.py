@@ -55,25 +55,23 @@ class _Timer(NamedTuple):
     at: float
 
 
-class Performed(Generic[T]):
+class Performed(Call, Generic[T]):
     """A request that the namespace has performed.
 
     Attributes:
-        operation, path: the request.
+        path: of the entity, None for the namespace.
         answer: set unless it failed.
         error: set if it failed.
-        after_s: seconds until the answer arrives, because of a fault; infinity = never.
     """
 
-    __slots__ = ("after_s", "answer", "error", "operation", "path")
+    __slots__ = ("answer", "error", "path")
 
     answer: T
 
-    def __init__(self, operation: Operation, path: str | None) -> None:
-        self.operation = operation
+    def __init__(self, operation: Operation, now: float, front_end: int, path: str | None) -> None:
+        Call.__init__(self, operation, now, front_end)
         self.path = path
         self.error: ServiceBusError | None = None
-        self.after_s = 0.0
 
     def finish(self, answer: asyncio.Future[T]) -> None:
         """Give the result to a future, once."""
@@ -195,31 +193,32 @@ class BrokerHost:
         Raises:
             OperationTimeoutError: a fault held the answer back for too long. The work may have been done.
         """
-        await clock.step()
+        if clock.is_step_due():
+            await clock.step()
         if check is not None:
             check()
         performed = self.perform_now(operation, path, work, front_end)
-        return await self.answered(performed, timeout_s=timeout_s) if performed.after_s else performed.result()
+        if performed.answer_after_s:
+            return await self.answered(performed, timeout_s=timeout_s)
+        return performed.result()
 
     def perform_now(
         self, operation: Operation, path: str | None, work: Callable[[Call], T], front_end: int = 0
     ) -> Performed[T]:
         """Run a request as `perform` does, in this step of the event loop; `answered` waits for the answer."""
-        call = Call(operation, clock.true_now(), front_end)
-        performed: Performed[T] = Performed(operation, path)
+        performed: Performed[T] = Performed(operation, clock.true_now(), front_end, path)
         try:
-            performed.answer = work(call)
+            performed.answer = work(performed)
         except NoAnswer:
-            performed.after_s = math.inf
+            performed.answer_after_s = math.inf
         except ServiceBusError as error:
             performed.error = error.with_traceback(None)  # its frames refer to those of the caller
         finally:
-            self.namespace.advance(call.now)
+            self.namespace.advance(performed.now)
             if self._waiting.queues and path is not None:
                 self._watch(path)
             if self.namespace.defects:
                 self._report_defects()
-        performed.after_s = performed.after_s or call.answer_after_s
         return performed
 
     def _report_defects(self) -> None:
@@ -239,17 +238,17 @@ class BrokerHost:
         Raises:
             OperationTimeoutError: a fault holds the answer back for too long.
         """
-        if performed.after_s > timeout_s:
+        if performed.answer_after_s > timeout_s:
             await clock.sleep(max(0.0, timeout_s))
             raise self._late(performed, timeout_s)
-        if performed.after_s:
-            await clock.sleep(performed.after_s)
+        if performed.answer_after_s:
+            await clock.sleep(performed.answer_after_s)
         return performed.result()
 
     def answer_to(self, performed: Performed[T], timeout_s: float) -> asyncio.Future[T]:
         """Return the result of a request as a future, which ends when the answer arrives."""
         answer: asyncio.Future[T] = asyncio.Future()
-        delay_s = performed.after_s
+        delay_s = performed.answer_after_s
         if delay_s > timeout_s:
             performed.error = self._late(performed, timeout_s)
             delay_s = timeout_s
@@ -377,7 +376,8 @@ class BrokerHost:
             nothing: the result if it does not.
             selects: whether each call evaluates a selector.
         """
-        await clock.step()
+        if clock.is_step_due():
+            await clock.step()
         waiting = self._waiting
         began_at = waited_s = 0.0
         waiter: Waiter | None = None

@@ -128,7 +128,7 @@ class MemoryNamespace(BrokerHost):
         self, operation: Operation, path: str | None, work: Callable[[Call], T], front_end: int = 0
     ) -> Performed[T]:
         performed = super().perform_now(operation, path, work, front_end)
-        if operation in _EVENTS and performed.error is None and performed.after_s < math.inf:
+        if operation in _EVENTS and performed.error is None and performed.answer_after_s < math.inf:
             self._note_event()
         return performed
 

@@ -354,12 +354,12 @@ class ReceiverLink(LinkHandler):
     def _settle(self, delivery: OutgoingDelivery, state: DeliveryState | None) -> None:
         try:
             performed = self._take_effect(delivery, state)
-            if performed is not None and not performed.after_s:
+            if performed is not None and not performed.answer_after_s:
                 performed.result()
         except ServiceBusError as error:
             self._reject(delivery, error)
         else:
-            if performed is not None and performed.after_s:
+            if performed is not None and performed.answer_after_s:
                 self._peer.start(self._confirm_later(delivery, state, performed), name="amqp settle")
             else:
                 self._confirm(delivery, state)

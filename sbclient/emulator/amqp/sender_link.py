@@ -139,12 +139,12 @@ class SenderLink(LinkHandler):
         peer = self._peer
         try:
             performed = peer.perform_now(Operation.SEND, self._path, self._work_of(delivery))
-            if not performed.after_s:
+            if not performed.answer_after_s:
                 performed.result()
         except ServiceBusError as error:
             self._reject(delivery, error)
         else:
-            if performed.after_s:
+            if performed.answer_after_s:
                 waiting = self._answer_later(delivery, performed)
                 peer.start(waiting, name="amqp send", size_bytes=len(delivery.payload))
             else:
