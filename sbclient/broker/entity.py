@@ -182,14 +182,14 @@ class Queue:
         """Take one message of each fragment in turn."""
         now = call.now
         taken: list[Entry] = []
-        while fragments:
+        while fragments and len(taken) < max_message_count:
             turns, fragments = fragments, []
             for fragment in turns:
-                if len(taken) == max_message_count:
-                    return taken
                 entry = fragment.take(now, lock, delete, selector)
                 if entry is not None:
                     taken.append(entry)
+                    if len(taken) == max_message_count:
+                        return taken
                     fragments.append(fragment)
         return taken
 

@@ -231,7 +231,7 @@ class Namespace:
     ) -> None:
         entity, target = self._gate.check(call, path)
         self._writable(entity, target, path)
-        transfer = self._admitted(target, messages)
+        transfer = admit(target, messages, self._random, self.profile.max_batch_size_bytes)
         if transaction is None:
             key = via_partition_key if transfer.key is None else transfer.key
             fragment = target.placement.choose(call, key, transfer.size_bytes, transfer.is_ping)
@@ -250,7 +250,7 @@ class Namespace:
     ) -> None:
         destination, target = self.directory.find(path)
         self._writable(destination, target, path)
-        transfer = self._admitted(target, messages)
+        transfer = admit(target, messages, self._random, self.profile.max_batch_size_bytes)
         entity, _ = self._gate.check(call, via)
         store_between = entity.sub_queue("transfer")
         if store_between is None or entity.topic is not None:
@@ -289,7 +289,7 @@ class Namespace:
                     f"message {message.message_id!r} for {path} has no scheduled_enqueue_time_utc: "
                     "set it, or send the message without scheduling"
                 )
-        transfer = self._admitted(target, messages)
+        transfer = admit(target, messages, self._random, self.profile.max_batch_size_bytes)
         if transaction is None:
             fragment = target.placement.choose(call, transfer.key, transfer.size_bytes)
             fragment.advance(call.now)
@@ -311,9 +311,6 @@ class Namespace:
             return
         for number in asked:
             fragment.cancel(number)
-
-    def _admitted(self, target: Queue | Topic, messages: Sequence[EncodedMessage]) -> AdmittedMessages:
-        return admit(target, messages, self._random, self.profile.max_batch_size_bytes)
 
     def _send_later(
         self,

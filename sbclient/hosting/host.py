@@ -249,6 +249,9 @@ class BrokerHost:
         """Return the result of a request as a future, which ends when the answer arrives."""
         answer: asyncio.Future[T] = asyncio.Future()
         delay_s = performed.answer_after_s
+        if not delay_s and performed.error is None:
+            answer.set_result(performed.answer)
+            return answer
         if delay_s > timeout_s:
             performed.error = self._late(performed, timeout_s)
             delay_s = timeout_s
