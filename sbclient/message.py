@@ -159,6 +159,9 @@ class AmqpMessageBodyType(StrEnum):
     VALUE = "value"
 
 
+_DATA: Final = AmqpMessageBodyType.DATA  # members of an enumeration are read slowly
+
+
 @dataclass(slots=True, kw_only=True)
 class AmqpMessageHeader:
     """The header section. `time_to_live` is in milliseconds; None = the field is not set."""
@@ -357,7 +360,7 @@ class ServiceBusMessage:
     ) -> None:
         self._content: Content | None = None
         self._body: Body = body if type(body) is bytes else _body(body, encoding)
-        self._body_type = AmqpMessageBodyType.DATA
+        self._body_type = _DATA
         self._application_properties: dict[str, PropertyValue] | None = None
         if application_properties is not None:
             self.application_properties = application_properties
@@ -382,7 +385,7 @@ class ServiceBusMessage:
     def body(self) -> Any:
         """The body: an iterator over its data sections, or a value or a sequence, depending on `body_type`."""
         body = self._decoded("_body")
-        if self._body_type is not AmqpMessageBodyType.DATA:
+        if self._body_type is not _DATA:
             return body
         return iter((body,) if isinstance(body, bytes) else body)
 
@@ -397,13 +400,13 @@ class ServiceBusMessage:
         Raises:
             TypeError: the body is not of the DATA type.
         """
-        if self._body_type is not AmqpMessageBodyType.DATA:
+        if self._body_type is not _DATA:
             raise TypeError(f"a body of type {self._body_type.name} has no bytes: read .body")
         body = self._decoded("_body")
         return body if isinstance(body, bytes) else b"".join(body)
 
     def __str__(self) -> str:
-        if self._body_type is not AmqpMessageBodyType.DATA:
+        if self._body_type is not _DATA:
             return str(self._decoded("_body"))
         return bytes(self).decode(errors="backslashreplace")
 

@@ -109,8 +109,9 @@ _FIELDS: Final = {
 ATTRIBUTES: Final = (*_FIELDS, "partition_key", "scheduled_enqueue_time_utc", "time_to_live")
 """The attributes of a message beside its body and its application properties."""
 
+_DATA_BODY: Final = AmqpMessageBodyType.DATA  # members of an enumeration are read slowly
 _BODY_TYPES: Final = {
-    DATA: AmqpMessageBodyType.DATA,
+    DATA: _DATA_BODY,
     SEQUENCE: AmqpMessageBodyType.SEQUENCE,
     VALUE: AmqpMessageBodyType.VALUE,
 }
@@ -393,7 +394,7 @@ _ANNOTATIONS: Final = {
 # -- encode ------------------------------------------------------------------------------------------------------------
 
 
-def encode_message(message: ServiceBusMessage, *, now: Callable[[], float] = lambda: 0.0) -> EncodedMessage:
+def encode_message(message: ServiceBusMessage, now: Callable[[], float] = lambda: 0.0) -> EncodedMessage:
     """Encode a message. Parts that were received are encoded as they were, unless they have been changed.
 
     Args:
@@ -418,7 +419,7 @@ def encode_message(message: ServiceBusMessage, *, now: Callable[[], float] = lam
     properties = message._application_properties
     further = b"\x00\x53\x74" + encode_application_properties(properties) if properties else b""
     body: Any = message._body
-    if not parts and section and isinstance(body, bytes) and message._body_type is AmqpMessageBodyType.DATA:
+    if not parts and section and isinstance(body, bytes) and message._body_type is _DATA_BODY:
         encoded = EncodedMessage(b"".join((section, further, b"\x00\x53\x75", encode_binary(body))))
         encoded._sizes = len(section) + len(further) * 2**32
     else:

@@ -49,6 +49,7 @@ from sbclient.rules.transaction_key import transaction_key_of
 MAX_DEFECTS: Final = 100
 
 _int_of = attrgetter("int")
+_DEAD_LETTER: Final = SettleMode.DEAD_LETTER  # members of an enumeration are read slowly
 
 
 class Namespace:
@@ -627,7 +628,7 @@ class Namespace:
 
     def _settleable(self, path: str, target: Queue | Topic, settlement: Settlement) -> Queue:
         queue = self._readable(path, target)
-        if settlement.mode is SettleMode.DEAD_LETTER and queue.dead_letters is None:
+        if settlement.mode is _DEAD_LETTER and queue.dead_letters is None:
             raise InvalidOperationError(f"a message of {path} cannot be dead-lettered: complete or defer it")
         return queue
 

@@ -76,7 +76,7 @@ def encoded_message(message: Any, new_id: NewId, schedule_time_utc: datetime | N
         if isinstance(message, ServiceBusMessage):
             if message._message_id is None:
                 message._message_id = new_id()  # without the checks of the setter
-            encoded = encode_message(message, now=clock.now)
+            encoded = encode_message(message, clock.now)
         elif isinstance(message, AmqpAnnotatedMessage) or is_sdk_message(message):
             plain, further = parts_of(message)
             if plain.message_id is None:

@@ -68,12 +68,14 @@ class Sending(asyncio.Future[str]):
     Attributes:
         attempt: the current attempt, or the task that makes further ones.
         is_in_doubt: whether an attempt before the current one may have arrived.
-        is_passed: whether this step has passed.
+        is_passed: of one that was answered at once, whether the others have run.
     """
+
+    __slots__ = ("is_passed",)  # else each would need a dictionary
 
     attempt: asyncio.Future[Any] | None = None
     is_in_doubt = False
-    is_passed = False
+    is_passed: bool
 
     def __await__(self) -> Generator[Any, None, str]:
         if not self.done():
@@ -202,7 +204,7 @@ class Outbox:
         if is_next and (self._prompt is None or self._prompt.is_passed or not may_share):
             sending = self._begin(messages, deadline)
             if sending.done() and isinstance(sending, Sending) and sending.exception() is None:
-                self._prompt = sending
+                self._prompt, sending.is_passed = sending, False
                 return sending
         if lane is None:
             lane = self._lanes[str(key)] = _Lane(key)

@@ -585,8 +585,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = mutants_of(
         "identity": {
             "a message gets a new id at each try": Change(
                 "client.encoding:encoded_message",
-                "encode_message(message, now=clock.now)",
-                "encode_message(message, now=clock.now).rewritten(message_id=new_id())",
+                "encode_message(message, clock.now)",
+                "encode_message(message, clock.now).rewritten(message_id=new_id())",
             ),
             "duplicates are not detected": Change(
                 "broker.storage:Storage.is_known",
