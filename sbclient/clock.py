@@ -28,10 +28,18 @@ def now() -> float:
     return true_now() + SKEW_S.get()
 
 
+class VirtualTime:
+    """An event loop whose time is virtual."""
+
+    def wall_time(self) -> float:
+        """Seconds since 1970-01-01 UTC."""
+        raise NotImplementedError
+
+
 def true_now() -> float:
     """Return the seconds since 1970-01-01 UTC without skew, for a broker in memory that clients of any context call."""
-    wall_time = getattr(asyncio._get_running_loop(), "wall_time", time.time)
-    return wall_time()
+    loop = asyncio._get_running_loop()
+    return loop.wall_time() if isinstance(loop, VirtualTime) else time.time()
 
 
 def monotonic() -> float:
@@ -75,7 +83,7 @@ def is_step_due() -> bool:
     sixth part of a message. On a virtual loop it always must, so that a run depends on no real time.
     """
     loop = asyncio._get_running_loop()
-    if getattr(loop, "_ready", True) or hasattr(loop, "wall_time"):  # other loops than asyncio's hide what is ready
+    if getattr(loop, "_ready", True) or isinstance(loop, VirtualTime):  # other loops than asyncio's hide what is ready
         return True
     now = time.monotonic()
     if now - _steps.last_at < LONGEST_RUN_S:

@@ -46,13 +46,14 @@ class Locks:
         """Lock a message; with infinity the lock ends with that of its session."""
         entry.token = token = self.new_token()
         self.entries[token] = entry
-        self.move(entry, until)
-
-    def move(self, entry: Entry, until: float) -> float:
-        """Set and return the end of a lock."""
         entry.locked_until = until
         if until < math.inf:
             self.ends.set(entry.number, until)
+
+    def move(self, entry: Entry, until: float) -> float:
+        """Set and return the end of a lock that has one of its own."""
+        entry.locked_until = until
+        self.ends.set(entry.number, until)
         return until
 
     def let_go(self, entry: Entry) -> None:

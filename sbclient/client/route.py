@@ -45,14 +45,14 @@ class DirectRoute:
         reserved_bytes: the space to reserve in each message for a diversion to the backlog.
 
     Args:
-        narrow: lowers the limits of the primary, so that a diverted message fits the backlog too.
+        narrow: lowers the limits of the primary, so that a diverted message fits the backlog too; None = nothing does.
     """
 
     def __init__(
         self,
         core: ClientCore,
         path: str,
-        narrow: Callable[[SenderLimits], SenderLimits] = lambda limits: limits,
+        narrow: Callable[[SenderLimits], SenderLimits] | None = None,
         reserved_bytes: int = 0,
     ) -> None:
         self._retry = core.retry
@@ -169,7 +169,8 @@ class DirectRoute:
         Raises:
             MessageSizeExceededError: a message or the transfer is too large.
         """
-        limits = self._narrow(limits)
+        if self._narrow is not None:
+            limits = self._narrow(limits)
         largest = batch.largest_bytes
         if largest > limits.max_message_size_bytes:
             raise self._too_large("a message", largest, limits.max_message_size_bytes)

@@ -294,7 +294,9 @@ class BrokerHost:
             return self.namespace.receive(call, path, max_message_count, mode, lock, selector)
 
         awaited = None if lock is None else lock.session_id
-        division = self._division(path, front_end) if lock is None else lock.fragment_index
+        division = 0 if lock is None else lock.fragment_index
+        if self._front_end_count > 1 and lock is None and self.namespace.is_partitioned(path):
+            division = front_end  # which caches messages of partitioned entities only
         if selector is not None:
             division = id(selector)
         nothing: list[Entry] = []
@@ -354,10 +356,6 @@ class BrokerHost:
     def wake(self, path: str) -> None:
         """Let all that wait for messages of a path try again, because the `check` of one would raise now."""
         self._waiting.wake_all_of(canonical(path))
-
-    def _division(self, path: str, front_end: int) -> int:
-        """Return the division for a receiver without a session: front ends cache only for partitioned entities."""
-        return front_end if self._front_end_count > 1 and self.namespace.is_partitioned(path) else 0
 
     async def _wait_for(
         self,

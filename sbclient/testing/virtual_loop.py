@@ -38,6 +38,8 @@ from itertools import count
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple
 
+from sbclient.clock import VirtualTime
+
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
@@ -84,7 +86,7 @@ class DeadlockError(RuntimeError):
     """No task of a virtual loop can continue, or it waits beyond the horizon. The text lists the waiting tasks."""
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(asyncio.SelectorEventLoop, VirtualTime):
     """An event loop whose `time()` is virtual; see the laws above.
 
     All of asyncio works on it: `sleep`, `timeout`, `call_later`, `TaskGroup`, `Queue`, `Event`, threads. It is a loop

@@ -18,7 +18,7 @@ from sbclient.errors import InvalidOperationError
 from sbclient.hosting.host import BrokerHost
 from sbclient.message import ServiceBusReceivedMessage
 from sbclient.tasks import LoopHome
-from sbclient.transport.base import ReceiverLink, TransactionLink, link_closed
+from sbclient.transport.base import ReceiverLink, TransactionLink
 
 T = TypeVar("T")
 
@@ -217,8 +217,3 @@ def own(link: TransactionLink) -> MemoryTransaction:
             f"a {type(link).__name__} belongs to another transport: begin the transaction on the transport that uses it"
         )
     return link
-
-
-def check_link(is_closed: bool, path: str) -> None:
-    if is_closed:
-        raise link_closed(repr(path))

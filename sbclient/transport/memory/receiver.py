@@ -14,8 +14,8 @@ from sbclient.broker.faults import Call, Operation
 from sbclient.broker.session import SessionLock
 from sbclient.delivery import ServiceBusReceiveMode, SessionChoice, Settlement
 from sbclient.message import ServiceBusReceivedMessage
-from sbclient.transport.base import ReceiverLink, TransactionLink, not_locked, without_session
-from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of
+from sbclient.transport.base import ReceiverLink, TransactionLink, link_closed, not_locked, without_session
+from sbclient.transport.memory.connection import MemoryConnection, core_of
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class MemoryReceiver(ReceiverLink):
         return None if self._lock is None else utc_datetime(self._lock.locked_until)
 
     async def open(self, *, timeout_s: float) -> None:
-        check_link(self._is_closed, self._path)
+        self._check_open()
         if self._is_open:
             return
         self._connection.check_via(self._path, receives=True)
@@ -208,7 +208,7 @@ class MemoryReceiver(ReceiverLink):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            check_link(self._is_closed, self._path)
+            raise link_closed(repr(self._path))
 
     def _ask(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> Coroutine[Any, Any, T]:
         if self._is_closed or self._session is not None:

@@ -11,8 +11,8 @@ from sbclient.amqp import EncodedBatch, EncodedMessage
 from sbclient.broker.faults import Call, Operation
 from sbclient.delivery import SenderLimits
 from sbclient.errors import MessagingEntityNotFoundError, ServiceBusConnectionError, ServiceBusError
-from sbclient.transport.base import Check, SenderLink, TransactionLink
-from sbclient.transport.memory.connection import MemoryConnection, check_link, core_of, own
+from sbclient.transport.base import Check, SenderLink, TransactionLink, link_closed
+from sbclient.transport.memory.connection import MemoryConnection, core_of, own
 
 T = TypeVar("T")
 
@@ -123,7 +123,8 @@ class MemorySender(SenderLink):
         return await self._request(operation, work, deadline - clock.monotonic())
 
     def _request(self, operation: Operation, work: Callable[[Call], T], timeout_s: float) -> asyncio.Future[T]:
-        check_link(self._is_closed, self._path)
+        if self._is_closed:
+            raise link_closed(repr(self._path))
         if self._connection.via is not None:
             self._connection.check_via(self._path, receives=False)
         answer = self._connection.request(operation, self._path, work, timeout_s)
