@@ -385,8 +385,12 @@ class BrokerHost:
         try:
             while True:
                 left_s = wait_s - waited_s
-                is_new = waiter is None and left_s > 0 and waiting.queues
-                if is_new and waiting.has_division(canonical(path), awaited, division):
+                if (
+                    waiter is None
+                    and left_s > 0
+                    and waiting.queues  # mostly nobody waits
+                    and waiting.has_division(canonical(path), awaited, division)
+                ):
                     retry_after_s = math.inf
                 else:
                     if selects:

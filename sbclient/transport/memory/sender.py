@@ -69,6 +69,8 @@ class MemorySender(SenderLink):
         self, batch: EncodedBatch, *, timeout_s: float, transaction: TransactionLink | None = None
     ) -> list[int]:
         core = core_of(transaction)
+        if clock.is_step_due():
+            await clock.step()
         return await self._checked(
             batch,
             Operation.SCHEDULE,
@@ -79,6 +81,8 @@ class MemorySender(SenderLink):
         )
 
     async def cancel_scheduled(self, sequence_numbers: Sequence[int], *, timeout_s: float) -> None:
+        if clock.is_step_due():
+            await clock.step()
         await self._request(
             Operation.CANCEL,
             lambda call: self._namespace.cancel_scheduled(call, self._path, sequence_numbers),
