@@ -77,7 +77,7 @@ _steps: Final = _Steps()
 
 
 def is_step_due() -> bool:
-    """Whether a coroutine that need not wait must `step` nevertheless, so that it does not hold up the others.
+    """Whether a coroutine that need not wait must `step` nevertheless, so that it does not block the others.
 
     It must if anything is ready to run, and for timers and sockets once in a millisecond: a step takes a sixth of the
     time of a message. On a virtual loop it always must, so that a run depends on no real time.

@@ -388,7 +388,7 @@ class BrokerHost:
                 if (
                     waiter is None
                     and left_s > 0
-                    and waiting.queues  # mostly nobody waits
+                    and waiting.queues  # without a waiting receiver, the path need not be normalized
                     and waiting.has_division(canonical(path), awaited, division)
                 ):
                     retry_after_s = math.inf

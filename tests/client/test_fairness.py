@@ -1,4 +1,4 @@
-"""A task that uses a namespace in memory without a pause holds up nobody: neither timers nor sockets, signals, threads.
+"""A task that uses a namespace in memory without a pause does not block timers, sockets, signals or other threads.
 
 Other clients did: https://github.com/mosquito/aio-pika/issues/315 and https://github.com/aio-libs/janus/issues/82.
 """
@@ -24,7 +24,7 @@ from sbclient.testing import drop_memory_host
 pytestmark = pytest.mark.real_time
 
 LONG_S = 20.0
-"""A task that holds up the others does so for so long; it takes a few milliseconds otherwise."""
+"""The time after which a test fails, in seconds; it takes a few milliseconds if the task does not block the others."""
 
 HOST = "fairness"
 NEXT_CENTURY = datetime(2100, 1, 1, tzinfo=UTC)
@@ -116,7 +116,7 @@ async def test_an_event_is_heard_while_a_task_never_waits(
     event(heard.set)
     while not heard.is_set():
         await operation(*links)
-        assert time.monotonic() < end_at, f"{operation.__name__} held it up"
+        assert time.monotonic() < end_at, f"{operation.__name__} blocked it"
 
 
 async def test_a_task_that_never_waits_can_be_cancelled_and_timed_out(

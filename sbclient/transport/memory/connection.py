@@ -84,16 +84,14 @@ class MemoryConnection:
         check: Callable[[], None] | None = None,
     ) -> Coroutine[Any, Any, T]:
         """Perform a request through this connection; `check` is as for `BrokerHost.perform`."""
-        if self._is_closed:
-            self.check_open()
+        self.check_open()
         return self._host.perform(operation, path, work, timeout_s, self._front_end, check)
 
     def request(
         self, operation: Operation, path: str, work: Callable[[Call], T], timeout_s: float
     ) -> asyncio.Future[T]:
         """Perform a request in this step of the event loop; the future ends when its answer arrives."""
-        if self._is_closed:
-            self.check_open()
+        self.check_open()
         return self._host.answer_to(self._host.perform_now(operation, path, work, self._front_end), timeout_s)
 
     def receive(
@@ -106,8 +104,7 @@ class MemoryConnection:
         check: Callable[[], None],
     ) -> Coroutine[Any, Any, list[Entry]]:
         """Wait for messages through this connection's front end, as `BrokerHost.receive` does."""
-        if self._is_closed:
-            self.check_open()
+        self.check_open()
         return self._host.receive(path, max_message_count, wait_s, mode, lock, self._front_end, check)
 
     def noted(self, messages: list[ServiceBusReceivedMessage]) -> list[ServiceBusReceivedMessage]:
